@@ -1,0 +1,42 @@
+"""The budgets and switches of a reading."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+
+class ReadingConfig(BaseModel):
+    """How to read. The defaults are the paper's (arXiv 2507.02259, section 4).
+
+    Attributes:
+        question_tokens: longest question accepted.
+        chunk_tokens: longest chunk.
+        memory_tokens: longest memory; a longer one is cut at a sentence end.
+        answer_tokens: longest answer.
+        template_tokens: room for the words of the prompts themselves.
+        exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
+            the last paragraph, sentence, line or word end in the final tenth.
+        max_calls: stop reading after this many model calls, the answer's included.
+        deadline: stop reading this many seconds after the run began or was resumed.
+        max_attempts: how often a model call is made before a transient error is final.
+        retry_interval: seconds before the first repeat; doubles with each one, up to a minute.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question_tokens: PositiveInt = 1024
+    chunk_tokens: PositiveInt = 5000
+    memory_tokens: PositiveInt = 1024
+    answer_tokens: PositiveInt = 1024
+    template_tokens: PositiveInt = 256
+    exact_cuts: bool = False
+    max_calls: int | None = Field(default=None, ge=2)
+    deadline: PositiveFloat | None = None
+    max_attempts: PositiveInt = 6
+    retry_interval: PositiveFloat = 0.5
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens that the model's context must hold: the larger of the two prompts and its reply."""
+        prompt = self.question_tokens + self.memory_tokens + self.template_tokens
+        return prompt + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens)

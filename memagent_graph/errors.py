@@ -1,0 +1,92 @@
+"""One hierarchy: the type tells a program what happened, the message tells a person what to do."""
+
+from __future__ import annotations
+
+
+class MemAgentError(Exception):
+    """Base of every error that this library raises on purpose."""
+
+
+class ConfigurationError(MemAgentError, ValueError):
+    """Budgets, switches, prompts or a model name that cannot work together."""
+
+
+class QuestionError(MemAgentError, ValueError):
+    """The question is empty or longer than `ReadingConfig.question_tokens`."""
+
+
+class MissingDependencyError(MemAgentError, ImportError):
+    """An optional package is needed; the message names the extra to install."""
+
+
+class SourceError(MemAgentError):
+    """A document cannot be read."""
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """A path names nothing, or a glob matches nothing."""
+
+
+class UnreadableSourceError(SourceError):
+    """A file is binary, or no text can be taken from it."""
+
+
+class EmptyDocumentError(SourceError, ValueError):
+    """There is nothing to read: no text, or only white space."""
+
+
+class SourceChangedError(SourceError):
+    """The document is no longer the one that the reading began with."""
+
+
+class ModelError(MemAgentError):
+    """A model call failed for good. What was read so far is kept.
+
+    Attributes:
+        chunk: number of the chunk being read, counted from 1; None while answering or
+            before the graph knows it.
+    """
+
+    def __init__(self, message: str, *, chunk: int | None = None) -> None:
+        super().__init__(message)
+        self.chunk = chunk
+
+
+class TransientModelError(ModelError):
+    """A model call failed in a way that a repeat may cure; the graph repeats it with backoff.
+
+    Attributes:
+        retry_after: seconds that the server asked callers to wait, if it said.
+    """
+
+    def __init__(
+        self, message: str, *, chunk: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, chunk=chunk)
+        self.retry_after = retry_after
+
+
+class EmptyReplyError(TransientModelError):
+    """The model answered with no text at all."""
+
+
+class ContextLengthError(ModelError):
+    """The prompt is longer than the model's window; the graph halves the chunk."""
+
+
+class RefusalError(ModelError):
+    """The model, or its provider's filter, declined to answer."""
+
+
+class StoreError(MemAgentError):
+    """The memory store cannot be reached or refused an operation."""
+
+
+class MemoryNotFoundError(StoreError, KeyError):
+    """No memory has this name or version id."""
+
+    __str__ = Exception.__str__  # KeyError would show the message in quotes
+
+
+class MemoryConflictError(StoreError):
+    """A named memory moved on too many times while this reading tried to add to it."""

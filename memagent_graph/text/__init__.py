@@ -1,0 +1,1 @@
+"""Where chunks come from: sources, chunking and token counting."""
