@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import regex
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +37,117 @@ class Chunk:
     def digest(self) -> str:
         """SHA-256 of the text, in hex."""
         return sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def next_chunk(
+    source: Source,
+    offset: int,
+    *,
+    tokenizer: Tokenizer,
+    chunk_tokens: int,
+    exact_cuts: bool = False,
+) -> Chunk | None:
+    """Cut the chunk that begins at `offset`. Joined, the chunks are the source.
+
+    The chunk ends at the last paragraph, sentence, line or word end in the final tenth of what
+    the budget allows, if there is one. A grapheme is split only when it alone is over the
+    budget, and only a single code point may exceed it.
+
+    Args:
+        source: what to cut.
+        offset: where the chunk begins, in code points.
+        tokenizer: measures the budget.
+        chunk_tokens: the budget, in tokens of the chunk's own text.
+        exact_cuts: cut after exactly `chunk_tokens` tokens of the text ahead, as the paper
+            does, wherever that is.
+
+    Returns:
+        The chunk, or None at the end of the source.
+
+    Raises:
+        SourceChangedError: The source is no longer what was opened.
+    """
+    window, end = _fitting_prefix(source, offset, tokenizer, chunk_tokens)
+    if not window:
+        return None
+    if exact_cuts:
+        return Chunk(window[:end], offset, offset + end, tokenizer.count(window[:end]), source)
+    for cut in _cuts(window, end):
+        tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
+        if tokens <= chunk_tokens or cut == 1:
+            return Chunk(window[:cut], offset, offset + cut, tokens, source)
+    raise AssertionError("unreachable: the last cut is after one code point")
+
+
+_LIKELY_SIZE = 6
+"""Code points that a token rarely has more of."""
+
+
+def _fitting_prefix(
+    source: Source, offset: int, tokenizer: Tokenizer, tokens: int
+) -> tuple[str, int]:
+    """A window that is longer than the budget or reaches the end, and how much of it fits."""
+    size = _LIKELY_SIZE * tokens + 64
+    while True:
+        window = source.read(offset, size)
+        end = max(tokenizer.prefix(window, tokens), 1)
+        if end < len(window) or len(window) < size:
+            return window, end
+        size *= 2
+
+
+_GRAPHEME = regex.compile(r"\X")
+_SAFE = regex.compile(r"(?r)[\x20-\x7e](?=[\x20-\x7e])")
+
+
+def _grapheme_end(text: str, end: int) -> int:
+    """The last end of a grapheme at or before `end`; 0 if the first one is longer."""
+    if end == 0:
+        return 0
+    if text[end - 1 : end + 1].isascii() and text[end - 1 : end + 1] != "\r\n":
+        return end
+    safe = _SAFE.search(text, 0, end)  # nothing joins two printable ASCII characters
+    last = safe.end() if safe else 0
+    for grapheme in _GRAPHEME.finditer(text, last):
+        if grapheme.end() > end:
+            break
+        last = grapheme.end()
+    return last
+
+
+_ENDS = [
+    regex.compile(pattern)
+    for pattern in (
+        r"\n[^\S\n]*\n\s*",  # paragraph
+        r"[.!?…]['\"”’)\]]*\s+|[。！？｡][」』”’）]*\s*",  # sentence
+        r"\n",  # line
+        r"\s+|[，、；：]",  # word
+    )
+]
+
+
+def _cuts(window: str, end: int) -> Iterator[int]:
+    """Where to cut at or before `end`, best first; the last is after one code point."""
+    if end == len(window):  # nothing follows: there is no word to split
+        yield end
+    end = grapheme = _grapheme_end(window, end) or end
+    natural = _grapheme_end(window, _natural_end(window, end))
+    if natural:
+        yield natural
+    while grapheme:
+        yield grapheme
+        end = grapheme
+        grapheme = _grapheme_end(window, grapheme - 1)
+    yield from range(end - 1, 0, -1)  # within the first grapheme, which alone is too long
+
+
+def _natural_end(text: str, end: int) -> int:
+    """The last paragraph, sentence, line or word end in the final tenth, or else `end`."""
+    first = end - end // 10
+    for pattern in _ENDS:
+        found = None
+        for found in pattern.finditer(text, first, end):  # noqa: B007 - the last one is wanted
+            pass
+        if found is not None:
+            return int(found.end())
+    return end

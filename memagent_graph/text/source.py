@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+import glob
+import json
+import os
+import tempfile
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from langchain_core.documents import Document
+
+from memagent_graph.errors import (
+    EmptyDocumentError,
+    SourceError,
+    SourceNotFoundError,
+    UnreadableSourceError,
+)
 
 
 class Location(NamedTuple):
@@ -40,6 +59,228 @@ class Source(Protocol):
         ...
 
 
-def open_source(document: Any) -> Source:
-    """Open a document: text, a path, several, a stream, or LangChain documents."""
-    raise NotImplementedError
+DocumentLike: TypeAlias = (
+    "str | bytes | Path | dict[str, str] | Document | Source | IO[str] | IO[bytes] | Iterable[Any]"
+)
+
+
+def open_source(document: DocumentLike) -> Source:
+    """Open a document.
+
+    Args:
+        document: a `str` is text, always. A `Path` or `{"path": str}` is a file, a folder or a
+            glob; `{"uri": str}` is what `Source.uri` gave. Bytes are decoded as a file would
+            be. Streams, generators of text and LangChain documents are read once and kept in
+            a temporary file. A list is all of its items, one after the other.
+
+    Raises:
+        SourceNotFoundError: A path names nothing, or a glob matches nothing.
+        UnreadableSourceError: A file is binary, or a folder has nothing to read.
+        EmptyDocumentError: There is no text, or only white space.
+        MissingDependencyError: The file's format needs the `documents` extra.
+    """
+    source = _open(document)
+    if not _has_text(source):
+        message = f"{source.name} is empty: there is nothing to read."
+        raise EmptyDocumentError(message)
+    return source
+
+
+class TextSource:
+    """Text that is in memory anyway."""
+
+    uri = None
+
+    def __init__(self, text: str, name: str = "text") -> None:
+        self.name = name
+        self.text = text
+        self.length = len(text)
+        self.digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def read(self, start: int, size: int) -> str:
+        """Code points `start` to `start + size`."""
+        return self.text[start : start + size]
+
+    def locate(self, offset: int) -> Location:
+        """The line of the code point at `offset`."""
+        return Location(self.name, self.text.count("\n", 0, offset) + 1)
+
+
+class JoinedSource:
+    """Several sources one after the other, each introduced by its name.
+
+    Args:
+        parts: the sources, in order.
+        name: what to call them together.
+        uri: what opens them again; None takes the parts' own, if all have one.
+        skipped: files left out because they are hidden or not text.
+    """
+
+    def __init__(
+        self, parts: Sequence[Source], name: str, *, uri: str | None = None, skipped: int = 0
+    ) -> None:
+        self.name = name
+        self.skipped = skipped
+        self._parts: list[Source] = []
+        self._starts: list[int] = []
+        self.length = 0
+        for part in parts:
+            separator = "" if not self._parts else "\n\n"
+            self._add(TextSource(f"{separator}===== {part.name} =====\n\n", part.name))
+            self._add(part)
+        self.digest = sha256("".join(part.digest for part in self._parts).encode()).hexdigest()
+        uris = [part.uri for part in parts]
+        self.uri = uri or (None if None in uris else "list:" + json.dumps(uris))
+
+    def _add(self, part: Source) -> None:
+        self._parts.append(part)
+        self._starts.append(self.length)
+        self.length += part.length
+
+    def read(self, start: int, size: int) -> str:
+        """Code points `start` to `start + size`."""
+        pieces = []
+        index = max(bisect_right(self._starts, start) - 1, 0)
+        while size > 0 and index < len(self._parts):
+            piece = self._parts[index].read(start - self._starts[index], size)
+            pieces.append(piece)
+            start += len(piece)
+            size -= len(piece)
+            index += 1
+        return "".join(pieces)
+
+    def locate(self, offset: int) -> Location:
+        """Name of the part, and line in it, of the code point at `offset`."""
+        index = max(bisect_right(self._starts, offset) - 1, 0)
+        place = self._parts[index].locate(offset - self._starts[index])
+        return place if index % 2 else Location(place.name, 1)
+
+
+def _open(document: Any, name: str | None = None) -> Source:
+    if isinstance(document, str):
+        return TextSource(document, name or "text")
+    if isinstance(document, os.PathLike):
+        return _open_path(Path(document))
+    if isinstance(document, dict):
+        return _open_record(document)
+    if isinstance(document, bytes | bytearray):
+        return _spool([bytes(document)], name or "bytes")
+    if isinstance(document, Document):
+        metadata = document.metadata
+        title = metadata.get("source") or metadata.get("title") or "document"
+        return _open(document.page_content, str(title))
+    if hasattr(document, "read") and hasattr(document, "locate"):
+        return document  # type: ignore[no-any-return]
+    if hasattr(document, "read"):
+        title = getattr(document, "name", None)
+        return _spool(_blocks(document), title if isinstance(title, str) else "stream")
+    if isinstance(document, list | tuple):
+        if not document:
+            raise EmptyDocumentError("The list of documents is empty.")
+        parts = [_open(item) for item in document]
+        return parts[0] if len(parts) == 1 else JoinedSource(parts, f"{len(parts)} documents")
+    if isinstance(document, Iterable):
+        return _spool(document, "stream")
+    message = (
+        f"A document is text, a path, a stream, LangChain documents or a list of these, not "
+        f"{type(document).__name__}."
+    )
+    raise SourceError(message)
+
+
+def _open_record(record: dict[str, str]) -> Source:
+    if "path" in record:
+        return _open_path(Path(record["path"]))
+    uri = record.get("uri", "")
+    if uri.startswith("list:"):
+        uris = json.loads(uri.removeprefix("list:"))
+        return JoinedSource([_open({"uri": item}) for item in uris], f"{len(uris)} documents")
+    parts = urlsplit(uri)
+    if parts.scheme != "file":
+        message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {record}.'
+        raise SourceError(message)
+    return _open_path(Path(unquote(parts.path)))
+
+
+def _open_path(path: Path) -> Source:
+    from memagent_graph.text.files import open_file
+
+    if path.is_dir():
+        files = sorted(_walk(path))
+        return _join_files(files, path, str(path))
+    if path.exists():
+        return open_file(path)
+    if glob.has_magic(str(path)):
+        files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
+        files = [file for file in files if file.is_file()]
+        if files:
+            return _join_files(files, Path(os.path.commonpath([f.parent for f in files])), str(path))
+    message = f"There is no {path}. Is the path right, and relative to {Path.cwd()}?"
+    raise SourceNotFoundError(message)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):  # does not follow links, so cannot run in circles
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(root, name) for name in files)
+
+
+def _join_files(files: Sequence[Path], root: Path, name: str) -> Source:
+    from memagent_graph.text.files import open_file
+
+    parts: list[Source] = []
+    skipped = 0
+    for file in files:
+        relative = file.relative_to(root).as_posix()
+        try:
+            if any(part.startswith(".") for part in Path(relative).parts):
+                raise UnreadableSourceError("hidden")
+            part = open_file(file, relative)
+        except (SourceError, ImportError, OSError):
+            skipped += 1
+            continue
+        if part.length:
+            parts.append(part)
+    if not parts:
+        message = f"Nothing in {name} can be read: {skipped} files are hidden or not text."
+        raise UnreadableSourceError(message)
+    uri = Path(name).absolute().as_uri()
+    return JoinedSource(parts, name, uri=uri, skipped=skipped)
+
+
+def _blocks(stream: IO[Any]) -> Iterator[str | bytes]:
+    while block := stream.read(1 << 16):
+        yield block
+
+
+def _spool(blocks: Iterable[Any], name: str) -> Source:
+    """Keep what can be read only once in a file that goes when the source does."""
+    from memagent_graph.text.files import FileSource, open_file
+
+    encoding = None
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        path = Path(file.name)
+        for block in blocks:
+            if isinstance(block, Document):
+                block = f"{block.page_content}\n\n"  # noqa: PLW2901
+            if isinstance(block, str):
+                encoding = "utf-8"
+                block = block.encode("utf-8", "surrogatepass")  # noqa: PLW2901
+            file.write(block)
+    try:
+        source = FileSource(path, name, encoding) if encoding else open_file(path, name)
+    except BaseException:
+        path.unlink()
+        raise
+    source.uri = None
+    weakref.finalize(source, path.unlink, missing_ok=True)
+    return source
+
+
+def _has_text(source: Source) -> bool:
+    start = 0
+    while window := source.read(start, 1 << 16):
+        if not window.isspace():
+            return True
+        start += len(window)
+    return False

@@ -1,0 +1,156 @@
+"""Time the graph takes a chunk, against an empty LangGraph loop of two nodes; checkpoint sizes.
+
+The reader returns at once and the chunks are small, so that what is timed is the state machine.
+
+    python benchmarks/graph_overhead.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+from typing_extensions import TypedDict
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.readers.base import Answer, Evidence, Reader, Update
+
+CHUNKS = 700
+ROUNDS = 7
+MEMORY = "The lighthouse keeper wrote down what he saw. " * 80
+
+
+class InstantReader(Reader):
+    """Returns the same memory each time."""
+
+    name = "instant"
+    fingerprint = "instant"
+
+    async def update(self, question: str, memory: str, chunk: Any, **_: Any) -> Update:
+        """Return at once."""
+        return Update("memory")
+
+    async def respond(self, question: str, memory: str, **_: Any) -> Answer:
+        """Return at once."""
+        return Answer("answer", "answer")
+
+
+class TalkativeReader(InstantReader):
+    """Fills the memory's budget anew at each chunk, with evidence."""
+
+    async def update(self, question: str, memory: str, chunk: Any, **_: Any) -> Update:
+        """Return a memory of full size that differs from the last."""
+        text = f"{chunk.start:>9}"
+        evidence = [Evidence(text, "long.txt", 1, chunk.start, chunk.start + 9)] * 10
+        return Update(text + MEMORY, evidence=evidence)
+
+
+class Loop(TypedDict):
+    step: int
+
+
+def empty_loop() -> Any:
+    def one(_: Loop) -> dict[str, int]:
+        return {}
+
+    def two(state: Loop) -> dict[str, int]:
+        return {"step": state["step"] + 1}
+
+    async def aone(state: Loop) -> dict[str, int]:
+        return one(state)
+
+    async def atwo(state: Loop) -> dict[str, int]:
+        return two(state)
+
+    from langgraph._internal._runnable import RunnableCallable
+
+    builder = StateGraph(Loop)
+    builder.add_node("one", RunnableCallable(one, aone))
+    builder.add_node("two", RunnableCallable(two, atwo))
+    builder.add_edge(START, "one")
+    builder.add_edge("one", "two")
+    builder.add_conditional_edges(
+        "two", lambda state: "one" if state["step"] < CHUNKS else END, ["one", END]
+    )
+    return builder.compile()
+
+
+def document(chunks: int) -> str:
+    return "".join(f"Line {number:>6} of it.\n" for number in range(chunks * 3))
+
+
+def milliseconds(run: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    run()
+    return 1000 * (time.perf_counter() - started)
+
+
+def overhead() -> None:
+    agent = create_memagent(InstantReader(), config=ReadingConfig(chunk_tokens=20))
+    asked = {"question": "?", "document": document(CHUNKS)}
+    chunks = agent.invoke(asked)["usage"]["calls"] - 1
+    loop, limit = empty_loop(), {"recursion_limit": 10_000}
+    modes: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "sync": (lambda: agent.invoke(asked), lambda: loop.invoke({"step": 0}, limit)),
+        "async": (
+            lambda: asyncio.run(agent.ainvoke(asked)),
+            lambda: asyncio.run(loop.ainvoke({"step": 0}, limit)),
+        ),
+    }
+    for mode, (ours, theirs) in modes.items():
+        pairs = [
+            (milliseconds(ours) / chunks, milliseconds(theirs) / CHUNKS) for _ in range(ROUNDS)
+        ]
+        reading, empty = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratio = statistics.median(a / b for a, b in pairs)
+        print(
+            f"{mode:<6} {reading:.3f} ms a chunk, empty two-node loop {empty:.3f} ms: {ratio:.2f} x"
+        )
+
+
+def checkpoint_bytes(reader: Reader) -> tuple[list[int], dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "long.txt"
+        text.write_text(document(CHUNKS + 60))
+        with SqliteSaver.from_conn_string(f"{folder}/checkpoints.sqlite") as saver:
+            agent = create_memagent(
+                reader, config=ReadingConfig(chunk_tokens=20), checkpointer=saver
+            )
+            thread = {"configurable": {"thread_id": "1"}}
+            started = time.perf_counter()
+            out = agent.invoke({"question": "What is seen?", "document": text}, thread)
+            seconds = time.perf_counter() - started
+            rows = saver.conn.execute(
+                """SELECT length(checkpoint) + length(metadata) + coalesce((
+                       SELECT sum(length(value)) FROM writes w
+                       WHERE w.checkpoint_id = c.checkpoint_id), 0)
+                   FROM checkpoints c ORDER BY checkpoint_id"""
+            ).fetchall()
+    sizes = [size for (size,) in rows]
+    out["milliseconds"] = 1000 * seconds / (out["usage"]["calls"] - 1)
+    return [sum(pair) for pair in zip(sizes[3::2], sizes[4::2], strict=False)], out
+
+
+def checkpoints() -> None:
+    for reader in (InstantReader(), TalkativeReader()):
+        sizes, out = checkpoint_bytes(reader)
+        memory, evidence = len(out["memory"].encode()), len(json.dumps(out["evidence"]))
+        limit = 4096 + 2 * (len("What is seen?") + evidence) + 3 * memory
+        print(
+            f"SqliteSaver, memory {memory} and evidence {evidence} bytes: "
+            f"{sizes[10]} bytes at chunk 10, {sizes[700]} at chunk 700, limit {limit}; "
+            f"{out['milliseconds']:.2f} ms a chunk"
+        )
+
+
+if __name__ == "__main__":
+    overhead()
+    checkpoints()

@@ -1,0 +1,244 @@
+"""The fold as a LangGraph state machine.
+
+    START → open_document → read_chunk → overwrite_memory ─┬→ read_chunk            more text
+                                                           └→ write_answer → END    done
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.documents import Document
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, RetryPolicy
+
+from memagent_graph.config import ReadingConfig
+from memagent_graph.errors import ConfigurationError, TransientModelError
+from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.nodes import (
+    Reading,
+    open_document,
+    overwrite_memory,
+    read_chunk,
+    reader_node,
+    text_node,
+    write_answer,
+)
+from memagent_graph.state import ReadingInput, ReadingOutput, ReadingState, Run
+from memagent_graph.text.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.store.base import BaseStore
+    from langgraph.types import Checkpointer
+
+    from memagent_graph.prompts import Prompts
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.tokens import TokenizerLike
+
+_NO_LIMIT = 2**31
+"""Supersteps: the document's length is the only limit that a reading needs."""
+
+
+class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOutput]):
+    """What `create_memagent` returns: a compiled graph that reads documents of any length.
+
+    It differs from its base in three things. The recursion limit is lifted, because callers
+    cannot: langchain-core puts 25 into `batch` and `|`, even over `with_config`. The document
+    travels in the run's context, so that checkpoints can leave it out. And with a checkpointer
+    every step is on disk before the next begins, unless the caller chose another durability.
+    """
+
+    def stream(  # type: ignore[override]
+        self, input: Any, config: RunnableConfig | None = None, **options: Any  # noqa: A002
+    ) -> Iterator[Any]:
+        """Stream a reading; arguments are those of `CompiledStateGraph.stream`.
+
+        Args:
+            input: `{"question": str, "document": ...}`, or None to go on with a stopped run.
+            config: the run's config; with a checkpointer it names a `thread_id`.
+            options: among them `context={"document": ...}`, which keeps the document out of
+                the input, and so out of the first checkpoint.
+        """
+        config, saver = self._lift(config)
+        run = _new_run(config, options)
+        if saver is not None and run.document is None and _continues(input):
+            run.document = _document_of(next(saver.list(**_first_checkpoint(config)), None))
+        input = _carry(input, run)  # noqa: A001
+        yield from super().stream(input, config, **_chosen(options, run, saver))
+
+    async def astream(  # type: ignore[override]
+        self, input: Any, config: RunnableConfig | None = None, **options: Any  # noqa: A002
+    ) -> AsyncIterator[Any]:
+        """Stream a reading from async code; see `stream`."""
+        config, saver = self._lift(config)
+        run = _new_run(config, options)
+        if saver is not None and run.document is None and _continues(input):
+            async with aclosing(saver.alist(**_first_checkpoint(config))) as found:
+                run.document = _document_of(await anext(found, None))
+        input = _carry(input, run)  # noqa: A001
+        parts = super().astream(input, config, **_chosen(options, run, saver))
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
+
+    def _lift(
+        self, config: RunnableConfig | None
+    ) -> tuple[RunnableConfig, BaseCheckpointSaver[Any] | None]:
+        config = {**ensure_config(merge_configs(self.config, config)), "recursion_limit": _NO_LIMIT}
+        saver = self._resolve_checkpointer(config)
+        return config, saver
+
+
+def create_memagent(
+    model: str | BaseChatModel | Reader | None = None,
+    *,
+    config: ReadingConfig | None = None,
+    store: BaseStore | None = None,
+    checkpointer: Checkpointer = None,
+    prompts: Prompts | None = None,
+    tokenizer: TokenizerLike = None,
+    interrupt_before: Sequence[str] | None = None,
+    interrupt_after: Sequence[str] | None = None,
+    name: str = "memagent",
+) -> ReadingGraph:
+    """Create a graph that reads a document chunk by chunk and answers from its memory.
+
+    Args:
+        model: a chat model, a model string such as `"vllm:Qwen/Qwen2.5-7B-Instruct"` or
+            `"openai:gpt-4o"`, or a `Reader`. None takes `MEMAGENT_MODEL`, or else the built-in
+            `"extractive"` reader, which needs no model.
+        config: budgets and switches of the reading.
+        store: where memories are kept for other agents.
+        checkpointer: makes runs resumable: after a crash or an interrupt,
+            `agent.invoke(None, config)` goes on at the chunk where the run stopped.
+        prompts: the two prompts for a chat model, if not the library's own.
+        tokenizer: counts tokens and cuts chunks: a `tokenizers.Tokenizer`, a hub id, a folder
+            or a tokenizer.json. None takes the reader's own, or else an estimate.
+        interrupt_before: nodes to stop before, "overwrite_memory" for example.
+        interrupt_after: nodes to stop after.
+        name: the graph's name, which its events carry.
+
+    Returns:
+        A compiled graph: `agent.invoke({"question": str, "document": document})` returns the
+        fields of `ReadingOutput`. A `str` document is text; a `Path` is a file or a folder.
+
+    Raises:
+        ConfigurationError: The window does not fit the model, or the model is not known.
+
+    Example:
+        ```python
+        agent = create_memagent()
+        text = "Filler. " * 9000 + "The vault opens at 6:40."
+        agent.invoke({"question": "When does the vault open?", "document": text})["answer"]
+        ```
+    """
+    config = config or ReadingConfig()
+    reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
+    _check_window(reader, config)
+    counter = load_tokenizer(tokenizer or reader.tokenizer)
+    reading = Reading(reader=reader, config=config, tokenizer=counter, name=name)
+    retry = RetryPolicy(
+        initial_interval=config.retry_interval,
+        max_interval=60.0,
+        max_attempts=config.max_attempts,
+        retry_on=TransientModelError,
+    )
+    builder = StateGraph(
+        ReadingState, context_schema=Run, input_schema=ReadingInput, output_schema=ReadingOutput
+    )
+    builder.add_node("open_document", text_node(open_document, reading))
+    builder.add_node("read_chunk", text_node(read_chunk, reading))
+    builder.add_node("overwrite_memory", reader_node(overwrite_memory, reading), retry_policy=retry)
+    builder.add_node("write_answer", reader_node(write_answer, reading), retry_policy=retry)
+    builder.add_edge(START, "open_document")
+    builder.add_edge("open_document", "read_chunk")
+    builder.add_edge("read_chunk", "overwrite_memory")
+    builder.add_conditional_edges("overwrite_memory", _after_chunk, ["read_chunk", "write_answer"])
+    builder.add_edge("write_answer", END)
+    agent = builder.compile(
+        checkpointer,
+        store=store,
+        interrupt_before=list(interrupt_before or ()),
+        interrupt_after=list(interrupt_after or ()),
+        name=name,
+    )
+    agent.__class__ = ReadingGraph  # compile() has no other way to name the class it makes
+    return agent  # type: ignore[return-value]
+
+
+def _after_chunk(state: ReadingState) -> str:
+    return "write_answer" if state["progress"]["stopped"] else "read_chunk"
+
+
+def _check_window(reader: Reader, config: ReadingConfig) -> None:
+    if reader.window_tokens is not None and reader.window_tokens < config.window_tokens:
+        message = (
+            f"The budgets add up to a window of {config.window_tokens} tokens, but the context "
+            f"of {reader.name} holds {reader.window_tokens}. Lower chunk_tokens to "
+            f"{config.chunk_tokens - config.window_tokens + reader.window_tokens} or less."
+        )
+        raise ConfigurationError(message)
+
+
+def _continues(input: Any) -> bool:  # noqa: A002
+    return input is None or isinstance(input, Command)
+
+
+def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
+    context = options.get("context")
+    if isinstance(context, Run):
+        return context
+    run = Run(document=context.get("document")) if isinstance(context, dict) else Run()
+    host = config["configurable"].get("__pregel_runtime")
+    if host is not None and "custom" not in (options.get("stream_mode") or ()):
+        run.write = host.stream_writer  # else the host sees events with subgraphs=True only
+    return run
+
+
+def _carry(input: Any, run: Run) -> Any:  # noqa: A002
+    """The input with its document moved to the run, but for what a checkpoint can keep."""
+    given = input.update if isinstance(input, Command) else input
+    if not isinstance(given, dict) or given.get("document") is None:
+        return input
+    run.document = given["document"]
+    if isinstance(input, Command):
+        return input
+    return {**input, "document": run.document if _plain(run.document) else None}
+
+
+def _chosen(
+    options: dict[str, Any], run: Run, saver: BaseCheckpointSaver[Any] | None
+) -> dict[str, Any]:
+    chosen = {**options, "context": run}
+    if saver is not None and chosen.get("durability") is None:
+        chosen["durability"] = "sync"
+    return chosen
+
+
+def _first_checkpoint(config: RunnableConfig) -> dict[str, Any]:
+    """Arguments that find the checkpoint in which the newest run keeps its input."""
+    keys = ("thread_id", "checkpoint_ns")
+    place = {key: config["configurable"].get(key, "") for key in keys}
+    return {"config": {"configurable": place}, "filter": {"source": "input"}, "limit": 1}
+
+
+def _document_of(saved: CheckpointTuple | None) -> Any:
+    if saved is None:
+        return None
+    return (saved.checkpoint["channel_values"].get(START) or {}).get("document")
+
+
+def _plain(document: Any) -> bool:
+    """Whether a checkpoint can keep this document and open it again: no streams, no objects."""
+    if isinstance(document, list | tuple):
+        return all(map(_plain, document))
+    return isinstance(document, str | bytes | PurePath | dict | Document)

@@ -1,0 +1,177 @@
+"""What the graph's channels hold, and the events that a reading emits.
+
+Whatever is checkpointed is plain (strings, numbers, lists, dicts) and does not grow with the
+document: other types would warn on load, and come back as dicts in LangGraph's strict mode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from langgraph.channels import UntrackedValue
+from typing_extensions import TypedDict
+
+from memagent_graph.readers.base import Evidence, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memagent_graph.text.source import Source
+
+Stopped = Literal["end", "done", "max_calls", "deadline"]
+"""Why a reading ended: the document's end, the reader had enough, or a budget was spent."""
+
+
+class SourceRecord(TypedDict):
+    """Identifies the document from one run to the next."""
+
+    name: str
+    digest: str
+    length: int
+    uri: str | None
+
+
+class Progress(TypedDict):
+    """How far a reading got and what it cost; only `overwrite_memory` moves it.
+
+    Attributes:
+        position: code points read.
+        step: chunks read.
+        tokens: tokens of those chunks.
+        calls: reader calls that returned.
+        input_tokens: prompt tokens of those calls.
+        output_tokens: completion tokens of those calls.
+        seconds: time spent in them.
+        cut: whether the memory was over its budget and lost its end.
+        stopped: why the reading ended; None while it goes on.
+    """
+
+    position: int
+    step: int
+    tokens: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    cut: bool
+    stopped: Stopped | None
+
+
+class ReadingInput(TypedDict, total=False):
+    """What a reading is asked: a question, and a document that `open_source` takes."""
+
+    question: str
+    document: Annotated[Any, UntrackedValue]
+
+
+class ReadingOutput(TypedDict, total=False):
+    """What a reading returns.
+
+    Attributes:
+        answer: the answer itself.
+        response: the whole reply that the answer was taken from.
+        memory: the final memory.
+        evidence: where the memory's statements stand in the document, for readers that know:
+            dicts with the fields of `Evidence`.
+        citations: likewise, where the answer stands.
+        usage: calls, input_tokens, output_tokens, seconds, and document_tokens read.
+        coverage: share of the document that was read, 0 to 1.
+        stopped: why reading ended: "end", "done", "max_calls" or "deadline".
+        reader: name of the reader that answered.
+    """
+
+    answer: str | None
+    response: str
+    memory: str
+    evidence: list[dict[str, Any]]
+    citations: list[dict[str, Any]]
+    usage: dict[str, Any]
+    coverage: float
+    stopped: Stopped
+    reader: str
+
+
+class ReadingState(ReadingInput, ReadingOutput, total=False):
+    """All channels. Document and chunk are left out of checkpoints, and so gone on a resume."""
+
+    chunk: Annotated[Any, UntrackedValue]
+    source: SourceRecord
+    progress: Progress
+
+
+@dataclass
+class Run:
+    """What lives as long as one call of the graph; handed to the nodes as its context.
+
+    Attributes:
+        document: the document as the caller gave it, None when only its record is known.
+        source: that document, once opened.
+        write: where events go, None for the run's own stream.
+        started: when the call began, in seconds of the monotonic clock.
+    """
+
+    document: Any = None
+    source: Source | None = None
+    write: Callable[[Any], None] | None = None
+    started: float = field(default_factory=monotonic)
+
+
+class OpenedEvent(TypedDict):
+    """The document was opened."""
+
+    event: Literal["opened"]
+    agent: str
+    source: str
+    length: int
+
+
+class ChunkEvent(TypedDict):
+    """A chunk was read.
+
+    Attributes:
+        chunk: its number, counted from 1.
+        chunks: how many there will be, estimated from those read so far.
+        position: code points read, out of `length`.
+        tokens: tokens read so far.
+        memory_tokens: size of the memory now.
+        added: lines that the memory gained.
+        removed: lines that it lost.
+        seconds: time that the reader took for this chunk.
+    """
+
+    event: Literal["chunk"]
+    agent: str
+    source: str
+    chunk: int
+    chunks: int
+    position: int
+    length: int
+    tokens: int
+    memory_tokens: int
+    added: list[str]
+    removed: list[str]
+    seconds: float
+
+
+class AnswerEvent(TypedDict):
+    """The answer was written."""
+
+    event: Literal["answer"]
+    agent: str
+    source: str
+    answer: str
+    coverage: float
+
+
+def known_evidence(state: ReadingState) -> list[Evidence]:
+    """Evidence for what is still in the memory: a person may have edited it since."""
+    memory = state["memory"]
+    return [Evidence(**item) for item in state["evidence"] if item["text"] in memory]
+
+
+def add_usage(progress: Progress, usage: Usage) -> Progress:
+    """Progress with the cost of one more step."""
+    total = {key: progress[key] + value for key, value in asdict(usage).items()}  # type: ignore[literal-required]
+    return {**progress, **total}  # type: ignore[typeddict-item]

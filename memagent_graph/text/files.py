@@ -1,0 +1,244 @@
+"""Files: decoded in windows and never held whole, whatever their encoding and size."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from charset_normalizer import from_bytes
+
+from memagent_graph.errors import (
+    MissingDependencyError,
+    SourceChangedError,
+    UnreadableSourceError,
+)
+from memagent_graph.text.source import Location, Source, TextSource
+
+_BLOCK = 1 << 18
+"""Bytes between two entries of the index, and so the most that is decoded for one window."""
+
+_SAMPLE = 1 << 16
+"""Bytes that are looked at to tell what a file is."""
+
+_CONVERTED = {".pdf", ".docx", ".pptx", ".xlsx", ".epub", ".html", ".htm"}
+_MARKS = [
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+]
+
+
+def open_file(path: Path, name: str | None = None) -> Source:
+    """Open a file: text in any encoding, or a format that markitdown converts.
+
+    A file is binary when its beginning has NUL bytes and is not UTF-8, or when a tenth of it
+    are control characters; single NUL bytes in text are read as they are. Bytes that are
+    wrong in what is otherwise UTF-8 are read as U+FFFD and counted in `FileSource.invalid`.
+
+    Args:
+        path: the file.
+        name: what to call it; its path by default.
+
+    Raises:
+        UnreadableSourceError: The file is binary, or must not be read.
+        MissingDependencyError: Its format needs the `documents` extra.
+    """
+    name = name or str(path)
+    try:
+        if path.suffix.lower() in _CONVERTED:
+            return ConvertedSource(path, name)
+        with path.open("rb") as file:
+            sample = file.read(_SAMPLE)
+        for mark, encoding in _MARKS:
+            if sample.startswith(mark):
+                return FileSource(path, name, encoding, skip=len(mark))
+        if _is_binary(sample):
+            message = f"{name} is a binary file. Only text can be read, and PDF, DOCX or HTML."
+            raise UnreadableSourceError(message)
+        return _open_unmarked(path, name, sample)
+    except PermissionError as error:
+        message = f"{name} must not be read by this user."
+        raise UnreadableSourceError(message) from error
+
+
+def _open_unmarked(path: Path, name: str, sample: bytes) -> FileSource:
+    source = FileSource(path, name, "utf-8")
+    if not source.invalid or source.invalid * 1000 <= source.length:
+        return source
+    guess = from_bytes(sample).best()
+    if guess is None:
+        message = f"{name} is in no encoding that is known; convert it to UTF-8."
+        raise UnreadableSourceError(message)
+    return FileSource(path, name, guess.encoding)
+
+
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
+
+
+def _is_binary(sample: bytes) -> bool:
+    controls = len(sample) - len(sample.translate(None, _CONTROLS))
+    if controls * 10 > len(sample):
+        return True
+    if b"\0" not in sample:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample)
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+class _Entry(NamedTuple):
+    """Where a block begins."""
+
+    code_point: int
+    byte: int
+    line: int
+    state: Any
+
+
+@dataclass(frozen=True)
+class _Version:
+    """What tells that a file is still the same without reading it."""
+
+    size: int
+    modified: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> _Version:
+        found = os.stat(path)  # noqa: PTH116 - a third of the time, for thousands of files
+        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+class FileSource:
+    """A text file, decoded block by block through a sparse index.
+
+    Args:
+        path: the file.
+        name: what to call it.
+        encoding: the name of a Python codec.
+        skip: bytes of a byte order mark in front of the text.
+
+    Attributes:
+        invalid: characters that could not be decoded, read as U+FFFD.
+    """
+
+    def __init__(self, path: Path, name: str, encoding: str, *, skip: int = 0) -> None:
+        self.name = name
+        self.uri: str | None = path.absolute().as_uri()
+        self._path = path
+        self._decoder = codecs.getincrementaldecoder(encoding)
+        self._errors = "replace"
+        self._version = _Version.of(path)
+        self._cached: tuple[int, str] = (-1, "")
+        self._index: list[_Entry] = []
+        self._scan(skip)
+
+    def _scan(self, skip: int) -> None:
+        digest = sha256()
+        decoder = self._decoder(self._errors)
+        length = lines = invalid = 0
+        position = skip
+        with self._path.open("rb") as file:
+            digest.update(file.read(skip))
+            last = False
+            while not last:
+                self._index.append(_Entry(length, position, lines, decoder.getstate()))
+                block = file.read(_BLOCK)
+                last = len(block) < _BLOCK
+                digest.update(block)
+                text = decoder.decode(block, last)
+                position += len(block)
+                length += len(text)
+                lines += text.count("\n")
+                invalid += text.count("\ufffd")
+        self.digest = digest.hexdigest()
+        self.length = length
+        self.invalid = invalid
+
+    def read(self, start: int, size: int) -> str:
+        """Code points `start` to `start + size`.
+
+        Raises:
+            SourceChangedError: The file is no longer the one that was opened.
+        """
+        pieces = []
+        number = bisect_right(self._index, start, key=lambda entry: entry.code_point) - 1
+        while size > 0 and number < len(self._index):
+            text = self._block(number)
+            skip = start - self._index[number].code_point
+            piece = text[skip : skip + size]
+            pieces.append(piece)
+            start += len(piece)
+            size -= len(piece)
+            number += 1
+        return "".join(pieces)
+
+    def locate(self, offset: int) -> Location:
+        """The line of the code point at `offset`."""
+        number = bisect_right(self._index, offset, key=lambda entry: entry.code_point) - 1
+        entry = self._index[number]
+        before = self._block(number).count("\n", 0, offset - entry.code_point)
+        return Location(self.name, entry.line + before + 1)
+
+    def _block(self, number: int) -> str:
+        cached, text = self._cached
+        self._check()
+        if cached == number:
+            return text
+        entry = self._index[number]
+        with self._path.open("rb") as file:
+            file.seek(entry.byte)
+            block = file.read(_BLOCK)
+        decoder = self._decoder(self._errors)
+        decoder.setstate(entry.state)
+        text = decoder.decode(block, number == len(self._index) - 1)
+        self._cached = (number, text)
+        return text
+
+    def _check(self) -> None:
+        try:
+            same = _Version.of(self._path) == self._version
+        except OSError:
+            same = False
+        if not same:
+            message = (
+                f"{self.name} changed while it was read. What was read before is kept; to read "
+                "the new content, start over."
+            )
+            raise SourceChangedError(message)
+
+
+class ConvertedSource(TextSource):
+    """The text of a PDF, DOCX, HTML or the like, converted by markitdown.
+
+    Raises:
+        MissingDependencyError: The `documents` extra is not installed.
+        UnreadableSourceError: The file is broken.
+    """
+
+    uri: str | None
+
+    def __init__(self, path: Path, name: str) -> None:
+        try:
+            from markitdown import MarkItDown, MarkItDownException
+        except ImportError as error:
+            message = f'To read {name}: pip install "memagent-graph[documents]"'
+            raise MissingDependencyError(message) from error
+        content = path.read_bytes()
+        try:
+            text = MarkItDown(enable_plugins=False).convert_local(path).text_content
+        except MarkItDownException as error:
+            message = f"{name} cannot be converted to text: {error}"
+            raise UnreadableSourceError(message) from error
+        super().__init__(text, name)
+        self.digest = sha256(content).hexdigest()
+        self.uri = path.absolute().as_uri()

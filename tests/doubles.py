@@ -1,0 +1,97 @@
+"""Readers whose every step a test can predict; for tests of our own control flow."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+from memagent_graph.readers.base import Answer, Evidence, Reader, Update, Usage
+
+
+class ChainReader(Reader):
+    """Its memory is a hash over all chunks in order, so that a lost, repeated or swapped chunk
+    shows; its answer is the memory.
+
+    Args:
+        delay: seconds that an update takes.
+        log: file that gets a line for each update, with the chunk's span.
+    """
+
+    name = "chain"
+    fingerprint = "chain-1"
+
+    def __init__(self, delay: float = 0.0, log: Path | None = None) -> None:
+        self.delay = delay
+        self.log = log
+        self.spans: list[tuple[int, int]] = []
+        self.answers = 0
+
+    async def update(self, question, memory, chunk, *, evidence=(), config=None):
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(f"{chunk.start} {chunk.end}\n")
+        self.spans.append((chunk.start, chunk.end))
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        return Update(
+            chain(memory, chunk.text),
+            usage=Usage(calls=1, input_tokens=chunk.tokens, output_tokens=1),
+        )
+
+    async def respond(self, question, memory, *, evidence=(), config=None):
+        self.answers += 1
+        text = memory or "nothing was read"
+        return Answer(text, text, usage=Usage(calls=1, input_tokens=1, output_tokens=1))
+
+
+class QuotingReader(Reader):
+    """Keeps the first line of each chunk, newest last, with its place; forgets the oldest."""
+
+    name = "quoting"
+    fingerprint = "quoting-1"
+
+    def __init__(self, keep: int = 5) -> None:
+        self.keep = keep
+
+    async def update(self, question, memory, chunk, *, evidence=(), config=None):
+        line = chunk.text.strip().splitlines()[0]
+        start = chunk.start + chunk.text.index(line)
+        place = chunk.source.locate(start)
+        found = Evidence(line, place.name, place.line, start, start + len(line))
+        kept = [*memory.splitlines(), line][-self.keep :]
+        return Update("\n".join(kept), evidence=[*evidence, found][-self.keep :])
+
+    async def respond(self, question, memory, *, evidence=(), config=None):
+        return Answer(memory, memory.splitlines()[-1], evidence=list(evidence)[-1:])
+
+
+class ScriptedReader(Reader):
+    """Plays a list: a string is the next memory, an exception is raised, an update returned."""
+
+    name = "scripted"
+    fingerprint = "scripted-1"
+
+    def __init__(self, *script, window_tokens: int | None = None) -> None:
+        self.script = list(script)
+        self.calls: list[str] = []
+        self.window_tokens = window_tokens
+
+    async def update(self, question, memory, chunk, *, evidence=(), config=None):
+        self.calls.append(chunk.text)
+        step = self.script.pop(0) if self.script else f"{memory}{chunk.text}"
+        if isinstance(step, BaseException):
+            raise step
+        return step if isinstance(step, Update) else Update(step)
+
+    async def respond(self, question, memory, *, evidence=(), config=None):
+        return Answer(f"From memory: {memory}", memory)
+
+
+def chain(memory: str, text: str) -> str:
+    return hashlib.sha256((memory + text).encode()).hexdigest()
+
+
+def numbered(lines: int) -> str:
+    """A document whose lines are all different, about ten tokens each."""
+    return "".join(f"Line {number} says that {number * 7} is here.\n" for number in range(lines))

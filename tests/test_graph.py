@@ -1,0 +1,513 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+
+import pytest
+from doubles import ChainReader, QuotingReader, ScriptedReader, chain, numbered
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
+from typing_extensions import TypedDict
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    EmptyDocumentError,
+    EmptyReplyError,
+    ModelError,
+    QuestionError,
+    RefusalError,
+    SourceChangedError,
+    SourceError,
+    TransientModelError,
+)
+from memagent_graph.readers.base import Update
+
+SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
+TEXT = numbered(100)
+ASKED = {"question": "What is where?", "document": TEXT}
+
+
+def read_through(document: str = TEXT, config: ReadingConfig = SMALL) -> str:
+    """The memory that an uninterrupted reading ends with."""
+    reader = ChainReader()
+    create_memagent(reader, config=config).invoke({"question": "?", "document": document})
+    memory = ""
+    for start, end in reader.spans:
+        memory = chain(memory, document[start:end])
+    return memory
+
+
+def test_every_chunk_is_folded_once_in_order_and_the_answer_comes_from_the_last_memory():
+    reader = ChainReader()
+
+    out = create_memagent(reader, config=SMALL).invoke(ASKED)
+
+    starts, ends = zip(*reader.spans, strict=True)
+    assert starts == (0, *ends[:-1])
+    assert ends[-1] == len(TEXT)
+    assert len(reader.spans) > 10
+    assert out["answer"] == out["memory"] == read_through()
+
+
+def test_the_output_tells_cost_coverage_reader_and_why_reading_ended():
+    reader = ChainReader()
+
+    out = create_memagent(reader, config=SMALL).invoke(ASKED)
+
+    assert set(out) == {
+        "answer",
+        "response",
+        "memory",
+        "evidence",
+        "citations",
+        "usage",
+        "coverage",
+        "stopped",
+        "reader",
+    }
+    assert out["usage"]["calls"] == len(reader.spans) + 1
+    assert out["usage"]["output_tokens"] == len(reader.spans) + 1
+    assert out["usage"]["input_tokens"] == out["usage"]["document_tokens"] + 1
+    assert (out["coverage"], out["stopped"], out["reader"]) == (1.0, "end", "chain")
+
+
+async def test_sync_async_stream_and_batch_give_the_same_reading():
+    agent = create_memagent(ChainReader(), config=SMALL)
+    expected = read_through()
+
+    batch = await agent.abatch([ASKED] * 8)
+    parts = [part async for part in agent.astream(ASKED, stream_mode="values")]
+
+    assert (await agent.ainvoke(ASKED))["answer"] == expected
+    assert [out["answer"] for out in batch] == [expected] * 8
+    assert parts[-1]["answer"] == expected
+    assert [out["answer"] for out in agent.batch([ASKED] * 3)] == [expected] * 3
+
+
+def test_streamed_values_hold_the_document_once_and_each_chunk_once():
+    agent = create_memagent(ChainReader(), config=SMALL)
+
+    parts = list(agent.stream(ASKED, stream_mode="values"))
+
+    assert sum(part.get("document") is not None for part in parts) <= 1
+    chunks = [part["chunk"].text for part in parts if part.get("chunk") is not None]
+    assert "".join(chunks) == TEXT
+
+
+def test_events_tell_how_far_reading_got_and_what_changed_in_memory():
+    agent = create_memagent(QuotingReader(keep=2), config=SMALL, name="reader-7")
+
+    events = list(agent.stream(ASKED, stream_mode="custom"))
+
+    opened, *chunks, answer = events
+    assert (opened["event"], opened["length"], opened["agent"]) == ("opened", len(TEXT), "reader-7")
+    assert [event["chunk"] for event in chunks] == list(range(1, len(chunks) + 1))
+    assert chunks[-1]["position"] == len(TEXT)
+    assert chunks[-1]["chunks"] == len(chunks)
+    assert abs(chunks[0]["chunks"] - len(chunks)) <= 2
+    assert chunks[2]["added"][0].startswith("Line ")
+    assert chunks[2]["removed"] == chunks[0]["added"]
+    assert answer["event"] == "answer"
+    assert answer["coverage"] == 1.0
+
+
+def test_a_recursion_limit_of_25_reads_hundreds_of_chunks_in_batch_and_under_a_host():
+    class Host(TypedDict, total=False):
+        question: str
+        document: str
+        answer: str
+
+    agent = create_memagent(ChainReader(), config=ReadingConfig(chunk_tokens=20))
+    builder = StateGraph(Host)
+    builder.add_node("read", agent)
+    builder.add_edge(START, "read")
+    document = numbered(700)
+    asked = {"question": "?", "document": document}
+
+    events = list(agent.stream(asked, {"recursion_limit": 25}, stream_mode="custom"))
+    host = builder.compile().invoke(asked, {"recursion_limit": 25})
+
+    assert events[-2]["chunk"] >= 350
+    assert host["answer"] == events[-1]["answer"] == agent.batch([asked])[0]["answer"]
+
+
+def test_the_graph_draws_as_the_state_machine_that_it_is():
+    drawn = create_memagent(ChainReader()).get_graph()
+
+    edges = {(edge.source, edge.target) for edge in drawn.edges}
+    assert edges == {
+        ("__start__", "open_document"),
+        ("open_document", "read_chunk"),
+        ("read_chunk", "overwrite_memory"),
+        ("overwrite_memory", "read_chunk"),
+        ("overwrite_memory", "write_answer"),
+        ("write_answer", "__end__"),
+    }
+
+
+class TestBudgets:
+    def test_max_calls_counts_the_answer_and_reports_what_was_covered(self):
+        reader = ChainReader()
+        config = SMALL.model_copy(update={"max_calls": 4})
+
+        out = create_memagent(reader, config=config).invoke(ASKED)
+
+        assert (len(reader.spans), reader.answers, out["usage"]["calls"]) == (3, 1, 4)
+        assert out["stopped"] == "max_calls"
+        assert out["coverage"] == pytest.approx(reader.spans[-1][1] / len(TEXT))
+
+    def test_a_deadline_ends_even_a_call_that_hangs_and_answers_from_what_was_read(self):
+        reader = ChainReader()
+        config = SMALL.model_copy(update={"deadline": 0.5})
+        agent = create_memagent(reader, config=config)
+        slow = ChainReader(delay=3600)
+        first = next(iter(agent.stream(ASKED, stream_mode="custom")))
+
+        out = create_memagent(slow, config=config).invoke(ASKED)
+
+        assert first["event"] == "opened"
+        assert out["stopped"] == "deadline"
+        assert (out["coverage"], out["memory"]) == (0.0, "")
+
+    def test_a_reader_that_is_done_ends_the_reading(self):
+        reader = ScriptedReader("one", Update("two", done=True))
+
+        out = create_memagent(reader, config=SMALL).invoke(ASKED)
+
+        assert (out["answer"], out["stopped"], len(reader.calls)) == ("two", "done", 2)
+
+    def test_a_window_that_the_model_cannot_hold_is_refused_with_a_budget_that_fits(self):
+        config = ReadingConfig()
+        with pytest.raises(ConfigurationError, match="chunk_tokens to 4999 or less"):
+            create_memagent(
+                ScriptedReader(window_tokens=config.window_tokens - 1), config=config
+            )
+
+    @pytest.mark.parametrize(
+        "budgets", [{"chunk_tokens": 0}, {"memory_tokens": -1}, {"max_calls": 1}, {"deadline": 0}]
+    )
+    def test_budgets_that_make_no_sense_are_refused(self, budgets):
+        with pytest.raises(ValueError, match=next(iter(budgets))):
+            ReadingConfig(**budgets)
+
+
+class TestSafety:
+    def test_an_empty_update_is_repeated_and_never_becomes_the_memory(self):
+        reader = ScriptedReader("kept", "", "  ", "kept on")
+
+        out = create_memagent(reader, config=SMALL.model_copy(update={"max_calls": 3})).invoke(
+            ASKED
+        )
+
+        assert out["memory"] == "kept on"
+        assert reader.calls[1] == reader.calls[2] == reader.calls[3]
+
+    def test_a_transient_error_is_repeated_with_the_same_chunk_and_the_same_memory(self):
+        failures = [TransientModelError("busy", retry_after=0.001)] * 5
+        reader = ScriptedReader("a", *failures, Update("b", done=True))
+
+        out = create_memagent(reader, config=SMALL).invoke(ASKED)
+
+        assert out["memory"] == "b"
+        assert len(set(reader.calls[1:])) == 1
+
+    def test_an_error_that_lasts_names_the_chunk_and_the_thread_goes_on_at_it(self):
+        reader = ScriptedReader("a", "b", *[TransientModelError("busy")] * 6)
+        agent = create_memagent(reader, config=SMALL, checkpointer=InMemorySaver())
+        config = {"configurable": {"thread_id": "1"}}
+
+        with pytest.raises(ModelError, match="chunk 3 failed after 6 attempts: busy") as caught:
+            agent.invoke(ASKED, config)
+
+        assert caught.value.chunk == 3
+        assert not isinstance(caught.value, TransientModelError)
+        assert agent.get_state(config).values["memory"] == "b"
+        failed = reader.calls[-1]
+        out = agent.invoke(None, config)
+        assert reader.calls[8] == failed
+        assert out["memory"].startswith("b")
+        assert out["coverage"] == 1.0
+
+    def test_a_refusal_is_not_repeated_and_keeps_its_type(self):
+        reader = ScriptedReader("a", RefusalError("I will not."))
+
+        with pytest.raises(RefusalError, match=r"chunk 2 failed: I will not\.") as caught:
+            create_memagent(reader, config=SMALL).invoke(ASKED)
+
+        assert caught.value.chunk == 2
+        assert len(reader.calls) == 2
+
+    def test_a_chunk_too_long_for_the_model_is_halved_within_one_step(self):
+        class Narrow(ScriptedReader):
+            async def update(self, question, memory, chunk, **options):
+                if chunk.tokens > 15:
+                    raise ContextLengthError("too long")
+                return await super().update(question, memory, chunk, **options)
+
+        reader = Narrow()
+        config = SMALL.model_copy(update={"memory_tokens": 5000})
+        agent = create_memagent(reader, config=config)
+
+        events = list(agent.stream(ASKED, stream_mode="custom"))
+
+        chunks = [event for event in events if event["event"] == "chunk"]
+        assert "".join(reader.calls).split() == TEXT.split()
+        assert len(reader.calls) > 2 * len(chunks)
+
+    def test_a_single_code_point_that_does_not_fit_is_an_error_that_names_the_chunk(self):
+        reader = ScriptedReader(*[ContextLengthError("too long")] * 50)
+
+        with pytest.raises(ContextLengthError, match="chunk 1 failed"):
+            create_memagent(reader, config=SMALL).invoke({"question": "?", "document": "abcdef"})
+
+    def test_a_memory_over_its_budget_is_cut_at_a_sentence_end_and_the_state_says_so(self):
+        reader = ScriptedReader(Update("This is short. " * 40, done=True))
+        config = SMALL.model_copy(update={"memory_tokens": 30})
+        agent = create_memagent(reader, config=config, checkpointer=InMemorySaver())
+        thread = {"configurable": {"thread_id": "1"}}
+
+        out = agent.invoke(ASKED, thread)
+
+        assert out["memory"].endswith("short.")
+        assert 0 < len(out["memory"]) < 200
+        assert agent.get_state(thread).values["progress"]["cut"] is True
+
+    def test_an_unchanged_memory_stays_whatever_text_the_update_carries(self):
+        reader = ScriptedReader("first", Update("other", changed=False, done=True))
+
+        out = create_memagent(reader, config=SMALL).invoke(ASKED)
+
+        assert out["memory"] == "first"
+
+    def test_white_space_is_read_without_a_call(self):
+        reader = ScriptedReader()
+        document = "start." + " \n" * 5000 + "end."
+
+        out = create_memagent(reader, config=SMALL).invoke({"question": "?", "document": document})
+
+        assert len(reader.calls) <= 3
+        assert out["coverage"] == 1.0
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
+    def test_an_interrupt_is_never_taken_for_a_failed_call(self, error):
+        reader = ScriptedReader("a", error())
+
+        with pytest.raises(BaseException) as caught:  # noqa: PT011 - LangGraph renames one
+            create_memagent(reader, config=SMALL).invoke(ASKED)
+
+        assert not isinstance(caught.value, ModelError)
+        assert len(reader.calls) == 2
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("question", ["", "  \n", None])
+    def test_an_empty_question_is_refused(self, question):
+        with pytest.raises(QuestionError, match="empty"):
+            create_memagent(ChainReader()).invoke({"question": question, "document": "x"})
+
+    def test_a_question_over_its_budget_is_refused(self):
+        with pytest.raises(QuestionError, match="budget is 1024"):
+            create_memagent(ChainReader()).invoke({"question": "why " * 5000, "document": "x"})
+
+    def test_no_document_is_refused(self):
+        with pytest.raises(SourceError, match="nothing to read"):
+            create_memagent(ChainReader()).invoke({"question": "why?"})
+
+    @pytest.mark.parametrize("document", ["", " \n\t"])
+    def test_an_empty_document_is_refused(self, document):
+        with pytest.raises(EmptyDocumentError):
+            create_memagent(ChainReader()).invoke({"question": "why?", "document": document})
+
+    def test_a_file_that_changes_while_it_is_read_stops_the_reading(self, tmp_path):
+        file = tmp_path / "notes.txt"
+        file.write_text(TEXT)
+        agent = create_memagent(ChainReader(), config=SMALL)
+        stream = agent.stream({"question": "?", "document": file}, stream_mode="custom")
+        next(stream)
+        next(stream)
+
+        file.write_text(TEXT.replace("7", "8") + "more")
+
+        with pytest.raises(SourceChangedError, match=r"notes\.txt"):
+            list(stream)
+
+
+def stop_before(node: str, document, again=lambda: None, **options):
+    """A thread stopped before `node` for the third time; `again` gives a stream once more."""
+    agent = create_memagent(ChainReader(), config=SMALL, interrupt_before=[node], **options)
+    thread = {"configurable": {"thread_id": "1"}}
+    agent.invoke({"question": "?", "document": document}, thread)
+    agent.invoke(None, thread, context={"document": again()})
+    agent.invoke(None, thread, context={"document": again()})
+    assert agent.get_state(thread).next == (node,)
+    return thread
+
+
+class TestResume:
+    @pytest.mark.parametrize("node", ["read_chunk", "overwrite_memory"])
+    @pytest.mark.parametrize("kind", ["text", "file"])
+    def test_a_run_stopped_before_an_inner_node_goes_on_in_another_process(
+        self, node, kind, tmp_path
+    ):
+        document = TEXT
+        if kind == "file":
+            document = tmp_path / "text.txt"
+            document.write_text(TEXT)
+        with SqliteSaver.from_conn_string(str(tmp_path / "checkpoints.sqlite")) as saver:
+            thread = stop_before(node, document, checkpointer=saver)
+        reader = ChainReader()
+
+        with SqliteSaver.from_conn_string(str(tmp_path / "checkpoints.sqlite")) as saver:
+            out = create_memagent(reader, config=SMALL, checkpointer=saver).invoke(None, thread)
+
+        assert out["answer"] == read_through()
+        assert reader.spans[0][0] > 0
+
+    @pytest.mark.parametrize("node", ["read_chunk", "overwrite_memory"])
+    def test_an_edited_memory_is_what_reading_goes_on_from(self, node):
+        saver = InMemorySaver()
+        thread = stop_before(node, TEXT, checkpointer=saver)
+        reader = ChainReader()
+        agent = create_memagent(reader, config=SMALL, checkpointer=saver)
+
+        agent.update_state(thread, {"memory": "edited"})
+        out = agent.invoke(None, thread)
+
+        expected = "edited"
+        for start, end in reader.spans:
+            expected = chain(expected, TEXT[start:end])
+        assert out["memory"] == expected
+        assert reader.spans[-1][1] == len(TEXT)
+
+    def test_evidence_of_lines_that_an_edit_removed_is_dropped(self):
+        agent = create_memagent(
+            QuotingReader(keep=3),
+            config=SMALL,
+            checkpointer=InMemorySaver(),
+            interrupt_before=["write_answer"],
+        )
+        thread = {"configurable": {"thread_id": "1"}}
+        agent.invoke(ASKED, thread)
+        memory = agent.get_state(thread).values["memory"].splitlines()
+
+        agent.update_state(thread, {"memory": "\n".join(memory[:2])})
+        out = agent.invoke(None, thread)
+
+        assert [item["text"] for item in out["citations"]] == [memory[1]]
+
+    def test_history_holds_every_memory_and_a_run_can_go_on_from_any(self):
+        agent = create_memagent(ChainReader(), config=SMALL, checkpointer=InMemorySaver())
+        thread = {"configurable": {"thread_id": "1"}}
+        first = agent.invoke(ASKED, thread)
+
+        history = list(agent.get_state_history(thread))
+        middle = next(
+            state
+            for state in history
+            if state.next == ("read_chunk",) and state.values["progress"]["step"] == 4
+        )
+        again = agent.invoke(None, middle.config)
+
+        assert again["answer"] == first["answer"]
+        steps = {state.values["progress"]["step"] for state in history if "progress" in state.values}
+        assert steps == set(range(first["usage"]["calls"]))
+
+    def test_new_input_on_the_same_thread_starts_over(self):
+        agent = create_memagent(ChainReader(), config=SMALL, checkpointer=InMemorySaver())
+        thread = {"configurable": {"thread_id": "1"}}
+        agent.invoke({"question": "?", "document": numbered(30)}, thread)
+
+        assert agent.invoke(ASKED, thread)["answer"] == read_through()
+
+    def test_a_stream_is_read_with_a_checkpointer_and_given_again_to_go_on(self):
+        saver = InMemorySaver()
+        thread = stop_before("read_chunk", io.StringIO(TEXT), lambda: io.StringIO(TEXT), checkpointer=saver)
+        agent = create_memagent(ChainReader(), config=SMALL, checkpointer=saver)
+
+        with pytest.raises(SourceError, match="context="):
+            agent.invoke(None, thread)
+        out = agent.invoke(None, thread, context={"document": io.StringIO(TEXT)})
+
+        assert out["answer"] == read_through()
+
+    def test_the_document_can_come_back_as_an_update(self):
+        saver = InMemorySaver()
+        thread = stop_before("overwrite_memory", io.StringIO(TEXT), lambda: io.StringIO(TEXT), checkpointer=saver)
+        agent = create_memagent(ChainReader(), config=SMALL, checkpointer=saver)
+
+        out = agent.invoke(Command(update={"document": TEXT}), thread)
+
+        assert out["answer"] == read_through()
+
+    def test_a_file_that_changed_before_a_resume_is_refused(self, tmp_path):
+        file = tmp_path / "text.txt"
+        file.write_text(TEXT)
+        saver = InMemorySaver()
+        thread = stop_before("read_chunk", file, checkpointer=saver)
+        file.write_text(TEXT + "One more line.\n")
+
+        with pytest.raises(SourceChangedError, match="Start over"):
+            create_memagent(ChainReader(), config=SMALL, checkpointer=saver).invoke(None, thread)
+
+    async def test_an_async_run_goes_on_after_an_interrupt(self):
+        reader = ChainReader()
+        agent = create_memagent(
+            reader, config=SMALL, checkpointer=InMemorySaver(), interrupt_after=["read_chunk"]
+        )
+        thread = {"configurable": {"thread_id": "1"}}
+        out = await agent.ainvoke(ASKED, thread)
+        while not out.get("answer"):
+            out = await agent.ainvoke(None, thread)
+
+        assert out["answer"] == read_through()
+        assert len(reader.spans) == out["usage"]["calls"] - 1
+
+    def test_checkpoints_are_plain_small_and_free_of_warnings(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setenv("LANGGRAPH_STRICT_MSGPACK", "true")
+        with SqliteSaver.from_conn_string(str(tmp_path / "c.sqlite")) as saver:
+            agent = create_memagent(QuotingReader(), config=SMALL, checkpointer=saver)
+            thread = {"configurable": {"thread_id": "1"}}
+            agent.invoke(ASKED, thread)
+
+            states = [state.values for state in agent.get_state_history(thread)]
+
+        assert not caplog.records
+        json.dumps(states[:-1])
+        assert not any("chunk" in state for state in states)
+
+
+def bytes_per_chunk(saver: SqliteSaver) -> list[int]:
+    """Payload of checkpoints and writes, summed over the two supersteps of each chunk."""
+    steps = saver.conn.execute(
+        """SELECT length(checkpoint) + length(metadata) + coalesce((
+               SELECT sum(length(value)) FROM writes w WHERE w.checkpoint_id = c.checkpoint_id), 0)
+           FROM checkpoints c ORDER BY checkpoint_id"""
+    ).fetchall()
+    sizes = [size for (size,) in steps]
+    return [sum(pair) for pair in zip(sizes[3::2], sizes[4::2], strict=False)]
+
+
+def test_a_checkpoint_does_not_grow_with_the_document(tmp_path):
+    with SqliteSaver.from_conn_string(str(tmp_path / "c.sqlite")) as saver:
+        agent = create_memagent(
+            QuotingReader(), config=ReadingConfig(chunk_tokens=20), checkpointer=saver
+        )
+        file = tmp_path / "long.txt"
+        file.write_text(numbered(1420))
+        out = agent.invoke(
+            {"question": "What?", "document": file}, {"configurable": {"thread_id": "1"}}
+        )
+
+        sizes = bytes_per_chunk(saver)
+
+    memory = len(out["memory"].encode())
+    evidence = len(json.dumps(out["evidence"]).encode())
+    allowed = 4096 + 2 * (len("What?") + evidence) + 3 * memory
+    assert len(sizes) >= 700
+    assert sizes[700] <= sizes[10] + 64  # a few more digits, nothing else
+    assert max(sizes[10:700]) <= allowed
