@@ -33,9 +33,8 @@ from memagent_graph.state import (
     known_evidence,
 )
 from memagent_graph.sync import wait_for
-from memagent_graph.text.chunking import Chunk, next_chunk
+from memagent_graph.text.chunking import Chunk, cut_at_sentence, next_chunk
 from memagent_graph.text.source import open_source
-from memagent_graph.text.tokens import cut_at_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -110,7 +110,7 @@ def test_events_tell_how_far_reading_got_and_what_changed_in_memory():
     assert chunks[-1]["position"] == len(TEXT)
     assert chunks[-1]["chunks"] == len(chunks)
     assert abs(chunks[0]["chunks"] - len(chunks)) <= 2
-    assert chunks[2]["added"][0].startswith("Line ")
+    assert chunks[2]["added"][0] in TEXT
     assert chunks[2]["removed"] == chunks[0]["added"]
     assert answer["event"] == "answer"
     assert answer["coverage"] == 1.0
@@ -509,5 +509,5 @@ def test_a_checkpoint_does_not_grow_with_the_document(tmp_path):
     evidence = len(json.dumps(out["evidence"]).encode())
     allowed = 4096 + 2 * (len("What?") + evidence) + 3 * memory
     assert len(sizes) >= 700
-    assert sizes[700] <= sizes[10] + 64  # a few more digits, nothing else
+    assert sizes[700] <= sizes[10] + 128  # longer numbers, nothing else
     assert max(sizes[10:700]) <= allowed

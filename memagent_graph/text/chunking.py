@@ -151,3 +151,20 @@ def _natural_end(text: str, end: int) -> int:
         if found is not None:
             return int(found.end())
     return end
+
+
+def cut_at_sentence(text: str, tokens: int, tokenizer: Tokenizer) -> str:
+    """The longest beginning of `text` that is whole sentences and at most `tokens` tokens.
+
+    Where there is no sentence end it is whole lines, or whole words, or as much as fits.
+    """
+    end = tokenizer.prefix(text, tokens)
+    while tokenizer.count(text[:end]) > tokens:
+        end = min(end - 1, tokenizer.prefix(text[:end], tokens))
+    if end == len(text):
+        return text
+    for pattern in _ENDS:
+        ends = [found.end() for found in pattern.finditer(text, 0, end + 1) if found.end() <= end]
+        if ends and (cut := text[: ends[-1]].rstrip()):
+            return cut
+    return text[: _grapheme_end(text, end) or end]
