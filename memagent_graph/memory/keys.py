@@ -1,0 +1,103 @@
+"""Names in Redis: an injective encoding of namespaces and keys whose byte order serves prefixes.
+
+A name is `prefix:{root}/label/label//key`. The braces make the first label the hash tag, so that
+all that belongs to it is in one slot of a cluster. Labels are never empty, so the first `//` ends
+the namespace, and what lies under a namespace is exactly what begins with its path and a slash.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from memagent_graph.errors import ConfigurationError
+
+_ESCAPES = str.maketrans({"%": "%25", "/": "%2F", "{": "%7B", "}": "%7D"})
+_ESCAPED = re.compile("%(25|2F|7B|7D)")
+_EMPTY_ROOT = "/"  # no label escapes to it
+_ABOVE_ALL = b"\xff"  # no byte of UTF-8
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The keys that one store uses.
+
+    Attributes:
+        prefix: what all of them begin with.
+    """
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if "{" in self.prefix or "}" in self.prefix:
+            message = f"The prefix {self.prefix!r} has a brace, which would break hash tags."
+            raise ConfigurationError(message)
+
+    @property
+    def roots(self) -> bytes:
+        """The set of all roots."""
+        return _encode(f"{self.prefix}:roots")
+
+    def index(self, root: bytes) -> bytes:
+        """The sorted set of the members under `root`."""
+        return _encode(self.prefix) + b":{" + root + b"}"
+
+    def expiry(self, root: bytes) -> bytes:
+        """The sorted set of the members under `root` that expire, by time in milliseconds."""
+        return self.index(root) + b"#expiry"
+
+    def item(self, root: bytes, member: bytes) -> bytes:
+        """The string that holds an item."""
+        return self.index(root) + member
+
+    def receipt(self, root: bytes, token: str) -> bytes:
+        """What tells a repeated compare-and-put that it was carried out."""
+        return self.index(root) + b"#receipt/" + token.encode()
+
+    def stream(self, namespace: tuple[str, ...], topic: str) -> bytes:
+        """The stream of what is announced under `topic`."""
+        return self.index(root_of(namespace)) + b"#stream" + member_of(namespace, topic)
+
+
+def root_of(namespace: tuple[str, ...]) -> bytes:
+    """The hash tag of all keys of `namespace`: its first label."""
+    return _encode(_escape(namespace[0]) if namespace else _EMPTY_ROOT)
+
+
+def member_of(namespace: tuple[str, ...], key: str) -> bytes:
+    """What stands for an item in the index of its root."""
+    return _path(namespace) + b"//" + _encode(_escape(key))
+
+
+def decode(root: bytes, member: bytes) -> tuple[tuple[str, ...], str]:
+    """Namespace and key: the reverse of `root_of` and `member_of`."""
+    labels, _, key = _decode(member).partition("//")
+    first = _decode(root)
+    namespace = () if first == _EMPTY_ROOT else (_unescape(first),)
+    return (*namespace, *map(_unescape, labels.split("/")[1:])), _unescape(key)
+
+
+def bounds(namespace: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """The range of an index, as `ZRANGEBYLEX` takes it, with what is in or under `namespace`."""
+    path = _path(namespace) + b"/"
+    return b"[" + path, b"(" + path + _ABOVE_ALL
+
+
+def _path(namespace: tuple[str, ...]) -> bytes:
+    return _encode("".join(f"/{_escape(label)}" for label in namespace[1:]))
+
+
+def _escape(name: str) -> str:
+    return name.translate(_ESCAPES)
+
+
+def _unescape(name: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")

@@ -1,0 +1,91 @@
+"""Cut a text into statements: sentences of prose, lines of code, tables and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import regex
+
+
+class Statement(NamedTuple):
+    """A sentence or line, on one line.
+
+    Attributes:
+        text: with runs of white space as single spaces.
+        start: offset of its first code point in what was cut.
+        end: one past its last.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+_LONGEST = 600
+"""Code points after which a sentence without an end is cut at a word."""
+
+_BLOCK = regex.compile(r"\S.*?(?=\n[^\S\n]*\n|\Z)", regex.DOTALL)
+_SENTENCE_END = regex.compile(
+    r"(?<!\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|No|Fig|Inc|Ltd|Co|Corp|Prof|Gen|Col|Capt|Lt|Rev|Hon|e\.g"
+    r"|i\.e|cf|al|etc|approx|\p{Lu})\.)"
+    r"(?<=[.!?…][\"”’')\]]*)\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}])"
+    r"|(?<=[。！？｡][」』”’）]*)(?![」』”’）。！？])\s*"
+)
+_OPENERS = (":", "{", "(", "[", ",", "\\")
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Cut `text` into statements, in order."""
+    for block in _BLOCK.finditer(text):
+        content, start = block[0], block.start()
+        spans = _sentences(content) if _is_prose(content) else _lines(content)
+        for first, last in spans:
+            raw = content[first:last]
+            stripped = raw.strip()
+            if stripped:
+                begin = start + first + len(raw) - len(raw.lstrip())
+                yield Statement(" ".join(stripped.split()), begin, begin + len(stripped))
+
+
+def _is_prose(block: str) -> bool:
+    """Whether line ends in this block mean nothing: it is one line, or lines wrapped at a width."""
+    lines = block.split("\n")
+    if len(lines) == 1:
+        return True
+    signs = sum(block.count(sign) for sign in "{}()[]=<>_#|;\t")
+    widest = max(map(len, lines))
+    full = sum(len(line) > widest * 0.6 for line in lines[:-1])
+    return signs * 50 < len(block) and widest >= 40 and full * 3 >= 2 * (len(lines) - 1)
+
+
+def _sentences(block: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    ends = [match.end() for match in _SENTENCE_END.finditer(block)]
+    for end in [*ends, len(block)]:
+        while end - start > _LONGEST:
+            space = block.rfind(" ", start + 1, start + _LONGEST)
+            middle = space if space > 0 else start + _LONGEST
+            yield start, middle
+            start = middle
+        if end > start:
+            yield start, end
+        start = end
+
+
+def _lines(block: str) -> Iterator[tuple[int, int]]:
+    """Lines; one that opens something takes the next with it: a signature and its docstring."""
+    start = position = 0
+    joined = 0
+    for line in block.split("\n"):
+        position += len(line) + 1
+        joined += 1
+        opens = line.rstrip().endswith(_OPENERS) and joined < 4
+        if not opens:
+            for end in range(start + _LONGEST, position, _LONGEST):
+                yield end - _LONGEST, end
+                start = end
+            yield start, position
+            start, joined = position, 0
+    if start < position:
+        yield start, position

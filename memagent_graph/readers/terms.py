@@ -1,0 +1,85 @@
+"""What a text is about, as terms that can be compared: stems, parts of identifiers, bigrams."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import regex
+import snowballstemmer
+
+_TOKEN = regex.compile(
+    r"(?P<cjk>[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]+)"
+    r"|(?P<number>\d+(?:[.,:]\d+)*)"
+    r"|(?P<word>[\p{L}\p{M}_][\p{L}\p{M}\p{N}_]*(?:['’][\p{L}]+)?)"
+)
+_PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|\p{Lo}+")
+_STEM = snowballstemmer.stemmer("english").stemWord
+
+# Words of a question that its answer does not repeat, and words that say nothing by themselves.
+_EMPTY = frozenset(
+    """a about after all also am an and another any are as at be been before being between but by
+    can could did do does doing done during each either for from get had has have having he her
+    him his how i if in into is it its just kind many may me might more most much must my name
+    nor not of on one or other our out over own part please say shall she should so some such tell
+    than that the their them then there these they this those through to type under up upon us was
+    we were what when where which while who whom whose why will with would you your""".split()
+)
+_EMPTY_CJK = frozenset("的了吗呢吧和与或在是有为被从到把对于及其这那之所由着过们个种些以而")
+_QUESTION_CJK = regex.compile(
+    "什么时候|什么|多少|怎么|怎样|如何|哪里|哪些|哪个|哪种|哪位|哪年|哪|谁|几|为何|何时|何"
+)
+
+
+@lru_cache(1 << 16)
+def word_terms(word: str) -> tuple[str, ...]:
+    """Terms of one word: its stem, or for an identifier the whole of it and its parts' stems."""
+    lower = word.lower()
+    if word.isalpha() and (word[1:].islower() or word.isupper() or len(word) == 1):
+        return (_STEM(lower),)
+    plain = lower.replace("’", "'").removesuffix("'s").strip("_")
+    parts = [_STEM(part.lower()) for part in _PARTS.findall(word.replace("’s", "").replace("'s", ""))]
+    if len(parts) <= 1:
+        return (_STEM(plain),) if plain else ()
+    return (plain, *parts)
+
+
+def terms(text: str) -> list[str]:
+    """All terms of a text, in order, repeated as often as they occur."""
+    found: list[str] = []
+    for match in _TOKEN.finditer(text):
+        kind, token = match.lastgroup, match[0]
+        if kind == "word":
+            found += word_terms(token)
+        elif kind == "number":
+            found.append(token.replace(",", ""))
+        elif len(token) == 1:
+            found.append(token)
+        else:
+            found += [token[i : i + 2] for i in range(len(token) - 1)]
+    return found
+
+
+def content_terms(question: str) -> list[str]:
+    """Terms of a question that an answer is likely to repeat, each once."""
+    question = _QUESTION_CJK.sub(" ", question)
+    found = [
+        term
+        for term in terms(question)
+        if term not in _EMPTY_STEMS and not _EMPTY_CJK.intersection(term)
+    ]
+    return list(dict.fromkeys(found)) or list(dict.fromkeys(terms(question)))
+
+
+_EMPTY_STEMS = _EMPTY | {_STEM(word) for word in _EMPTY}
+
+_NAME = regex.compile(
+    r"(?<![.!?]\s|^)\b\p{Lu}[\p{L}\p{M}'’-]+(?:\s+(?:of|de|van|von|da|the)?\s*\p{Lu}[\p{L}\p{M}'’-]+)*"
+    r"|\b\p{Lu}[\p{L}\p{M}'’-]+(?:\s+\p{Lu}[\p{L}\p{M}'’-]+)+"
+    r"|\b\p{L}+(?:_\p{L}+)+\b|\b\p{Ll}+(?:\p{Lu}\p{Ll}+)+\b|\b(?:\p{Lu}\p{Ll}+){2,}\b"
+    r"|[《「“\"]([^》」”\"]{2,40})[》」”\"]"
+)
+
+
+def names(text: str) -> list[str]:
+    """Names, titles and identifiers in a text: what a reader would look up next."""
+    return [match[0] for match in _NAME.finditer(text)]
