@@ -53,7 +53,9 @@ def has(text: str, answers: list[str]) -> bool:
 
 def main(folder: Path, misses: bool) -> None:
     agent = create_memagent("extractive")
-    print(f"{'file':<26} {'questions':>9} {'tokens':>7} {'in memory':>10} {'in answer':>10} {'tokens/s':>9}")
+    print(
+        f"{'file':<26} {'questions':>9} {'tokens':>7} {'in memory':>10} {'in answer':>10} {'tokens/s':>9}"
+    )
     for name, load in (
         ("xquad.en.json", squad),
         ("xquad.zh.json", squad),

@@ -102,4 +102,3 @@ def _halves(chunk: Chunk, tokenizer: Tokenizer) -> Iterator[Chunk]:
             part = replace(part, text=part.text[:middle], end=part.start + middle)
         yield part
         start = part.end
-

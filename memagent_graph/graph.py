@@ -1,7 +1,7 @@
 """The fold as a LangGraph state machine.
 
-    START → open_document → read_chunk → overwrite_memory ─┬→ read_chunk            more text
-                                                           └→ write_answer → END    done
+START → open_document → read_chunk → overwrite_memory ─┬→ read_chunk            more text
+                                                       └→ write_answer → END    done
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
     """
 
     def stream(  # type: ignore[override]
-        self, input: Any, config: RunnableConfig | None = None, **options: Any  # noqa: A002
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        **options: Any,  # noqa: A002
     ) -> Iterator[Any]:
         """Stream a reading; arguments are those of `CompiledStateGraph.stream`.
 
@@ -76,7 +79,10 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         yield from super().stream(input, config, **_chosen(options, run, saver))
 
     async def astream(  # type: ignore[override]
-        self, input: Any, config: RunnableConfig | None = None, **options: Any  # noqa: A002
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        **options: Any,  # noqa: A002
     ) -> AsyncIterator[Any]:
         """Stream a reading from async code; see `stream`."""
         config, saver = self._lift(config)

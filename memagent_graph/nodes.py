@@ -214,9 +214,7 @@ def text_node(
 
 
 def reader_node(
-    work: Callable[
-        [Reading, ReadingState, Run, RunnableConfig, int], Coroutine[Any, Any, Changes]
-    ],
+    work: Callable[[Reading, ReadingState, Run, RunnableConfig, int], Coroutine[Any, Any, Changes]],
     reading: Reading,
 ) -> RunnableCallable:
     """A node that calls the reader."""
@@ -289,7 +287,9 @@ def _reopen(state: ReadingState, run: Run) -> Source:
     return source
 
 
-async def _judged(error: ModelError, reading: Reading, attempt: int, step: int | None) -> ModelError:
+async def _judged(
+    error: ModelError, reading: Reading, attempt: int, step: int | None
+) -> ModelError:
     """The error to raise: this one while attempts are left, else one that names the chunk."""
     if isinstance(error, TransientModelError) and attempt < reading.config.max_attempts:
         if error.retry_after:

@@ -184,9 +184,7 @@ class TestBudgets:
     def test_a_window_that_the_model_cannot_hold_is_refused_with_a_budget_that_fits(self):
         config = ReadingConfig()
         with pytest.raises(ConfigurationError, match="chunk_tokens to 4999 or less"):
-            create_memagent(
-                ScriptedReader(window_tokens=config.window_tokens - 1), config=config
-            )
+            create_memagent(ScriptedReader(window_tokens=config.window_tokens - 1), config=config)
 
     @pytest.mark.parametrize(
         "budgets", [{"chunk_tokens": 0}, {"memory_tokens": -1}, {"max_calls": 1}, {"deadline": 0}]
@@ -414,7 +412,9 @@ class TestResume:
         again = agent.invoke(None, middle.config)
 
         assert again["answer"] == first["answer"]
-        steps = {state.values["progress"]["step"] for state in history if "progress" in state.values}
+        steps = {
+            state.values["progress"]["step"] for state in history if "progress" in state.values
+        }
         assert steps == set(range(first["usage"]["calls"]))
 
     def test_new_input_on_the_same_thread_starts_over(self):
@@ -426,7 +426,9 @@ class TestResume:
 
     def test_a_stream_is_read_with_a_checkpointer_and_given_again_to_go_on(self):
         saver = InMemorySaver()
-        thread = stop_before("read_chunk", io.StringIO(TEXT), lambda: io.StringIO(TEXT), checkpointer=saver)
+        thread = stop_before(
+            "read_chunk", io.StringIO(TEXT), lambda: io.StringIO(TEXT), checkpointer=saver
+        )
         agent = create_memagent(ChainReader(), config=SMALL, checkpointer=saver)
 
         with pytest.raises(SourceError, match="context="):
@@ -437,7 +439,9 @@ class TestResume:
 
     def test_the_document_can_come_back_as_an_update(self):
         saver = InMemorySaver()
-        thread = stop_before("overwrite_memory", io.StringIO(TEXT), lambda: io.StringIO(TEXT), checkpointer=saver)
+        thread = stop_before(
+            "overwrite_memory", io.StringIO(TEXT), lambda: io.StringIO(TEXT), checkpointer=saver
+        )
         agent = create_memagent(ChainReader(), config=SMALL, checkpointer=saver)
 
         out = agent.invoke(Command(update={"document": TEXT}), thread)

@@ -243,8 +243,6 @@ def test_a_node_in_a_loop_of_the_host_reads_anew_each_time():
     builder.add_edge("more", "read")
     graph = builder.compile(checkpointer=InMemorySaver())
 
-    out = graph.invoke(
-        {"question": "?", "document": TEXT}, {"configurable": {"thread_id": "1"}}
-    )
+    out = graph.invoke({"question": "?", "document": TEXT}, {"configurable": {"thread_id": "1"}})
 
     assert out["answer"] == read_through(TEXT + "xx")

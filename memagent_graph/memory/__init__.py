@@ -1,0 +1,1 @@
+"""Where memories live, and who else can use them."""

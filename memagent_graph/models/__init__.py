@@ -1,0 +1,1 @@
+"""Chat models to read with, and how a string names one."""

@@ -81,7 +81,9 @@ class ExtractiveReader(Reader):
         if chosen == list(range(len(kept))):
             return Update(memory, changed=False)
         result = [
-            kept[i] if i < len(kept) else _Candidate(new[i - len(kept)].text, _place(chunk, new[i - len(kept)]))
+            kept[i]
+            if i < len(kept)
+            else _Candidate(new[i - len(kept)].text, _place(chunk, new[i - len(kept)]))
             for i in chosen
         ]
         return Update(
@@ -156,12 +158,16 @@ class _Index(BM25Okapi):  # type: ignore[misc]
         self.idf = {t: log(1 + (size - n + 0.5) / (n + 0.5)) for t, n in nd.items()}
 
 
-def _scores(question: str, wanted: list[str], texts: list[str], bags: list[list[str]]) -> list[float]:
+def _scores(
+    question: str, wanted: list[str], texts: list[str], bags: list[list[str]]
+) -> list[float]:
     index = _Index([bag or [""] for bag in bags], k1=1.2, b=0.4)
     scores = index.get_scores(wanted)
     best = sorted(range(len(texts)), key=lambda i: -scores[i])[:_HOP_STATEMENTS]
     asked = set(wanted)
-    hops = {t for i in best if scores[i] > 0 for name in names(texts[i]) for t in content_terms(name)}
+    hops = {
+        t for i in best if scores[i] > 0 for name in names(texts[i]) for t in content_terms(name)
+    }
     hops -= asked
     if hops:
         scores = scores + _HOP_WEIGHT * index.get_scores(sorted(hops))

@@ -37,7 +37,9 @@ def word_terms(word: str) -> tuple[str, ...]:
     if word.isalpha() and (word[1:].islower() or word.isupper() or len(word) == 1):
         return (_STEM(lower),)
     plain = lower.replace("’", "'").removesuffix("'s").strip("_")
-    parts = [_STEM(part.lower()) for part in _PARTS.findall(word.replace("’s", "").replace("'s", ""))]
+    parts = [
+        _STEM(part.lower()) for part in _PARTS.findall(word.replace("’s", "").replace("'s", ""))
+    ]
     if len(parts) <= 1:
         return (_STEM(plain),) if plain else ()
     return (plain, *parts)

@@ -163,8 +163,21 @@ def cut_at_sentence(text: str, tokens: int, tokenizer: Tokenizer) -> str:
         end = min(end - 1, tokenizer.prefix(text[:end], tokens))
     if end == len(text):
         return text
-    for pattern in _ENDS:
-        ends = [found.end() for found in pattern.finditer(text, 0, end + 1) if found.end() <= end]
-        if ends and (cut := text[: ends[-1]].rstrip()):
-            return cut
-    return text[: _grapheme_end(text, end) or end]
+    cut = text[: last_sentence_end(text[: end + 1], end)].rstrip()
+    return cut or text[: _grapheme_end(text, end) or end]
+
+
+def last_sentence_end(text: str, end: int | None = None) -> int:
+    """Where the last whole sentence or line before `end` ends, or else the last word."""
+    end = len(text) if end is None else end
+    _, sentence, line, word = _ENDS
+    for patterns in ((sentence, line), (word,)):
+        ends = [
+            found.end()
+            for pattern in patterns
+            for found in pattern.finditer(text)
+            if found.end() <= end
+        ]
+        if ends:
+            return int(max(ends))
+    return end

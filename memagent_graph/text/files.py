@@ -72,10 +72,14 @@ def _open_unmarked(path: Path, name: str, sample: bytes) -> FileSource:
     source = FileSource(path, name, "utf-8")
     if not source.invalid or source.invalid * 1000 <= source.length:
         return source
-    guess = from_bytes(sample).best()
+    guesses = from_bytes(sample)
+    guess = guesses.best()
     if guess is None:
         message = f"{name} is in no encoding that is known; convert it to UTF-8."
         raise UnreadableSourceError(message)
+    for other in guesses:  # of code pages that fit alike, the one that most files have
+        if other.encoding == "cp1252" and other.chaos <= guess.chaos:
+            guess = other
     return FileSource(path, name, guess.encoding)
 
 

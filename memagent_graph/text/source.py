@@ -214,7 +214,9 @@ def _open_path(path: Path) -> Source:
         files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
         files = [file for file in files if file.is_file()]
         if files:
-            return _join_files(files, Path(os.path.commonpath([f.parent for f in files])), str(path))
+            return _join_files(
+                files, Path(os.path.commonpath([f.parent for f in files])), str(path)
+            )
     message = f"There is no {path}. Is the path right, and relative to {Path.cwd()}?"
     raise SourceNotFoundError(message)
 

@@ -163,15 +163,18 @@ class EstimatingTokenizer:
             weight = _weight(classes, lead, len(classes))
             if weight > left:
                 fits = range(len(classes) - lead)
-                return start + bisect_right(
-                    fits, left, key=lambda size: _weight(classes, lead, lead + size)
-                ) - 1
+                return (
+                    start
+                    + bisect_right(fits, left, key=lambda size: _weight(classes, lead, lead + size))
+                    - 1
+                )
             left -= weight
         return len(text)
 
 
 _BLOCK = 1024
 """Code points that are weighed at once."""
+
 
 class _Classes(dict[int, str]):
     """Maps code points to the classes below, each looked up once."""

@@ -19,9 +19,7 @@ def main(folder: Path, delay: float, kind: str, mode: str) -> None:
     document = folder / "document.txt"
     asked = {"question": "?", "document": document if kind == "file" else document.read_text()}
     with SqliteSaver.from_conn_string(str(folder / "checkpoints.sqlite")) as saver:
-        agent = create_memagent(
-            reader, config=ReadingConfig(chunk_tokens=40), checkpointer=saver
-        )
+        agent = create_memagent(reader, config=ReadingConfig(chunk_tokens=40), checkpointer=saver)
         out = agent.invoke(asked if mode == "start" else None, UNFINISHED)
     print(json.dumps(out["answer"]))
 

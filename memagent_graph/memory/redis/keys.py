@@ -71,8 +71,8 @@ def member_of(namespace: tuple[str, ...], key: str) -> bytes:
 
 def decode(root: bytes, member: bytes) -> tuple[tuple[str, ...], str]:
     """Namespace and key: the reverse of `root_of` and `member_of`."""
-    labels, _, key = _decode(member).partition("//")
-    first = _decode(root)
+    labels, _, key = _text(member).partition("//")
+    first = _text(root)
     namespace = () if first == _EMPTY_ROOT else (_unescape(first),)
     return (*namespace, *map(_unescape, labels.split("/")[1:])), _unescape(key)
 
@@ -99,5 +99,5 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _decode(name: bytes) -> str:
+def _text(name: bytes) -> str:
     return name.decode("utf-8", "surrogatepass")

@@ -8,8 +8,8 @@ a script touches is passed to it, as clusters ask for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha1
-from typing import NamedTuple
 
 RECEIPT_MILLISECONDS = 60_000  # longer than any client repeats a command
 STREAM_ENTRIES = 1_000
@@ -24,18 +24,10 @@ class Script:
 
     text: str
 
-    @property
+    @cached_property
     def sha(self) -> str:
         """SHA-1 in hex: Redis' own name for it."""
         return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
-class Command(NamedTuple):
-    """One call of a script or, without one, of the Redis command that `arguments` spell out."""
-
-    script: Script | None
-    keys: tuple[bytes, ...]
-    arguments: tuple[bytes | str | int, ...] = ()
 
 
 _CLOCK = """
@@ -103,8 +95,8 @@ end
 # KEYS item index expiry, ARGV member ttl body: sets, or deletes when the body is empty.
 PUT = Script(_WRITE + "write()")
 
-# KEYS and ARGV as PUT's, then a stream and the key to announce on it. Returns what was there
-# already, if anything was.
+# As PUT unless the item is there, which is returned then; KEYS may end with a stream to announce
+# the item on.
 CLAIM = Script(
     _WRITE
     + f"""
@@ -112,15 +104,15 @@ local found = redis.call('GET', item)
 if found then return found end
 write()
 if KEYS[4] then
-  redis.call('XADD', KEYS[4], 'MAXLEN', '~', {STREAM_ENTRIES}, '*', 'key', ARGV[4])
+  redis.call('XADD', KEYS[4], 'MAXLEN', '~', {STREAM_ENTRIES}, '*', 'member', member)
   redis.call('EXPIRE', KEYS[4], {STREAM_SECONDS})
 end
 return false
 """
 )
 
-# KEYS and ARGV as PUT's, then a receipt and the body that must be there, empty for none. Returns
-# 1 if it was, else what is there now.
+# As PUT, with a receipt at the end of KEYS and, at the end of ARGV, the body that must be there,
+# empty for none. Returns 1 if it was, else what is there now.
 SWAP = Script(
     _WRITE
     + f"""

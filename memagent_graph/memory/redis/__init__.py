@@ -1,0 +1,5 @@
+"""Memory in Redis: a LangGraph store with compare-and-put and a live feed."""
+
+from memagent_graph.memory.redis.store import RedisStore
+
+__all__ = ["RedisStore"]

@@ -1,0 +1,132 @@
+"""From a URL to connections: one server, a unix socket, a cluster, or sentinels."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.cluster import ClusterNode
+from redis.connection import parse_url
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.redis.connection import OwnClients
+
+_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+_SENTINEL_PORT = 26379
+_TIMEOUT = 10.0  # seconds for connecting, and for each reply
+_BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)
+_REPEATS = 5  # at most 1.6 seconds of waiting: a restart of the server
+_FAILOVER_REPEATS = 15  # at most 11.6 seconds: sentinels and clusters elect a new master
+
+
+def connect(url: str) -> OwnClients:
+    """A connection to what `url` names, which is opened when first used.
+
+    Options of redis-py may follow as a query (`?socket_timeout=3&ssl_ca_certs=ca.pem`).
+
+    Raises:
+        ConfigurationError: It is no URL of Redis.
+    """
+    parts = urlsplit(url)
+    if parts.scheme in _SENTINEL_SCHEMES:
+        return _connect_sentinel(parts)
+    if parts.scheme not in _SCHEMES:
+        message = (
+            f"{parts.scheme}:// is no scheme for Redis. Use one of "
+            + ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *_SENTINEL_SCHEMES))
+            + "."
+        )
+        raise ConfigurationError(message)
+    if parts.scheme.endswith("+cluster"):
+        return _connect_cluster(parts)
+    return OwnClients(
+        lambda: [redis.Redis.from_url(url, **_options(Retry, _REPEATS))],
+        lambda: [redis.asyncio.Redis.from_url(url, **_options(AsyncRetry, _REPEATS))],
+        _address(parts),
+    )
+
+
+def _connect_cluster(parts: SplitResult) -> OwnClients:
+    hosts = _hosts(parts, 6379)
+    url = _single(parts, hosts[0])
+
+    def open_with(cluster: Any, node: Any, retry: Any) -> list[Any]:
+        others = [node(*host) for host in hosts[1:]]
+        options = _options(retry, _FAILOVER_REPEATS)
+        return [cluster.from_url(url, startup_nodes=others, **options)]
+
+    return OwnClients(
+        lambda: open_with(redis.RedisCluster, ClusterNode, Retry),
+        lambda: open_with(redis.asyncio.RedisCluster, AsyncClusterNode, AsyncRetry),
+        _address(parts),
+    )
+
+
+def _connect_sentinel(parts: SplitResult) -> OwnClients:
+    hosts = _hosts(parts, _SENTINEL_PORT)
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service:
+        message = (
+            "A sentinel URL names the service: redis+sentinel://host:26379,host:26379/service/0"
+        )
+        raise ConfigurationError(message)
+    query = dict(parse_qsl(parts.query))
+    secrets = {
+        name.removeprefix("sentinel_"): query.pop(name)
+        for name in ("sentinel_username", "sentinel_password")
+        if name in query
+    }
+    server = parts._replace(path=f"/{database or 0}", query=urlencode(query))
+    url = _single(server, hosts[0])
+    given = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+    for name in ("host", "port", "connection_class"):
+        given.pop(name, None)
+    given["ssl"] = parts.scheme.startswith("rediss")
+    encryption = {name: value for name, value in given.items() if name.startswith("ssl")}
+
+    def open_with(sentinels: Any, retry: Any) -> list[Any]:
+        asked = {**_options(retry, 0), **secrets, **encryption}
+        found = sentinels(hosts, sentinel_kwargs=asked)
+        options = {**_options(retry, _FAILOVER_REPEATS), **given}
+        return [found.master_for(service, **options), *found.sentinels]
+
+    return OwnClients(
+        lambda: open_with(Sentinel, Retry),
+        lambda: open_with(AsyncSentinel, AsyncRetry),
+        _address(parts),
+    )
+
+
+def _options(retry: Any, repeats: int) -> dict[str, Any]:
+    return {
+        "retry": retry(_BACKOFF, repeats),
+        "socket_timeout": _TIMEOUT,
+        "socket_connect_timeout": _TIMEOUT,
+    }
+
+
+def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
+    split = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+    return [(host.hostname or "localhost", host.port or default_port) for host in split]
+
+
+def _single(parts: SplitResult, host: tuple[str, int]) -> str:
+    """The URL with one host, as redis-py reads it."""
+    user, at, _ = parts.netloc.rpartition("@")
+    name = f"[{host[0]}]" if ":" in host[0] else host[0]
+    scheme = parts.scheme.partition("+")[0]
+    return parts._replace(scheme=scheme, netloc=f"{user}{at}{name}:{host[1]}").geturl()
+
+
+def _address(parts: SplitResult) -> str:
+    hosts = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{hosts}{parts.path}"

@@ -1,0 +1,225 @@
+"""Get, search and list: what a store answers from its indexes."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from langgraph.store.base import Item, SearchItem
+
+from memagent_graph.memory.redis import scripts
+from memagent_graph.memory.redis.filters import matches
+from memagent_graph.memory.redis.keys import bounds, decode, member_of, root_of
+from memagent_graph.memory.redis.steps import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, SearchOp
+
+    from memagent_graph.memory.redis.codec import Codec, Stored
+    from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.steps import Steps
+
+Namespace = tuple[str, ...]
+Place = tuple[bytes, bytes]  # root and member: where an item is
+
+_ROOTS_AT_ONCE = 64
+_MEMBERS_AT_ONCE = 5_000
+_VALUES_AT_ONCE = 500  # when a filter has to see them
+_NAMESPACES_AT_ONCE = 1_000
+
+
+def get(names: Names, op: GetOp) -> Command:
+    """The command whose reply `found` understands."""
+    root, member = root_of(op.namespace), member_of(op.namespace, op.key)
+    item = names.item(root, member)
+    if op.refresh_ttl:
+        return Command(scripts.FETCH, (item, names.expiry(root)), (member,))
+    return Command(None, (item,), ("GET",))
+
+
+def found(codec: Codec, op: GetOp, reply: bytes | None) -> Item | None:
+    """The item in the reply to `get`."""
+    if reply is None:
+        return None
+    stored = codec.decode(reply)
+    return Item(
+        value=stored.value,
+        key=op.key,
+        namespace=op.namespace,
+        created_at=stored.created_at,
+        updated_at=stored.updated_at,
+    )
+
+
+class _Hit(NamedTuple):
+    place: Place
+    stored: Stored
+
+
+def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
+    """Items in or under a namespace, ordered by root, namespace and key as bytes.
+
+    Two round trips for a search without a filter; with one, two for each 500 items seen. Items
+    that the server evicted are taken out of the index.
+    """
+    hits: list[_Hit] = []
+    skip, limit = op.offset, max(op.limit, 0)
+    if op.namespace_prefix:
+        roots = [root_of(op.namespace_prefix)]
+    else:
+        roots = yield from _roots(names)
+    low, high = bounds(op.namespace_prefix)
+    ranges = deque((root, low) for root in roots)
+    while ranges and len(hits) < limit:
+        wanted = skip + limit - len(hits)
+        size = _VALUES_AT_ONCE if op.filter else min(wanted, _MEMBERS_AT_ONCE)
+        places = yield from _next_places(names, ranges, high, size)
+        if not op.filter:
+            # Places that need not be read are not: an offset costs names, not values.
+            skip, places = max(skip - len(places), 0), places[skip : skip + limit - len(hits)]
+        for hit in (yield from _read(names, codec, places)):
+            if op.filter and not matches(hit.stored.value, op.filter):
+                continue
+            if op.filter and skip:
+                skip -= 1
+            elif len(hits) < limit:
+                hits.append(hit)
+    if op.refresh_ttl:
+        yield from _touch(names, hits)
+    return [_search_item(hit) for hit in hits]
+
+
+def _next_places(
+    names: Names, ranges: deque[tuple[bytes, bytes]], high: bytes, size: int
+) -> Steps[list[Place]]:
+    """The next places in order; takes from `ranges` what has been seen."""
+    window = list(islice(ranges, _ROOTS_AT_ONCE))
+    commands = []
+    for root, low in window:
+        index = names.index(root)
+        commands.append(Command(scripts.SWEEP, (index, names.expiry(root))))
+        commands.append(Command(None, (index,), ("ZRANGEBYLEX", low, high, "LIMIT", 0, size)))
+    replies = yield commands
+    places: list[Place] = []
+    for (root, _), members in zip(window, replies[1::2], strict=True):
+        places += ((root, member) for member in members)
+        ranges.popleft()
+        if len(members) == size:  # there may be more, which come before the next root
+            ranges.appendleft((root, b"(" + members[-1]))
+            break
+    return places
+
+
+def _read(names: Names, codec: Codec, places: Sequence[Place]) -> Steps[list[_Hit]]:
+    if not places:
+        return []
+    # One MGET for each root: keys of one command must be in one slot.
+    groups = [(root, list(group)) for root, group in groupby(places, itemgetter(0))]
+    replies = yield [
+        Command(None, tuple(names.item(*place) for place in group), ("MGET",))
+        for _, group in groups
+    ]
+    values = [value for reply in replies for value in reply]
+    hits, lost = [], []
+    for place, value in zip(places, values, strict=True):
+        if value is None:
+            lost.append(place)
+        else:
+            hits.append(_Hit(place, codec.decode(value)))
+    if lost:
+        yield [
+            Command(scripts.FORGET, (names.item(root, member), names.index(root)), (member,))
+            for root, member in lost
+        ]
+    return hits
+
+
+def _touch(names: Names, hits: Iterable[_Hit]) -> Steps[None]:
+    commands = [
+        Command(scripts.TOUCH, (names.item(root, member), names.expiry(root)), (member,))
+        for (root, member), stored in hits
+        if stored.expires
+    ]
+    if commands:
+        yield commands
+
+
+def _search_item(hit: _Hit) -> SearchItem:
+    namespace, key = decode(*hit.place)
+    return SearchItem(
+        namespace=namespace,
+        key=key,
+        value=hit.stored.value,
+        created_at=hit.stored.created_at,
+        updated_at=hit.stored.updated_at,
+    )
+
+
+def list_namespaces(names: Names, op: ListNamespacesOp) -> Steps[list[Namespace]]:
+    """Namespaces that hold an item, sorted. Costs a step of the index for each namespace."""
+    conditions = op.match_conditions or ()
+    literal = max((_literal(condition) for condition in conditions), key=len, default=())
+    if literal:
+        roots = [root_of(literal)]
+    else:
+        roots = yield from _roots(names)
+    listed: set[Namespace] = set()
+    for root in roots:
+        namespaces = yield from _namespaces(names, root, *bounds(literal))
+        if not namespaces and not literal:
+            yield from _forget_root(names, root)
+        listed.update(
+            namespace[: op.max_depth]
+            for namespace in namespaces
+            if all(_meets(namespace, condition) for condition in conditions)
+        )
+    return sorted(listed)[op.offset : op.offset + op.limit]
+
+
+def _namespaces(names: Names, root: bytes, low: bytes, high: bytes) -> Steps[list[Namespace]]:
+    index = names.index(root)
+    swept = scripts.SWEPT_BY_READS
+    while swept == scripts.SWEPT_BY_READS:
+        (swept,) = yield [Command(scripts.SWEEP, (index, names.expiry(root)))]
+    listed: list[Namespace] = []
+    while True:
+        page = Command(scripts.NAMESPACES, (index,), (low, high, _NAMESPACES_AT_ONCE))
+        (starts,) = yield [page]
+        listed += (decode(root, start)[0] for start in starts)
+        if len(starts) < _NAMESPACES_AT_ONCE:
+            return listed
+        low = b"(" + starts[-1] + b"\xff"
+
+
+def _roots(names: Names) -> Steps[list[bytes]]:
+    (members,) = yield [Command(None, (names.roots,), ("SMEMBERS",))]
+    return sorted(members)
+
+
+def _forget_root(names: Names, root: bytes) -> Steps[None]:
+    # A writer adds the root after the item: whichever of the two this overtakes, either the item
+    # is seen here or the writer's own step comes later.
+    yield [Command(None, (names.roots,), ("SREM", root))]
+    (exists,) = yield [Command(None, (names.index(root),), ("EXISTS",))]
+    if exists:
+        yield [Command(None, (names.roots,), ("SADD", root))]
+
+
+def _literal(condition: MatchCondition) -> Namespace:
+    """The labels that every match begins with."""
+    if condition.match_type != "prefix":
+        return ()
+    path = condition.path
+    return path[: path.index("*")] if "*" in path else path
+
+
+def _meets(namespace: Namespace, condition: MatchCondition) -> bool:
+    path = condition.path
+    if len(namespace) < len(path):
+        return False
+    labels = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :]
+    return all(wanted in ("*", label) for label, wanted in zip(labels, path, strict=True))

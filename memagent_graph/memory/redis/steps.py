@@ -1,0 +1,74 @@
+"""Operations as generators: each yields the commands of a round trip and is sent the replies.
+
+So the same lines serve synchronous and asynchronous callers, and how many round trips something
+takes is the number of its `yield`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from redis.exceptions import NoScriptError
+
+from memagent_graph.memory.redis.connection import Wire, refused
+
+if TYPE_CHECKING:
+    from memagent_graph.memory.redis.scripts import Script
+
+T = TypeVar("T")
+
+COMMANDS_PER_TRIP = 1_000  # bounds what client and server hold in memory for a large batch
+
+
+class Command(NamedTuple):
+    """A script with its keys and arguments or, without one, a command of Redis' own."""
+
+    script: Script | None
+    keys: tuple[bytes, ...]
+    arguments: tuple[bytes | str | int, ...] = ()
+
+    def remembered(self) -> Wire:
+        """As sent to a server that has seen the script."""
+        if self.script is None:
+            return (*self.arguments[:1], *self.keys, *self.arguments[1:])
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.arguments)
+
+    def spelled_out(self) -> Wire:
+        """As sent to one that has not."""
+        text = self.script.text if self.script else ""
+        return ("EVAL", text, len(self.keys), *self.keys, *self.arguments)
+
+
+Steps = Generator[Sequence[Command], list[Any], T]
+
+
+def wire(steps: Steps[T]) -> Generator[list[Wire], list[Any], T]:
+    """Turn commands into what is sent, large trips into several, and errors into exceptions.
+
+    Raises:
+        StoreError: The server refused one of the commands; the others were carried out.
+    """
+    try:
+        commands = next(steps)
+        while True:
+            replies: list[Any] = []
+            for start in range(0, len(commands), COMMANDS_PER_TRIP):
+                replies += yield from _trip(commands[start : start + COMMANDS_PER_TRIP])
+            commands = steps.send(replies)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Any], list[Any]]:
+    replies = yield [command.remembered() for command in commands]
+    unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if unknown:
+        again = yield [commands[place].spelled_out() for place in unknown]
+        for place, reply in zip(unknown, again, strict=True):
+            replies[place] = reply
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise refused(reply) from reply
+    return replies

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+from doubles import ChainReader
+from langchain_core.language_models import FakeListChatModel
+
+from memagent_graph import ReadingConfig
+from memagent_graph.errors import ConfigurationError, MissingDependencyError
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.extractive import ExtractiveReader
+
+CONFIG = ReadingConfig()
+
+
+def test_without_a_name_it_is_the_built_in_reader_or_what_the_environment_names(monkeypatch):
+    monkeypatch.delenv("MEMAGENT_MODEL", raising=False)
+    assert isinstance(resolve_reader(None, config=CONFIG), ExtractiveReader)
+
+    monkeypatch.setenv("MEMAGENT_MODEL", "openai:gpt-4o")
+    found = resolve_reader(None, config=CONFIG)
+
+    assert isinstance(found, ChatReader)
+    assert isinstance(found.model, ChatEndpoint)
+    assert (found.name, found.model.model) == ("openai:gpt-4o", "gpt-4o")
+
+
+def test_a_chat_model_is_read_with_and_a_reader_is_itself():
+    reader = ChainReader()
+
+    assert resolve_reader(reader, config=CONFIG) is reader
+    assert isinstance(resolve_reader(FakeListChatModel(responses=["a"]), config=CONFIG), ChatReader)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(ConfigurationError, match="not int"):
+        resolve_reader(7, config=CONFIG)
+
+
+def test_another_provider_without_langchain_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "langchain", None)
+    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
+
+    with pytest.raises(MissingDependencyError, match="pip install langchain"):
+        resolve_reader("anthropic:claude", config=CONFIG)

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+from memagent_graph import ReadingConfig
+from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.prompts import Prompts
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.text.chunking import Chunk
+from memagent_graph.text.source import open_source
+
+CHUNK = Chunk("The ferry leaves at nine.", 0, 25, 6, open_source("The ferry leaves at nine."))
+
+
+class Scripted(BaseChatModel):
+    reply: AIMessage
+    max_tokens: int | None = None
+    error: Exception | None = None
+    seen: list = []
+
+    model_config = {"arbitrary_types_allowed": True}
+
+    @property
+    def _llm_type(self):
+        return "scripted"
+
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        self.seen.append((messages[0].text, options))
+        if self.error:
+            raise self.error
+        return ChatResult(generations=[ChatGeneration(message=self.reply)])
+
+
+def reader(content, error=None, **fields):
+    model = Scripted(reply=AIMessage(content, **fields), error=error, seen=[])
+    return ChatReader(model, config=ReadingConfig(memory_tokens=70))
+
+
+async def update(content, **fields):
+    return await reader(content, **fields).update("When?", "Old notes.", CHUNK)
+
+
+async def test_an_update_shows_question_memory_and_chunk_and_limits_the_reply():
+    asked = reader("At nine.")
+
+    found = await asked.update("When?", "Old notes.", CHUNK)
+
+    prompt, options = asked.model.seen[0]
+    assert all(text in prompt for text in ("When?", "Old notes.", "The ferry leaves at nine."))
+    assert options["max_tokens"] == 70
+    assert (found.memory, found.usage.calls) == ("At nine.", 1)
+
+
+async def test_an_answer_comes_whole_and_extracted():
+    found = await reader(r"It leaves at \boxed{nine}.").respond("When?", "At nine.")
+
+    assert (found.text, found.final) == (r"It leaves at \boxed{nine}.", "nine")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<think>Is it nine? Yes.</think>At nine.",
+        "Is it nine? Yes.\n</think>\n\nAt nine.",
+        "<thinking>x</thinking>At nine.<think>and then it was cut",
+        [{"type": "reasoning", "reasoning": "Is it?"}, {"type": "text", "text": "At nine."}],
+    ],
+)
+async def test_what_a_model_thinks_aloud_is_not_memory(content):
+    assert (await update(content)).memory == "At nine."
+
+
+@pytest.mark.parametrize("content", ["", "  \n", "<think>hm</think>", []])
+async def test_a_reply_without_text_is_an_error_worth_a_repeat(content):
+    with pytest.raises(EmptyReplyError):
+        await update(content)
+
+
+async def test_a_reply_cut_off_while_thinking_says_which_budget_to_raise():
+    with pytest.raises(EmptyReplyError, match="memory_tokens"):
+        await update("<think>so", response_metadata={"finish_reason": "length"})
+
+
+async def test_a_reply_that_was_cut_off_ends_at_its_last_whole_sentence():
+    found = await update(
+        "It leaves at nine. It costs 4. It ret", response_metadata={"finish_reason": "length"}
+    )
+
+    assert (found.memory, found.finish_reason) == ("It leaves at nine. It costs 4.", "length")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"additional_kwargs": {"refusal": "I can't."}},
+        {"response_metadata": {"finish_reason": "content_filter"}},
+    ],
+)
+async def test_a_refusal_is_an_error_and_not_a_memory(fields):
+    with pytest.raises(RefusalError):
+        await update("I can't help with that.", **fields)
+
+
+class ProviderError(Exception):
+    def __init__(self, status_code):
+        super().__init__("from a provider that is not installed here")
+        self.status_code = status_code
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ProviderError(529), TransientModelError),
+        (TimeoutError(), TransientModelError),
+        (ConnectionResetError(), TransientModelError),
+        (ProviderError(401), ModelError),
+        (ValueError("bad"), ModelError),
+    ],
+)
+async def test_errors_of_any_client_become_ours(error, expected):
+    with pytest.raises(expected) as caught:
+        await update("", error=error)
+
+    assert type(caught.value) is expected
+
+
+async def test_usage_and_finish_reason_are_passed_on():
+    usage = {"input_tokens": 11, "output_tokens": 4, "total_tokens": 15}
+
+    found = await update("x", usage_metadata=usage, response_metadata={"finish_reason": "stop"})
+
+    assert (found.usage.input_tokens, found.usage.output_tokens) == (11, 4)
+    assert found.finish_reason == "stop"
+
+
+def test_fingerprints_tell_apart_what_shapes_the_memory_and_nothing_else():
+    def of(prompts=None, config=None, **fields):
+        fields = {"model": "m", "base_url": "http://a/v1", **fields}
+        return ChatReader(ChatEndpoint(**fields), prompts=prompts, config=config).fingerprint
+
+    same = of()
+    assert of(api_key="k") == of(timeout=3) == same
+    different = {
+        of(model="n"),
+        of(base_url="http://b/v1"),
+        of(temperature=0.5),
+        of(seed=3),
+        of(prompts=Prompts(answer="{question} {memory}")),
+        of(config=ReadingConfig(memory_tokens=99)),
+        same,
+    }
+    assert len(different) == 7
+    assert ChatReader(ChatEndpoint(model="m")).deterministic
+    assert not ChatReader(ChatEndpoint(model="m", temperature=0.7)).deterministic

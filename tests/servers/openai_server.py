@@ -1,0 +1,131 @@
+"""An OpenAI-compatible HTTP server on a real socket that does as a script says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = Callable[[dict[str, Any]], str]
+
+
+class OpenAIServer:
+    """Answers chat completions with `reply(request)`, except where `script` says otherwise.
+
+    Args:
+        reply: from the request's body to the text of the completion.
+
+    Attributes:
+        script: behaviours for the next requests, in order: "ok", an HTTP status, "drop" (the
+            connection is closed), "cut" (it is closed within the body), "empty", "malformed",
+            or a dict: fields of the completion's choice, with "status" and "headers" for errors.
+        requests: bodies of all requests.
+    """
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        self.script: list[Any] = []
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                server.requests.append(body)
+                server.headers.append({name.lower(): value for name, value in self.headers.items()})
+                behaviour = server.script.pop(0) if server.script else "ok"
+                server._behave(self, body, behaviour)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_port}/v1"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def _behave(
+        self, handler: BaseHTTPRequestHandler, body: dict[str, Any], behaviour: Any
+    ) -> None:
+        if behaviour == "drop":
+            handler.close_connection = True
+            handler.connection.close()
+            return
+        if isinstance(behaviour, int):
+            behaviour = {"status": behaviour}
+        if isinstance(behaviour, dict) and "status" in behaviour:
+            error = behaviour.get("error", {"message": "scripted", "type": "scripted"})
+            self._send(handler, behaviour["status"], {"error": error}, behaviour.get("headers", {}))
+            return
+        text = "" if behaviour == "empty" else self.reply(body)
+        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        if isinstance(behaviour, dict):
+            choice = {**choice, **behaviour}
+        if body.get("stream"):
+            self._stream(handler, choice)
+            return
+        completion = {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 0,
+            "model": body["model"],
+            "choices": [{"index": 0, **choice}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+        }
+        payload = json.dumps(completion).encode()
+        if behaviour == "malformed":
+            payload = payload[: len(payload) // 2]
+        handler.send_response(200)
+        handler.send_header("content-type", "application/json")
+        handler.send_header("content-length", str(len(payload)))
+        handler.end_headers()
+        if behaviour == "cut":
+            handler.wfile.write(payload[: len(payload) // 2])
+            handler.close_connection = True
+            handler.wfile.flush()
+            handler.connection.close()
+            return
+        handler.wfile.write(payload)
+
+    def _send(
+        self, handler: BaseHTTPRequestHandler, status: int, body: Any, headers: dict[str, str]
+    ) -> None:
+        payload = json.dumps(body).encode()
+        handler.send_response(status)
+        for name, value in {"content-length": str(len(payload)), **headers}.items():
+            handler.send_header(name, value)
+        handler.send_header("content-type", "application/json")
+        handler.end_headers()
+        handler.wfile.write(payload)
+
+    def _stream(self, handler: BaseHTTPRequestHandler, choice: dict[str, Any]) -> None:
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.send_header("connection", "close")
+        handler.end_headers()
+        head = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+        words = choice["message"]["content"].split(" ")
+        for number, word in enumerate(words):
+            delta = {"content": word if number == 0 else f" {word}"}
+            part = {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+            handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
+        last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+        usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+        for part in ({**head, "choices": [last]}, {**head, "choices": [], "usage": usage}):
+            handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
+        handler.wfile.write(b"data: [DONE]\n\n")
+        handler.close_connection = True

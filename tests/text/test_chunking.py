@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import regex
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from memagent_graph.text.chunking import cut_at_sentence, next_chunk
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.tokens import EstimatingTokenizer, HuggingFaceTokenizer
+
+ESTIMATE = EstimatingTokenizer()
+ANY_TEXT = st.text(st.characters(), max_size=300) | st.lists(
+    st.sampled_from(
+        [
+            "e\u0301",
+            "👩‍👩‍👧‍👦",
+            "🇫🇷",
+            "漢字。",
+            "שלום ",
+            "سلام",
+            "\r\n",
+            "\n\n",
+            "\0",
+            "Mr. Fox ran. ",
+            "\u0600",
+            "1",
+            "a\u0300\u0301\u0302",
+            "नमस्ते",
+            "snake_case(x) ",
+            "   ",
+            "\ud800",
+            "한글 ",
+        ]
+    ),
+    max_size=60,
+).map("".join)
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    """A byte-level BPE, as GPT-2, Qwen and Llama 3 have."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(["The fox and the dog saw a door. " * 20], trainer)
+    return HuggingFaceTokenizer(backend)
+
+
+def chunks(text, tokenizer, budget, **options):
+    source, found, offset = TextSource(text), [], 0
+    while chunk := next_chunk(source, offset, tokenizer=tokenizer, chunk_tokens=budget, **options):
+        found.append(chunk)
+        offset = chunk.end
+    return found
+
+
+def check(text, tokenizer, budget):
+    found = chunks(text, tokenizer, budget)
+    boundaries = {match.end() for match in regex.finditer(r"\X", text)}
+    assert "".join(chunk.text for chunk in found) == text
+    for chunk in found:
+        assert text[chunk.start : chunk.end] == chunk.text
+        assert chunk.tokens == tokenizer.count(chunk.text)
+        assert chunk.tokens <= budget or len(chunk.text) == 1
+        if chunk.end not in boundaries:
+            begin = max((b for b in boundaries if b < chunk.end), default=0)
+            end = min(b for b in boundaries if b > chunk.end)
+            assert tokenizer.count(text[begin:end]) > budget
+            assert chunk.start >= begin
+
+
+@given(ANY_TEXT, st.integers(1, 60))
+@example("a\u0300" * 30, 1)
+def test_chunks_of_any_text_are_lossless_within_budget_and_split_no_grapheme(text, budget):
+    check(text, ESTIMATE, budget)
+
+
+@given(text=ANY_TEXT.filter(lambda text: "\ud800" not in text), budget=st.integers(1, 60))
+def test_so_are_chunks_by_a_real_tokenizer(bpe, text, budget):
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return
+    check(text, bpe, budget)
+
+
+@given(ANY_TEXT, st.integers(1, 60))
+def test_exact_cuts_are_lossless_too(text, budget):
+    found = chunks(text, ESTIMATE, budget, exact_cuts=True)
+
+    assert "".join(chunk.text for chunk in found) == text
+
+
+@settings(max_examples=40)
+@given(st.text("abcdefgh .\n'é漢1", min_size=3000, max_size=6000))
+def test_counting_in_pieces_gives_what_counting_at_once_gives(bpe, text):
+    at_once = len(bpe.backend.encode(text, add_special_tokens=False))
+
+    assert bpe.count(text) == at_once
+    prefix = text[: bpe.prefix(text, 500)]
+    assert bpe.count(prefix) <= at_once
+
+
+@given(ANY_TEXT, st.integers(0, 80))
+def test_the_estimated_prefix_is_the_longest_that_fits(text, tokens):
+    end = ESTIMATE.prefix(text, tokens)
+
+    assert ESTIMATE.count(text[:end]) <= tokens
+    if end < len(text):
+        assert ESTIMATE.count(text[: end + 1]) > tokens
+
+
+def test_a_chunk_depends_on_nothing_but_source_and_offset():
+    text = "One sentence. Another one!\n\nA new paragraph of it. " * 200
+    found = chunks(text, ESTIMATE, 100)
+
+    again = [
+        next_chunk(TextSource(text), chunk.start, tokenizer=ESTIMATE, chunk_tokens=100)
+        for chunk in reversed(found)
+    ]
+
+    assert [chunk.text for chunk in reversed(again)] == [chunk.text for chunk in found]
+    assert len({chunk.digest for chunk in found}) <= len(found)
+
+
+@pytest.mark.parametrize(
+    ("separator", "filler"),
+    [
+        ("\n\n", "word, word; "),  # a paragraph end is preferred
+        (". ", "word word "),
+        ("。", "漢字漢字"),
+        ("\n", "wordword"),
+        (" ", "wordword"),
+    ],
+)
+def test_a_chunk_ends_at_the_best_break_in_its_final_tenth(separator, filler):
+    head = (filler * 400)[:900]
+    whole = ESTIMATE.count(head)
+    text = head + separator + (filler * 400)[: int(len(head) * 0.04)] + "字" * 3000
+
+    chunk = chunks(text, ESTIMATE, int(whole * 1.06))[0]
+
+    assert chunk.text == head + separator
+
+
+def test_a_memory_is_cut_after_whole_sentences_lines_or_words():
+    assert (
+        cut_at_sentence("One is here. Two is here. Three is", 9, ESTIMATE)
+        == "One is here. Two is here."
+    )
+    assert cut_at_sentence("alpha beta gamma delta epsilon", 4, ESTIMATE).endswith(
+        ("beta", "gamma")
+    )
+    assert cut_at_sentence("short.", 100, ESTIMATE) == "short."
+    assert ESTIMATE.count(cut_at_sentence("x1y2z3" * 400, 20, ESTIMATE)) <= 20
+    lines = "- one. two\n" + "- three four five\n" * 40
+    assert len(cut_at_sentence(lines, 60, ESTIMATE).splitlines()) > 5
+
+
+HUGE = """
+import resource
+from pathlib import Path
+import sys
+from memagent_graph.text.chunking import next_chunk
+from memagent_graph.text.source import open_source
+from memagent_graph.text.tokens import EstimatingTokenizer
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+source = open_source(Path(sys.argv[1]))
+offset = chunks = 0
+while chunk := next_chunk(source, offset, tokenizer=EstimatingTokenizer(), chunk_tokens=50_000):
+    offset = chunk.end
+    chunks += 1
+print(offset, chunks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_single_line_of_100_megabytes_is_read_in_little_memory(tmp_path):
+    file = tmp_path / "line.txt"
+    with file.open("w") as out:
+        for _ in range(100):
+            out.write("abcdefghi " * 100_000)
+
+    printed = subprocess.run(
+        [sys.executable, "-c", HUGE, str(file)], capture_output=True, text=True, check=True
+    ).stdout
+
+    length, count, kilobytes = map(int, printed.split())
+    assert length == 100_000_000
+    assert count > 100
+    assert kilobytes < 40_000

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+
+from memagent_graph.errors import (
+    EmptyDocumentError,
+    MissingDependencyError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+    UnreadableSourceError,
+)
+from memagent_graph.text import files
+from memagent_graph.text.source import open_source
+
+TEXT = "First line\r\nsecond ‘line’ with é and 漢字 and 👩‍👩‍👧\n\nlast line\0 with a NUL"
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """So that a few hundred bytes cross many block borders."""
+    monkeypatch.setattr(files, "_BLOCK", 64)
+
+
+def whole(source):
+    return source.read(0, source.length + 1)
+
+
+def write(path: Path, content: str | bytes, encoding: str = "utf-8") -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode(encoding))
+    return path
+
+
+def test_a_str_is_text_even_when_a_file_has_that_name(tmp_path, monkeypatch):
+    write(tmp_path / "secret.txt", "do not read me")
+    monkeypatch.chdir(tmp_path)
+
+    source = open_source("secret.txt")
+
+    assert whole(source) == "secret.txt"
+    assert source.uri is None
+
+
+@pytest.mark.parametrize("given_as", [lambda path: path, lambda path: {"path": str(path)}])
+def test_a_path_is_a_file_and_its_uri_opens_it_again(tmp_path, given_as):
+    path = write(tmp_path / "a b é.txt", TEXT)
+
+    source = open_source(given_as(path))
+    again = open_source({"uri": source.uri})
+
+    assert whole(source) == whole(again) == TEXT
+    assert source.digest == again.digest
+    assert source.length == len(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("utf-8", TEXT),
+        ("utf-8-sig", TEXT),
+        ("utf-16", TEXT),
+        ("utf-32", TEXT),
+        ("gb18030", "黑豹队的防守只丢了三百零八分，在联赛中排名第六。" * 20),
+        ("cp1252", "Der Käfer läuft über die Brücke, naïve Gäste grüßen schön. " * 20),
+        ("shift_jis", "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 20),
+    ],
+)
+def test_text_in_many_encodings_is_decoded_and_never_translated(tmp_path, encoding, text):
+    source = open_source(write(tmp_path / "file.txt", text, encoding))
+
+    assert whole(source) == text
+    for start in range(0, len(text), 17):
+        assert source.read(start, 23) == text[start : start + 23]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.data())
+def test_windows_of_a_file_are_slices_of_its_text(tmp_path_factory, text, data):
+    text = "begin " + text.replace("\0", "") + " end" * 30
+    source = open_source(write(tmp_path_factory.mktemp("t") / "f.txt", text))
+    start = data.draw(st.integers(0, len(text)))
+    size = data.draw(st.integers(0, len(text)))
+
+    assert source.read(start, size) == text[start : start + size]
+    assert source.locate(start).line == text.count("\n", 0, start) + 1
+
+
+def test_wrong_bytes_in_utf8_are_marked_and_counted_and_the_rest_is_kept(tmp_path):
+    content = ("Good text, naïve and 漢字. " * 200).encode()
+
+    source = open_source(write(tmp_path / "f.txt", content + b"\xff\xfe bad" + content))
+
+    assert source.invalid == 2
+    assert whole(source) == (content.decode() + "\ufffd\ufffd bad" + content.decode())
+
+
+def test_nul_bytes_in_text_are_read_as_they_are(tmp_path):
+    assert (
+        whole(open_source(write(tmp_path / "log.txt", "line\0one\nline two\n" * 9))).count("\0")
+        == 9
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x7fELF\x02\x01\x01" + bytes(range(256)) * 4,
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\xe3" * 99,
+    ],
+)
+def test_a_binary_file_is_refused(tmp_path, content):
+    with pytest.raises(UnreadableSourceError, match="binary"):
+        open_source(write(tmp_path / "f.bin", content))
+
+
+@pytest.mark.parametrize("document", ["", " \n", [], [""], b"", io.StringIO("")])
+def test_nothing_to_read_is_refused(document):
+    with pytest.raises(EmptyDocumentError):
+        open_source(document)
+
+
+def test_an_empty_file_is_refused_by_name(tmp_path):
+    with pytest.raises(EmptyDocumentError, match=r"blank\.txt"):
+        open_source(write(tmp_path / "blank.txt", " \n \n"))
+
+
+def test_a_missing_path_and_a_glob_without_a_match_are_refused(tmp_path):
+    for path in (tmp_path / "none.txt", tmp_path / "*.none"):
+        with pytest.raises(SourceNotFoundError, match="none"):
+            open_source(path)
+
+
+def test_what_is_no_document_is_refused():
+    with pytest.raises(SourceError, match="not int"):
+        open_source(7)
+    with pytest.raises(SourceError, match="http"):
+        open_source({"uri": "http://example.org/x"})
+
+
+class TestFolder:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        (tmp_path / "sub").mkdir()
+        (tmp_path / ".hidden").mkdir()
+        write(tmp_path / "b.txt", "second file\nwith two lines")
+        write(tmp_path / "sub" / "a.md", "third file")
+        write(tmp_path / "a.txt", "first file")
+        write(tmp_path / ".secret", "hidden")
+        write(tmp_path / ".hidden" / "x.txt", "hidden")
+        write(tmp_path / "image.png", b"\x89PNG\0\0" + b"\xff" * 50)
+        (tmp_path / "loop").symlink_to(tmp_path)
+        return tmp_path
+
+    def test_its_text_files_are_read_in_order_each_introduced_by_its_name(self, folder):
+        source = open_source(folder)
+
+        text = whole(source)
+        order = ["a.txt", "first file", "b.txt", "second file", "sub/a.md", "third file"]
+        assert sorted(order, key=text.index) == order
+        assert "hidden" not in text
+        assert source.skipped == 2
+        assert source.length == len(text)
+
+    def test_a_place_is_a_file_and_a_line(self, folder):
+        source = open_source(folder)
+
+        assert source.locate(whole(source).index("with two lines")) == ("b.txt", 2)
+        assert source.locate(whole(source).index("===== sub")).name == "sub/a.md"
+
+    def test_windows_cross_files(self, folder):
+        source = open_source(folder)
+        text = whole(source)
+
+        assert all(source.read(i, 40) == text[i : i + 40] for i in range(len(text)))
+
+    def test_it_opens_again_by_uri_with_the_same_digest_until_a_file_changes(self, folder):
+        source = open_source(folder)
+        same = open_source({"uri": source.uri}).digest
+        write(folder / "a.txt", "first file, changed")
+
+        assert same == source.digest
+        assert open_source(folder).digest != source.digest
+
+    def test_a_glob_takes_what_matches(self, folder):
+        text = whole(open_source(folder / "*.txt"))
+
+        assert "first file" in text
+        assert "third" not in text
+
+    def test_a_folder_with_nothing_readable_says_so(self, tmp_path):
+        write(tmp_path / "x.bin", b"\0\xff" * 50)
+
+        with pytest.raises(UnreadableSourceError, match="1 files are hidden or not text"):
+            open_source(tmp_path)
+
+
+def test_a_list_is_all_of_its_items_with_a_uri_if_each_has_one(tmp_path):
+    paths = [write(tmp_path / name, name * 3) for name in ("b.txt", "a.txt")]
+
+    source = open_source(paths)
+    mixed = open_source([paths[0], "some text"])
+
+    assert whole(source).index("b.txtb") < whole(source).index("a.txta")
+    assert whole(open_source({"uri": source.uri})) == whole(source)
+    assert mixed.uri is None
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [io.StringIO(TEXT), io.BytesIO(TEXT.encode()), (line for line in TEXT.splitlines(True))],
+)
+def test_a_stream_is_read_once_and_its_copy_goes_with_the_source(stream):
+    source = open_source(stream)
+    path = source._path
+
+    assert whole(source) == TEXT
+    assert source.uri is None
+    del source
+    gc.collect()
+    assert not path.exists()
+
+
+def test_documents_of_langchain_keep_their_names():
+    documents = [Document("one text", metadata={"source": "one.pdf"}), Document("two text")]
+
+    source = open_source(documents)
+
+    assert "one.pdf" in whole(source)
+    assert source.locate(whole(source).index("one text")).name == "one.pdf"
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):
+    path = write(tmp_path / "f.txt", "some text " * 50)
+    source = open_source(path)
+    write(path, "other text " * 50)
+
+    with pytest.raises(SourceChangedError, match=r"f\.txt"):
+        source.read(0, 10)
+
+
+def test_html_is_converted_and_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
+    path = write(
+        tmp_path / "page.html", "<html><body><h1>Title</h1><p>Body text.</p></body></html>"
+    )
+
+    source = open_source(path)
+    assert "Body text." in whole(source)
+    assert "<p>" not in whole(source)
+    assert whole(open_source({"uri": source.uri})) == whole(source)
+
+    monkeypatch.setitem(sys.modules, "markitdown", None)
+    with pytest.raises(MissingDependencyError, match=r"memagent-graph\[documents\]"):
+        open_source(path)
