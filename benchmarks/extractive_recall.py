@@ -51,11 +51,10 @@ def has(text: str, answers: list[str]) -> bool:
     return any(" ".join(answer.split()).lower() in flat for answer in answers)
 
 
-def main(folder: Path, misses: bool) -> None:
+def main(folder: Path, *, misses: bool) -> None:
     agent = create_memagent("extractive")
-    print(
-        f"{'file':<26} {'questions':>9} {'tokens':>7} {'in memory':>10} {'in answer':>10} {'tokens/s':>9}"
-    )
+    heads = ("questions", "tokens", "in memory", "in answer", "tokens/s")
+    print(f"{'file':<26} {' '.join(f'{head:>10}' for head in heads)}")
     for name, load in (
         ("xquad.en.json", squad),
         ("xquad.zh.json", squad),
@@ -77,8 +76,8 @@ def main(folder: Path, misses: bool) -> None:
         seconds = time.perf_counter() - started
         tokens = out["usage"]["document_tokens"]
         print(
-            f"{name:<26} {len(items):>9} {tokens:>7} {kept / len(items):>10.1%} "
-            f"{printed / len(items):>10.1%} {tokens * len(items) / seconds:>9.0f}"
+            f"{name:<26} {len(items):>10} {tokens:>10} {kept / len(items):>10.1%} "
+            f"{printed / len(items):>10.1%} {tokens * len(items) / seconds:>10.0f}"
         )
 
 

@@ -12,9 +12,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
@@ -22,6 +21,9 @@ from typing_extensions import TypedDict
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.readers.base import Answer, Evidence, Reader, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CHUNKS = 700
 ROUNDS = 7

@@ -37,6 +37,6 @@ class ReadingConfig(BaseModel):
 
     @property
     def window_tokens(self) -> int:
-        """Tokens that the model's context must hold: the larger of the two prompts and its reply."""
+        """Tokens that the model's context must hold: the longer prompt with its reply."""
         prompt = self.question_tokens + self.memory_tokens + self.template_tokens
         return prompt + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens)

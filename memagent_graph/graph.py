@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.documents import Document
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -32,7 +32,7 @@ from memagent_graph.state import ReadingInput, ReadingOutput, ReadingState, Run
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.runnables import RunnableConfig
@@ -57,11 +57,11 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
     every step is on disk before the next begins, unless the caller chose another durability.
     """
 
-    def stream(  # type: ignore[override]
+    def stream(
         self,
         input: Any,
         config: RunnableConfig | None = None,
-        **options: Any,  # noqa: A002
+        **options: Any,
     ) -> Iterator[Any]:
         """Stream a reading; arguments are those of `CompiledStateGraph.stream`.
 
@@ -75,23 +75,28 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         run = _new_run(config, options)
         if saver is not None and run.document is None and _continues(input):
             run.document = _document_of(next(saver.list(**_first_checkpoint(config)), None))
-        input = _carry(input, run)  # noqa: A001
+        input = _carry(input, run)
         yield from super().stream(input, config, **_chosen(options, run, saver))
 
-    async def astream(  # type: ignore[override]
+    async def astream(
         self,
         input: Any,
         config: RunnableConfig | None = None,
-        **options: Any,  # noqa: A002
+        **options: Any,
     ) -> AsyncIterator[Any]:
         """Stream a reading from async code; see `stream`."""
         config, saver = self._lift(config)
         run = _new_run(config, options)
         if saver is not None and run.document is None and _continues(input):
-            async with aclosing(saver.alist(**_first_checkpoint(config))) as found:
-                run.document = _document_of(await anext(found, None))
-        input = _carry(input, run)  # noqa: A001
-        parts = super().astream(input, config, **_chosen(options, run, saver))
+            saved = cast(
+                "AsyncGenerator[CheckpointTuple]", saver.alist(**_first_checkpoint(config))
+            )
+            async with aclosing(saved):
+                run.document = _document_of(await anext(saved, None))
+        input = _carry(input, run)
+        parts = cast(
+            "AsyncGenerator[Any]", super().astream(input, config, **_chosen(options, run, saver))
+        )
         async with aclosing(parts):
             async for part in parts:
                 yield part
@@ -195,7 +200,7 @@ def _check_window(reader: Reader, config: ReadingConfig) -> None:
         raise ConfigurationError(message)
 
 
-def _continues(input: Any) -> bool:  # noqa: A002
+def _continues(input: Any) -> bool:
     return input is None or isinstance(input, Command)
 
 
@@ -210,7 +215,7 @@ def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
     return run
 
 
-def _carry(input: Any, run: Run) -> Any:  # noqa: A002
+def _carry(input: Any, run: Run) -> Any:
     """The input with its document moved to the run, but for what a checkpoint can keep."""
     given = input.update if isinstance(input, Command) else input
     if not isinstance(given, dict) or given.get("document") is None:

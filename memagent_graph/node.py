@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.runnables import RunnableConfig
 from langgraph._internal._runnable import RunnableCallable
-from langgraph.runtime import Runtime
 
 from memagent_graph.graph import create_memagent
-from memagent_graph.state import Run
+from memagent_graph.state import ReadingInput, Run
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.runtime import Runtime
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
@@ -94,7 +94,7 @@ class MemAgentNode(RunnableCallable):
         )
         wanted = {"memory": memory, "evidence": evidence, "usage": usage}
 
-        def ask(state: Any, runtime: Runtime[Any]) -> tuple[dict[str, Any], Run]:
+        def ask(state: Any, runtime: Runtime[Any]) -> tuple[ReadingInput, Run]:
             text = _value(state, document)
             run = Run(document=text, write=runtime.stream_writer)
             return {"question": _value(state, question)}, run

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.runnables import RunnableConfig
 from langgraph._internal._runnable import RunnableCallable
-from langgraph.runtime import Runtime
 
 from memagent_graph.errors import (
     EmptyReplyError,
@@ -38,6 +36,9 @@ from memagent_graph.text.source import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.runtime import Runtime
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.readers.base import Reader, Update
@@ -74,7 +75,7 @@ def open_document(reading: Reading, state: ReadingState, run: Run) -> Changes:
     if run.document is None:
         raise SourceError('There is nothing to read: invoke with {"document": ...}.')
     source = run.source = open_source(run.document)
-    run.write(
+    run.emit(
         OpenedEvent(event="opened", agent=reading.name, source=source.name, length=source.length),
     )
     return {
@@ -86,7 +87,7 @@ def open_document(reading: Reading, state: ReadingState, run: Run) -> Changes:
             "uri": source.uri,
         },
         "memory": "",
-        "evidence": [],
+        "places": [],
         "progress": Progress(
             position=0,
             step=0,
@@ -133,7 +134,7 @@ async def overwrite_memory(
     )
     try:
         update = await (call if left is None else asyncio.wait_for(call, left))
-    except asyncio.TimeoutError:  # noqa: UP041 - another class than TimeoutError on Python 3.10
+    except asyncio.TimeoutError:
         return {**done, "progress": {**progress, "stopped": "deadline"}}
     except ModelError as error:
         raise await _judged(error, reading, attempt, progress["step"] + 1) from error
@@ -144,12 +145,12 @@ async def overwrite_memory(
     moved["tokens"] += chunk.tokens
     moved["cut"] = cut if update.changed else progress["cut"]
     moved["stopped"] = _stopped(reading, moved, update, chunk.source)
-    run.write(_chunk_event(reading, chunk, moved, state["memory"], memory, update.usage.seconds))
+    run.emit(_chunk_event(reading, chunk, moved, state["memory"], memory, update.usage.seconds))
     done["progress"] = moved
     if memory != state["memory"]:
         done["memory"] = memory
     if update.changed:
-        done["evidence"] = [asdict(item) for item in update.evidence if item.text in memory]
+        done["places"] = [list(astuple(item)) for item in update.evidence if item.text in memory]
     return done
 
 
@@ -163,9 +164,10 @@ async def write_answer(
         ModelError: Answering failed for good.
     """
     started = monotonic()
+    evidence = known_evidence(state)
     try:
         answer = await reading.reader.respond(
-            state["question"], state["memory"], evidence=known_evidence(state), config=config
+            state["question"], state["memory"], evidence=evidence, config=config
         )
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
@@ -173,7 +175,7 @@ async def write_answer(
         raise await _judged(error, reading, attempt, None) from error
     progress, source = state["progress"], state["source"]
     coverage = progress["position"] / source["length"]
-    run.write(
+    run.emit(
         AnswerEvent(
             event="answer",
             agent=reading.name,
@@ -185,6 +187,7 @@ async def write_answer(
     return {
         "answer": answer.final,
         "response": answer.text,
+        "evidence": [asdict(item) for item in evidence],
         "citations": [asdict(item) for item in answer.evidence],
         "usage": {
             "calls": progress["calls"] + 1,

@@ -94,9 +94,18 @@ class ReadingOutput(TypedDict, total=False):
 
 
 class ReadingState(ReadingInput, ReadingOutput, total=False):
-    """All channels. Document and chunk are left out of checkpoints, and so gone on a resume."""
+    """All channels. Document and chunk are left out of checkpoints, and so gone on a resume.
+
+    Attributes:
+        chunk: the `Chunk` being read.
+        source: what identifies the document.
+        places: the fields of `Evidence` as rows, which are half the size of dicts with text
+            this short; each checkpoint has them.
+        progress: how far reading got.
+    """
 
     chunk: Annotated[Any, UntrackedValue]
+    places: list[list[Any]]
     source: SourceRecord
     progress: Progress
 
@@ -108,7 +117,7 @@ class Run:
     Attributes:
         document: the document as the caller gave it, None when only its record is known.
         source: that document, once opened.
-        write: where events go, None for the run's own stream.
+        write: where events go; None until a node knows the run's own stream.
         started: when the call began, in seconds of the monotonic clock.
     """
 
@@ -116,6 +125,11 @@ class Run:
     source: Source | None = None
     write: Callable[[Any], None] | None = None
     started: float = field(default_factory=monotonic)
+
+    def emit(self, event: OpenedEvent | ChunkEvent | AnswerEvent) -> None:
+        """Send an event to whoever streams this run."""
+        if self.write is not None:
+            self.write(event)
 
 
 class OpenedEvent(TypedDict):
@@ -168,7 +182,7 @@ class AnswerEvent(TypedDict):
 def known_evidence(state: ReadingState) -> list[Evidence]:
     """Evidence for what is still in the memory: a person may have edited it since."""
     memory = state["memory"]
-    return [Evidence(**item) for item in state["evidence"] if item["text"] in memory]
+    return [Evidence(*row) for row in state["places"] if row[0] in memory]
 
 
 def add_usage(progress: Progress, usage: Usage) -> Progress:

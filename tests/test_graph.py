@@ -17,7 +17,6 @@ from memagent_graph.errors import (
     ConfigurationError,
     ContextLengthError,
     EmptyDocumentError,
-    EmptyReplyError,
     ModelError,
     QuestionError,
     RefusalError,

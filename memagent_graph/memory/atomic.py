@@ -156,7 +156,7 @@ class GetThenPut:
         key: str,
         value: Mapping[str, Any],
         *,
-        topic: str | None = None,  # noqa: ARG002 - nobody can watch it here
+        topic: str | None = None,
     ) -> dict[str, Any]:
         """See `AtomicStore`."""
         with self._lock:
@@ -211,10 +211,10 @@ class GetThenPut:
 
     async def watch(
         self,
-        namespace: Namespace,  # noqa: ARG002 - the protocol's
-        topic: str,  # noqa: ARG002
+        namespace: Namespace,
+        topic: str,
         *,
-        after: str = "$",  # noqa: ARG002
+        after: str = "$",
     ) -> AsyncIterator[Announcement]:
         """Not possible.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -24,6 +23,8 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 from memagent_graph.models.failures import model_error
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.runnables import Runnable
@@ -96,7 +97,7 @@ class ChatEndpoint(BaseChatModel):
         names = ("model", "base_url", "temperature", "top_p", "seed", "stop", "extra_body")
         return {name: getattr(self, name) for name in names}
 
-    def bind_tools(  # type: ignore[override]
+    def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Let the model call tools; `tool_choice` is "auto", "required", "none" or a name."""
@@ -111,7 +112,7 @@ class ChatEndpoint(BaseChatModel):
         self,
         messages: list[BaseMessage],
         stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 - LangChain's signature
+        run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
         try:
@@ -125,7 +126,7 @@ class ChatEndpoint(BaseChatModel):
         self,
         messages: list[BaseMessage],
         stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 - LangChain's
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
         request = self._request(messages, stop, kwargs)
@@ -249,8 +250,8 @@ def _chunk(part: ChatCompletionChunk) -> ChatGenerationChunk:
     reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
     calls = [
         tool_call_chunk(
-            name=call.function and call.function.name,
-            args=call.function and call.function.arguments,
+            name=call.function.name if call.function else None,
+            args=call.function.arguments if call.function else None,
             id=call.id,
             index=call.index,
         )

@@ -22,6 +22,7 @@ _CONTEXT = re.compile(
     r"|too many (input )?tokens|max_model_len|input (is )?too long|longer than the (maximum|model)",
     re.IGNORECASE,
 )
+_TOO_MANY_REQUESTS = 429
 _SPENT = re.compile(r"insufficient_quota|exceeded your current quota|billing", re.IGNORECASE)
 _FILTER = re.compile(r"content_filter|content management policy|safety system", re.IGNORECASE)
 
@@ -55,9 +56,9 @@ def model_error(error: Exception) -> ModelError:
 def _from_status(status: int, text: str, error: Exception) -> ModelError:
     if status in (400, 413, 422) and _CONTEXT.search(text):
         return ContextLengthError(f"The prompt is too long for the model: {text}")
-    if _FILTER.search(text) and status < 429:
+    if _FILTER.search(text) and status < _TOO_MANY_REQUESTS:
         return RefusalError(f"The provider refused the prompt: {text}")
-    if status == 429 and _SPENT.search(text):
+    if status == _TOO_MANY_REQUESTS and _SPENT.search(text):
         return ModelError(f"The account's quota is spent: {text}")
     if status in _TRANSIENT_STATUS:
         return TransientModelError(

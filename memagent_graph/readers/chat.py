@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,8 @@ from memagent_graph.readers.base import Answer, Evidence, Reader, Update, Usage
 from memagent_graph.text.chunking import last_sentence_end
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from langchain_core.language_models import BaseChatModel
     from langchain_core.runnables import RunnableConfig
 
@@ -66,7 +67,7 @@ class ChatReader(Reader):
         memory: str,
         chunk: Chunk,
         *,
-        evidence: Sequence[Evidence] = (),  # noqa: ARG002 - a chat model does not cite
+        evidence: Sequence[Evidence] = (),
         config: RunnableConfig | None = None,
     ) -> Update:
         """Ask for the memory after `chunk`; one cut off by its budget ends at a sentence."""
@@ -82,7 +83,7 @@ class ChatReader(Reader):
         question: str,
         memory: str,
         *,
-        evidence: Sequence[Evidence] = (),  # noqa: ARG002 - a chat model does not cite
+        evidence: Sequence[Evidence] = (),
         config: RunnableConfig | None = None,
     ) -> Answer:
         """Ask for the answer."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rank_bm25 import BM25Okapi
 
@@ -14,12 +12,15 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.readers.base import Answer, Evidence, Reader, Update
 from memagent_graph.readers.statements import Statement, statements
 from memagent_graph.readers.terms import content_terms, names, terms
-from memagent_graph.text.tokens import EstimatingTokenizer, Tokenizer
+from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.tokens import Tokenizer
 
 NOTHING_FOUND = "Nothing that was read bears on the question."
 
@@ -27,15 +28,15 @@ _VERSION = "extractive-1"
 _PRIOR = 500
 """Statements without any of the words, added to every chunk: idf must not swing with its size."""
 
-_HOP_WEIGHT = 0.3
 _HOP_STATEMENTS = 6
-_TYPE_BONUS = 1.25
+"""How many of the best statements name what to look for next."""
 
+_HOP_WEIGHT = 0.3
+"""What a word that they name counts, against a word of the question."""
 
-@dataclass(frozen=True)
-class _Candidate:
-    text: str
-    evidence: Evidence | None
+_ANSWER_STATEMENTS = 2
+_SHORTEST = 8
+"""Tokens of room in the memory that are not worth filling."""
 
 
 class ExtractiveReader(Reader):
@@ -47,7 +48,7 @@ class ExtractiveReader(Reader):
     things out, for tests, and for questions that share words with their answers.
 
     Args:
-        config: the budgets; `memory_tokens` is the one that matters.
+        config: the budgets, of which it needs `memory_tokens`.
         tokenizer: measures the memory; the built-in estimate by default.
     """
 
@@ -57,8 +58,8 @@ class ExtractiveReader(Reader):
         self, config: ReadingConfig | None = None, tokenizer: Tokenizer | None = None
     ) -> None:
         self.memory_tokens = (config or ReadingConfig()).memory_tokens
-        self.counter = tokenizer or EstimatingTokenizer()
-        parts = f"{_VERSION} {self.memory_tokens} {self.counter.name}"
+        self._counter = tokenizer or EstimatingTokenizer()
+        parts = f"{_VERSION} {self.memory_tokens} {self._counter.name}"
         self.fingerprint = sha256(parts.encode()).hexdigest()[:16]
 
     async def update(
@@ -71,41 +72,18 @@ class ExtractiveReader(Reader):
         config: RunnableConfig | None = None,
     ) -> Update:
         """Keep the best statements of the memory and the chunk together."""
-        kept = _kept(memory, evidence)
+        kept = _remembered(memory, evidence)
         known = {candidate.text for candidate in kept}
-        new = [found for found in statements(chunk.text) if found.text not in known]
-        wanted = content_terms(question)
-        bags = [terms(text) for text in (*known_texts(kept), *(found.text for found in new))]
-        scores = _scores(question, wanted, [c.text for c in kept] + [f.text for f in new], bags)
-        chosen = self._fill(kept, new, scores)
-        if chosen == list(range(len(kept))):
+        found = [_Candidate(item.text, item) for item in statements(chunk.text)]
+        candidates = kept + [candidate for candidate in found if candidate.text not in known]
+        chosen = self._fitting(candidates, _scores(question, candidates), len(kept))
+        if chosen == kept:
             return Update(memory, changed=False)
-        result = [
-            kept[i]
-            if i < len(kept)
-            else _Candidate(new[i - len(kept)].text, _place(chunk, new[i - len(kept)]))
-            for i in chosen
-        ]
+        places = (_place(candidate, chunk) for candidate in chosen)
         return Update(
-            "\n".join(candidate.text for candidate in result),
-            evidence=[c.evidence for c in result if c.evidence is not None],
+            "\n".join(candidate.text for candidate in chosen),
+            evidence=[place for place in places if place is not None],
         )
-
-    def _fill(self, kept: list[_Candidate], new: list[Statement], scores: list[float]) -> list[int]:
-        """Indices of the best statements that fit into the memory, in reading order."""
-        texts = [c.text for c in kept] + [f.text for f in new]
-        left = self.memory_tokens
-        chosen = []
-        for index in sorted(range(len(texts)), key=lambda i: (-scores[i], i)):
-            if scores[index] <= 0 and index >= len(kept):
-                continue
-            cost = self.counter.count(texts[index]) + 1
-            if cost <= left:
-                chosen.append(index)
-                left -= cost
-            if left < 8:
-                break
-        return sorted(chosen)
 
     async def respond(
         self,
@@ -116,38 +94,66 @@ class ExtractiveReader(Reader):
         config: RunnableConfig | None = None,
     ) -> Answer:
         """Quote the one or two statements of the memory that answer best."""
-        kept = _kept(memory, evidence)
-        texts = [candidate.text for candidate in kept]
-        wanted = content_terms(question)
-        scores = _scores(question, wanted, texts, [terms(text) for text in texts]) if texts else []
-        ranked = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
-        best = [kept[i] for i in ranked[:2] if scores[i] > 0]
+        candidates = _remembered(memory, evidence)
+        scores = _scores(question, candidates)
+        best = [i for i in _ranked(scores)[:_ANSWER_STATEMENTS] if scores[i] > 0]
         if not best:
             return Answer(NOTHING_FOUND, NOTHING_FOUND)
+        quoted = [candidates[i] for i in best]
+        places = [candidate.place for candidate in quoted]
         lines = [
-            f"{c.text} [{c.evidence.source}:{c.evidence.line}]" if c.evidence else c.text
-            for c in best
+            f"{candidate.text} [{place.source}:{place.line}]"
+            if isinstance(place, Evidence)
+            else candidate.text
+            for candidate, place in zip(quoted, places, strict=True)
         ]
         return Answer(
             "\n".join(lines),
-            " ".join(c.text for c in best),
-            evidence=[c.evidence for c in best if c.evidence is not None],
+            "\n".join(candidate.text for candidate in quoted),
+            evidence=[place for place in places if isinstance(place, Evidence)],
         )
 
+    def _fitting(
+        self, candidates: list[_Candidate], scores: Sequence[float], kept: int
+    ) -> list[_Candidate]:
+        """The best candidates that fit into the memory, in reading order.
 
-def known_texts(kept: list[_Candidate]) -> Iterable[str]:
-    return (candidate.text for candidate in kept)
+        The first `kept` are in it already; of the others those that score nothing stay out.
+        """
+        left = self.memory_tokens
+        chosen = []
+        for index in _ranked(scores):
+            if scores[index] <= 0 and index >= kept:
+                continue
+            cost = self._counter.count(candidates[index].text + "\n")
+            if cost <= left:
+                chosen.append(index)
+                left -= cost
+            if left < _SHORTEST:
+                break
+        return [candidates[index] for index in sorted(chosen)]
 
 
-def _kept(memory: str, evidence: Sequence[Evidence]) -> list[_Candidate]:
+class _Candidate(NamedTuple):
+    """A statement that may stay; its place is worked out only if it does."""
+
+    text: str
+    place: Evidence | Statement | None
+
+
+def _remembered(memory: str, evidence: Sequence[Evidence]) -> list[_Candidate]:
+    """The lines of a memory; lines that a person wrote have no place."""
     places = {item.text: item for item in evidence}
     return [_Candidate(line, places.get(line)) for line in memory.splitlines() if line.strip()]
 
 
-def _place(chunk: Chunk, found: Statement) -> Evidence:
-    start = chunk.start + found.start
-    place = chunk.source.locate(start)
-    return Evidence(found.text, place.name, place.line, start, chunk.start + found.end)
+def _place(candidate: _Candidate, chunk: Chunk) -> Evidence | None:
+    if not isinstance(candidate.place, Statement):
+        return candidate.place
+    start = chunk.start + candidate.place.start
+    location = chunk.source.locate(start)
+    end = chunk.start + candidate.place.end
+    return Evidence(candidate.text, location.name, location.line, start, end)
 
 
 class _Index(BM25Okapi):  # type: ignore[misc]
@@ -155,20 +161,22 @@ class _Index(BM25Okapi):  # type: ignore[misc]
 
     def _calc_idf(self, nd: dict[str, int]) -> None:
         size = self.corpus_size + _PRIOR
-        self.idf = {t: log(1 + (size - n + 0.5) / (n + 0.5)) for t, n in nd.items()}
+        self.idf = {term: log(1 + (size - n + 0.5) / (n + 0.5)) for term, n in nd.items()}
 
 
-def _scores(
-    question: str, wanted: list[str], texts: list[str], bags: list[list[str]]
-) -> list[float]:
-    index = _Index([bag or [""] for bag in bags], k1=1.2, b=0.4)
-    scores = index.get_scores(wanted)
-    best = sorted(range(len(texts)), key=lambda i: -scores[i])[:_HOP_STATEMENTS]
-    asked = set(wanted)
-    hops = {
-        t for i in best if scores[i] > 0 for name in names(texts[i]) for t in content_terms(name)
-    }
-    hops -= asked
-    if hops:
-        scores = scores + _HOP_WEIGHT * index.get_scores(sorted(hops))
-    return [float(s) for s in scores]
+def _scores(question: str, candidates: Sequence[_Candidate]) -> Sequence[float]:
+    """How much each candidate bears on the question, or on what the best of them name."""
+    if not candidates:
+        return []
+    # BM25 takes no empty document, and a statement of marks alone has no terms.
+    index = _Index([terms(candidate.text) or [""] for candidate in candidates], k1=1.2, b=0.4)
+    wanted = content_terms(question)
+    scores: list[float] = index.get_scores(wanted).tolist()
+    leads = [candidates[i].text for i in _ranked(scores)[:_HOP_STATEMENTS] if scores[i] > 0]
+    named = {term for lead in leads for name in names(lead) for term in content_terms(name)}
+    hop = index.get_scores(sorted(named.difference(wanted))).tolist()
+    return [score + _HOP_WEIGHT * extra for score, extra in zip(scores, hop, strict=True)]
+
+
+def _ranked(scores: Sequence[float]) -> list[int]:
+    return sorted(range(len(scores)), key=lambda index: (-scores[index], index))

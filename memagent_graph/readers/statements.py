@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import regex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Statement(NamedTuple):
@@ -21,6 +23,12 @@ class Statement(NamedTuple):
     start: int
     end: int
 
+
+_NARROWEST = 40
+"""Columns below which a text is not wrapped prose but a list."""
+
+_MOST_JOINED = 4
+"""Lines of code that make one statement at the most."""
 
 _LONGEST = 600
 """Code points after which a sentence without an end is cut at a word."""
@@ -56,7 +64,7 @@ def _is_prose(block: str) -> bool:
     signs = sum(block.count(sign) for sign in "{}()[]=<>_#|;\t")
     widest = max(map(len, lines))
     full = sum(len(line) > widest * 0.6 for line in lines[:-1])
-    return signs * 50 < len(block) and widest >= 40 and full * 3 >= 2 * (len(lines) - 1)
+    return signs * 50 < len(block) and widest >= _NARROWEST and full * 3 >= 2 * (len(lines) - 1)
 
 
 def _sentences(block: str) -> Iterator[tuple[int, int]]:
@@ -80,7 +88,7 @@ def _lines(block: str) -> Iterator[tuple[int, int]]:
     for line in block.split("\n"):
         position += len(line) + 1
         joined += 1
-        opens = line.rstrip().endswith(_OPENERS) and joined < 4
+        opens = line.rstrip().endswith(_OPENERS) and joined < _MOST_JOINED
         if not opens:
             for end in range(start + _LONGEST, position, _LONGEST):
                 yield end - _LONGEST, end

@@ -7,8 +7,7 @@ import os
 from bisect import bisect_right
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from charset_normalizer import from_bytes
 
@@ -18,6 +17,9 @@ from memagent_graph.errors import (
     UnreadableSourceError,
 )
 from memagent_graph.text.source import Location, Source, TextSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _BLOCK = 1 << 18
 """Bytes between two entries of the index, and so the most that is decoded for one window."""
@@ -228,8 +230,6 @@ class ConvertedSource(TextSource):
         MissingDependencyError: The `documents` extra is not installed.
         UnreadableSourceError: The file is broken.
     """
-
-    uri: str | None
 
     def __init__(self, path: Path, name: str) -> None:
         try:

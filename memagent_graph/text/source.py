@@ -89,7 +89,7 @@ def open_source(document: DocumentLike) -> Source:
 class TextSource:
     """Text that is in memory anyway."""
 
-    uri = None
+    uri: str | None = None
 
     def __init__(self, text: str, name: str = "text") -> None:
         self.name = name
@@ -156,7 +156,7 @@ class JoinedSource:
         return place if index % 2 else Location(place.name, 1)
 
 
-def _open(document: Any, name: str | None = None) -> Source:
+def _open(document: Any, name: str | None = None) -> Source:  # noqa: C901 - a list of kinds
     if isinstance(document, str):
         return TextSource(document, name or "text")
     if isinstance(document, os.PathLike):

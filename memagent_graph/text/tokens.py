@@ -109,7 +109,8 @@ class HuggingFaceTokenizer:
                 if size > left:
                     self._counted = counted
                     encoding = self.backend.encode(piece, add_special_tokens=False)
-                    return start + int(encoding.token_to_chars(left)[0])
+                    place = encoding.token_to_chars(left)
+                    return start + (place[0] if place else 0)
                 counted[piece] = size
                 start += len(piece)
                 left -= size

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
 
+import redis
+import redis.asyncio
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from memagent_graph.errors import StoreError
+from memagent_graph.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -77,6 +79,29 @@ class GivenClient:
         """Nothing: the client is the caller's."""
 
 
+def given(client: Any) -> Connection:
+    """A connection over what the caller of `RedisStore` passed.
+
+    Raises:
+        ConfigurationError: It is no client or pool of redis-py, or it decodes replies.
+    """
+    if isinstance(client, redis.ConnectionPool):
+        client = redis.Redis(connection_pool=client)
+    elif isinstance(client, redis.asyncio.ConnectionPool):
+        client = redis.asyncio.Redis(connection_pool=client)
+    asynchronous = isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster)
+    if not asynchronous and not isinstance(client, redis.Redis | redis.RedisCluster):
+        message = (
+            f"RedisStore needs a client or pool of redis-py, not {type(client).__name__}. "
+            "For a URL, use RedisStore.from_url(url)."
+        )
+        raise ConfigurationError(message)
+    if client.get_connection_kwargs().get("decode_responses"):
+        message = "RedisStore stores bytes: give it a client without decode_responses=True."
+        raise ConfigurationError(message)
+    return GivenClient(client, asynchronous=asynchronous)
+
+
 class OwnClients:
     """One client for all threads and one for each event loop, opened when first needed.
 
@@ -92,36 +117,38 @@ class OwnClients:
         self._connect = connect
         self._connect_async = connect_async
         self._address = address
+        self._lock = threading.Lock()
         self._clients: list[Any] = []
-        self._keepers: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[Any, None]]
-        ] = WeakKeyDictionary()
+        self._loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
 
     def send(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
-        if not self._clients:
-            try:
-                self._clients = self._connect()  # a cluster's client asks for the slots here
-            except (RedisError, OSError) as error:
-                raise _unreachable(self._address, error) from error
-        return _send(self._clients[0], commands, self._address)
+        with self._lock:
+            if not self._clients:
+                self._clients = self._open()
+            client = self._clients[0]
+        return _send(client, commands, self._address)
 
     async def asend(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
         loop = asyncio.get_running_loop()
-        if loop not in self._keepers:
+        if loop not in self._loops:
+            self._loops = {
+                known: kept for known, kept in self._loops.items() if not known.is_closed()
+            }
             clients = self._connect_async()
             keeper = _keep(clients)
-            self._keepers[loop] = (clients[0], keeper)
+            self._loops[loop] = (clients[0], keeper)
             await keeper.__anext__()
-        return await _asend(self._keepers[loop][0], commands, self._address)
+        return await _asend(self._loops[loop][0], commands, self._address)
 
     def close(self) -> None:
         """Close the synchronous client, and those of loops that run in other threads."""
-        clients, self._clients = self._clients, []
+        with self._lock:
+            clients, self._clients = self._clients, []
         for client in clients:
             client.close()
-        for loop in list(self._keepers):
+        for loop in list(self._loops):
             if loop.is_running() and loop is not _running_loop():
                 closing = asyncio.run_coroutine_threadsafe(self._aclose_here(), loop)
                 closing.result()
@@ -131,8 +158,14 @@ class OwnClients:
         await self._aclose_here()
         await asyncio.to_thread(self.close)
 
+    def _open(self) -> list[Any]:
+        try:
+            return self._connect()  # a cluster's client asks for the slots here
+        except (RedisError, OSError) as error:
+            raise _unreachable(self._address, error) from error
+
     async def _aclose_here(self) -> None:
-        _, keeper = self._keepers.pop(asyncio.get_running_loop(), (None, None))
+        _, keeper = self._loops.pop(asyncio.get_running_loop(), (None, None))
         if keeper is not None:
             await keeper.aclose()
 
@@ -175,17 +208,18 @@ async def _asend(client: Any, commands: Sequence[Wire], address: str) -> list[An
 
 
 def _unreachable(address: str, error: Exception) -> StoreError:
+    reason = str(error).rstrip(".")
     if isinstance(error, AuthenticationError):
         return StoreError(
-            f"Redis at {address} refused the user name or password: {error}. "
+            f"Redis at {address} refused the user name or password: {reason}. "
             "They belong into the URL, percent-encoded: redis://user:password@host:6379/0."
         )
     if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
         return StoreError(
-            f"Redis at {address} cannot be reached: {error}. Is it running, and is the address "
+            f"Redis at {address} cannot be reached: {reason}. Is it running, and is the address "
             "right?"
         )
-    return StoreError(f"Redis at {address} refused: {error}")
+    return StoreError(f"Redis at {address} refused: {reason}.")
 
 
 def refused(error: Exception) -> StoreError:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import redis
-import redis.asyncio
 from langgraph.store.base import (
     BaseStore,
     GetOp,
@@ -14,13 +12,12 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.atomic import Announcement
 from memagent_graph.memory.redis import streams, writes
 from memagent_graph.memory.redis.address import connect
 from memagent_graph.memory.redis.batch import batch
 from memagent_graph.memory.redis.codec import Codec
-from memagent_graph.memory.redis.connection import GivenClient, OwnClients
+from memagent_graph.memory.redis.connection import OwnClients, given
 from memagent_graph.memory.redis.keys import Names, decode, root_of
 from memagent_graph.memory.redis.steps import wire
 
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from langgraph.store.base import Op, Result, TTLConfig
     from typing_extensions import Self
 
-    from memagent_graph.memory.redis.connection import Connection
     from memagent_graph.memory.redis.steps import Steps
 
 T = TypeVar("T")
@@ -82,7 +78,7 @@ class RedisStore(BaseStore):
         self.ttl_config = ttl
         self._names = Names(prefix)
         self._codec = Codec(serializer)
-        self._connection: Connection = _given(client)
+        self._connection = client if isinstance(client, OwnClients) else given(client)
 
     @classmethod
     def from_url(
@@ -248,23 +244,3 @@ class RedisStore(BaseStore):
         except StopIteration as stop:
             result: T = stop.value
             return result
-
-
-def _given(client: Any) -> Connection:
-    if isinstance(client, OwnClients):
-        return client
-    if isinstance(client, redis.ConnectionPool):
-        client = redis.Redis(connection_pool=client)
-    elif isinstance(client, redis.asyncio.ConnectionPool):
-        client = redis.asyncio.Redis(connection_pool=client)
-    asynchronous = isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster)
-    if not asynchronous and not isinstance(client, redis.Redis | redis.RedisCluster):
-        message = (
-            f"RedisStore needs a client or pool of redis-py, not {type(client).__name__}. "
-            "For a URL, use RedisStore.from_url(url)."
-        )
-        raise ConfigurationError(message)
-    if client.get_connection_kwargs().get("decode_responses"):
-        message = "RedisStore stores bytes: give it a client without decode_responses=True."
-        raise ConfigurationError(message)
-    return GivenClient(client, asynchronous=asynchronous)
