@@ -138,14 +138,14 @@ async def overwrite_memory(
         return {**done, "progress": {**progress, "stopped": "deadline"}}
     except ModelError as error:
         raise await _judged(error, reading, attempt, progress["step"] + 1) from error
-    memory, cut = _within_budget(reading, update)
+    memory, tokens, cut = _within_budget(reading, update)
     moved = add_usage(progress, update.usage)
     moved["position"] = chunk.end
     moved["step"] += 1
     moved["tokens"] += chunk.tokens
     moved["cut"] = cut if update.changed else progress["cut"]
     moved["stopped"] = _stopped(reading, moved, update, chunk.source)
-    run.emit(_chunk_event(reading, chunk, moved, state["memory"], memory, update.usage.seconds))
+    run.emit(_chunk_event(reading.name, chunk, moved, state["memory"], memory, tokens))
     done["progress"] = moved
     if memory != state["memory"]:
         done["memory"] = memory
@@ -306,11 +306,13 @@ async def _judged(
     return lasting(message, chunk=step)
 
 
-def _within_budget(reading: Reading, update: Update) -> tuple[str, bool]:
-    budget = reading.config.memory_tokens
-    if not update.changed or reading.tokenizer.count(update.memory) <= budget:
-        return update.memory, False
-    return cut_at_sentence(update.memory, budget, reading.tokenizer), True
+def _within_budget(reading: Reading, update: Update) -> tuple[str, int, bool]:
+    """The memory, its tokens, and whether it had to be cut."""
+    tokens, budget = reading.tokenizer.count(update.memory), reading.config.memory_tokens
+    if not update.changed or tokens <= budget:
+        return update.memory, tokens, False
+    memory = cut_at_sentence(update.memory, budget, reading.tokenizer)
+    return memory, reading.tokenizer.count(memory), True
 
 
 def _stopped(
@@ -332,21 +334,20 @@ def _seconds_left(reading: Reading, run: Run) -> float | None:
 
 
 def _chunk_event(
-    reading: Reading, chunk: Chunk, progress: Progress, before: str, after: str, seconds: float
+    agent: str, chunk: Chunk, progress: Progress, before: str, after: str, tokens: int
 ) -> ChunkEvent:
-    old, new = before.splitlines(), after.splitlines()
+    old, new = ([], []) if after == before else (before.splitlines(), after.splitlines())
     left = chunk.source.length - chunk.end
     return ChunkEvent(
         event="chunk",
-        agent=reading.name,
+        agent=agent,
         source=chunk.source.name,
         chunk=progress["step"],
         chunks=progress["step"] + ceil(left * progress["step"] / chunk.end),
         position=chunk.end,
         length=chunk.source.length,
         tokens=progress["tokens"],
-        memory_tokens=reading.tokenizer.count(after),
+        memory_tokens=tokens,
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
-        seconds=seconds,
     )

@@ -152,7 +152,6 @@ class ChunkEvent(TypedDict):
         memory_tokens: size of the memory now.
         added: lines that the memory gained.
         removed: lines that it lost.
-        seconds: time that the reader took for this chunk.
     """
 
     event: Literal["chunk"]
@@ -166,7 +165,6 @@ class ChunkEvent(TypedDict):
     memory_tokens: int
     added: list[str]
     removed: list[str]
-    seconds: float
 
 
 class AnswerEvent(TypedDict):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.exceptions import ContextOverflowError
 
 from memagent_graph.errors import (
     ContextLengthError,
@@ -13,54 +17,78 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 
-_TRANSIENT_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _TRANSIENT_NAME = re.compile(
-    r"Timeout|Connect|Network|RemoteProtocol|ReadError|WriteError|Overloaded"
+    r"Timeout|TimedOut|Connect|Network|RemoteProtocol|IncompleteRead|ReadError|WriteError"
+    r"|Overloaded|Unavailable|Throttl|RateLimit|\bAPIError$"  # the last: an error within a stream
 )
+_LASTING_OS_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_LASTING_TEXT = re.compile(r"certificate.verify.failed|unsupported protocol|missing an 'http", re.I)
+_MALFORMED_NAME = re.compile(r"JSONDecodeError|UnicodeDecodeError|ResponseValidationError")
 _CONTEXT = re.compile(
-    r"context[_ ](length|window)|maximum (context|model|input|sequence)|prompt is too long"
-    r"|too many (input )?tokens|max_model_len|input (is )?too long|longer than the (maximum|model)",
+    r"context[_ ](length|window|size|limit)|maximum (context|model|input|sequence)|max_model_len"
+    r"|prompt is too long|input (is )?too long|longer than the (maximum|model)"
+    r"|too many (input )?tokens|token count.{1,40}exceeds|tokens.{1,40}must be <=",
     re.IGNORECASE,
 )
-_TOO_MANY_REQUESTS = 429
-_SPENT = re.compile(r"insufficient_quota|exceeded your current quota|billing", re.IGNORECASE)
+_QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 _FILTER = re.compile(r"content_filter|content management policy|safety system", re.IGNORECASE)
+_LONGEST_TEXT = 600
+"""Characters of a provider's message that are passed on."""
 
 
-def model_error(error: Exception) -> ModelError:
+def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
     """The error of our hierarchy that says what a caller can do about `error`.
 
     Known by status code and name rather than by class, so that the clients of all providers are
     covered and none needs to be installed.
+
+    Args:
+        error: what the client raised.
+        served: names of the models that the server has, for one that does not know its model.
     """
     if isinstance(error, ModelError):
         return error
-    text = str(error) or type(error).__name__
-    if code := getattr(error, "code", None):
-        text = f"{text} ({code})"
-    status = _status(error)
-    if status is not None:
-        return _from_status(status, text, error)
-    lineage = " ".join(kind.__name__ for kind in type(error).__mro__)
-    if isinstance(error, TimeoutError | ConnectionError | OSError) or _TRANSIENT_NAME.search(
-        lineage
-    ):
-        return TransientModelError(f"The model cannot be reached: {text}")
-    if isinstance(error, json.JSONDecodeError) or "APIResponseValidationError" in lineage:
-        return TransientModelError(f"The model's reply is malformed: {text}")
-    if _CONTEXT.search(text):
+    text, status = _text(error), _status(error)
+    if isinstance(error, ContextOverflowError) or _is_too_long(status, text):
         return ContextLengthError(f"The prompt is too long for the model: {text}")
+    if status is not None:
+        return _from_status(status, text, error, served)
+    lineage = " ".join(kind.__name__ for kind in reversed(type(error).__mro__))
+    if _MALFORMED_NAME.search(lineage):
+        return TransientModelError(f"The model's reply is malformed: {text}")
+    if _is_transient(error, lineage, text):
+        return TransientModelError(
+            f"The model cannot be reached: {text}", retry_after=_retry_after(error)
+        )
     return ModelError(f"The model call failed: {type(error).__name__}: {text}")
 
 
-def _from_status(status: int, text: str, error: Exception) -> ModelError:
-    if status in (400, 413, 422) and _CONTEXT.search(text):
-        return ContextLengthError(f"The prompt is too long for the model: {text}")
-    if _FILTER.search(text) and status < _TOO_MANY_REQUESTS:
+def _is_too_long(status: int | None, text: str) -> bool:
+    if status == 429:  # noqa: PLR2004 - HTTP's number
+        return "request too large" in text.lower()  # waiting would not help: it never fits
+    if status in (401, 402, 403, 404):
+        return False
+    return status == 413 or bool(_CONTEXT.search(text))  # noqa: PLR2004 - HTTP's number
+
+
+def _is_transient(error: Exception, lineage: str, text: str) -> bool:
+    if isinstance(error, _LASTING_OS_ERRORS) or _LASTING_TEXT.search(text):
+        return False
+    if isinstance(error, OSError) or getattr(error, "is_retryable", False):
+        return True
+    return bool(_TRANSIENT_NAME.search(lineage))
+
+
+def _from_status(status: int, text: str, error: Exception, served: Sequence[str]) -> ModelError:
+    if status in (400, 403, 422) and _FILTER.search(text):
         return RefusalError(f"The provider refused the prompt: {text}")
-    if status == _TOO_MANY_REQUESTS and _SPENT.search(text):
-        return ModelError(f"The account's quota is spent: {text}")
-    if status in _TRANSIENT_STATUS:
+    if status == 402 or (status == 429 and _code(error) in _QUOTA_CODES):  # noqa: PLR2004 - HTTP's
+        return ModelError(f"The account's quota is spent: check its plan and billing. {text}")
+    if status in _TRANSIENT_STATUS or status >= 500:  # noqa: PLR2004 - HTTP's number
         return TransientModelError(
             f"The server answered {status}: {text}", retry_after=_retry_after(error)
         )
@@ -70,24 +98,54 @@ def _from_status(status: int, text: str, error: Exception) -> ModelError:
             f"provider's own variable, and the base URL. It said: {text}"
         )
     if status == 404:  # noqa: PLR2004 - HTTP's number
+        hint = (
+            f"it serves {', '.join(served)}"
+            if served
+            else "GET /v1/models lists its models, and the base URL usually ends in /v1"
+        )
         return ModelError(
-            f"The server does not know this model or path (404): GET /v1/models lists its "
-            f"models, and the base URL usually ends in /v1. It said: {text}"
+            f"The server does not know this model or path (404): {hint}. It said: {text}"
         )
     return ModelError(f"The server answered {status}: {text}")
 
 
+def _text(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    if (code := _code(error)) and code not in text:
+        text = f"{text} ({code})"
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    if str(root) not in text:  # SDKs say "Connection error." and keep the reason to themselves
+        text = f"{text} ({root})"
+    return text[:_LONGEST_TEXT]
+
+
+def _code(error: Exception) -> str:
+    code = getattr(error, "code", None)
+    return str(code) if isinstance(code, str | int) else ""
+
+
 def _status(error: Exception) -> int | None:
     response = getattr(error, "response", None)
-    for value in (getattr(error, "status_code", None), getattr(response, "status_code", None)):
-        if isinstance(value, int) and value >= 400:  # noqa: PLR2004 - HTTP's number
-            return value
-    return None
+    found = [getattr(error, "status_code", None), getattr(response, "status_code", None)]
+    if isinstance(response, Mapping):  # botocore
+        found.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+    code = _code(error)  # Google's errors, and errors within a stream
+    found.append(int(code) if code.isdecimal() else None)
+    return next((n for n in found if isinstance(n, int) and 400 <= n < 600), None)  # noqa: PLR2004 - HTTP's
 
 
 def _retry_after(error: Exception) -> float | None:
+    """Seconds, from a number of seconds or milliseconds or from a date."""
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers.get(name)) * unit)
+        except (TypeError, ValueError):
+            continue
     try:
-        return max(0.0, float(headers.get("retry-after")))
-    except (TypeError, ValueError):
+        until = parsedate_to_datetime(headers.get("retry-after"))
+        return max(0.0, (until - datetime.now(timezone.utc)).total_seconds())
+    except (TypeError, ValueError):  # no such header, or no date, or one without a time zone
         return None

@@ -191,9 +191,9 @@ _ASTRAL = 0x10000
 _TOKEN = 100
 _WEIGHTS = {  # in hundredths of a token, so that sums are exact
     "a": 3,  # letter of an alphabet with short words
-    "A": 3,  # its capital
-    "d": 60,  # digit
-    "p": 34,  # ASCII mark
+    "A": 42,  # its capital
+    "d": 90,  # digit
+    "p": 43,  # ASCII mark
     "q": 50,  # other mark
     "n": 100,  # line end
     "s": 4,  # other space: it mostly joins the next word
@@ -201,11 +201,10 @@ _WEIGHTS = {  # in hundredths of a token, so that sums are exact
     "o": 60,  # letter of another script
     "e": 250,  # emoji and the like
 }
-_TRANSITIONS = {  # what a beginning costs on top; `str.count` needs no loop of ours
-    **{before + after: 100 for before in "snpqdcoe" for after in "aA"},
-    **{before + "d": 80 for before in "snpaA"},
-    **{before + "p": 12 for before in "saAd"},
-    "aA": 100,
+_WORD = 100
+_STARTS = {  # what the beginning of a word costs on top; `str.count` needs no loop of ours
+    **{before + "a": _WORD for before in "snpqdcoe"},
+    "Aa": _WORD - 42,
 }
 
 
@@ -230,7 +229,10 @@ def _class(character: str) -> str:
 def _weight(classes: str, start: int, end: int) -> int:
     """Weight of `classes[start:end]`, with the transition into it."""
     count = classes.count
-    weight = sum(cost * count(sign, start, end) for sign, cost in _WEIGHTS.items())
+    weight = _WORD if start == 0 < end and classes[0] == "a" else 0
+    for sign, cost in _WEIGHTS.items():
+        weight += cost * count(sign, start, end)
     before = max(start - 1, 0)
-    weight += sum(cost * count(pair, before, end) for pair, cost in _TRANSITIONS.items())
-    return weight + (_TRANSITIONS["sa"] if start == 0 < end and classes[0] in "aA" else 0)
+    for pair, cost in _STARTS.items():
+        weight += cost * count(pair, before, end)
+    return weight

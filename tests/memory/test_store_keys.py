@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.redis.keys import Names, bounds, decode, member_of, root_of
+
+# Few characters, so that names are often nearly alike, and then any at all.
+SPECIAL = st.text("ab/%{}:2F#\n\0\ud800\uffff", max_size=6)
+KEY = SPECIAL | st.text(st.characters(), max_size=6)
+NAMESPACE = st.lists(KEY.filter(bool), max_size=4).map(tuple)
+PLACE = st.tuples(NAMESPACE, KEY)
+
+
+@given(PLACE)
+def test_a_name_can_be_read_back(place):
+    namespace, key = place
+
+    assert decode(root_of(namespace), member_of(namespace, key)) == place
+
+
+@given(PLACE, PLACE)
+def test_two_items_never_share_a_redis_key(one, other):
+    names = Names("p")
+
+    same = names.item(root_of(one[0]), member_of(*one)) == names.item(
+        root_of(other[0]), member_of(*other)
+    )
+
+    assert same == (one == other)
+
+
+@given(PLACE, NAMESPACE)
+def test_the_bounds_of_a_prefix_hold_what_is_in_or_under_it_and_nothing_else(place, prefix):
+    namespace, key = place
+    low, high = bounds(prefix)
+
+    inside = low[1:] <= member_of(namespace, key) < high[1:]
+    same_root = not prefix or root_of(namespace) == root_of(prefix)
+
+    assert (inside and same_root) == (namespace[: len(prefix)] == prefix)
+
+
+@given(PLACE, st.text(st.characters(exclude_characters="{}"), max_size=5))
+def test_all_keys_of_a_root_have_its_hash_tag(place, prefix):
+    namespace, key = place
+    names = Names(prefix)
+    root = root_of(namespace)
+
+    keys = [
+        names.index(root),
+        names.expiry(root),
+        names.item(root, member_of(namespace, key)),
+        names.receipt(root, "token"),
+        names.stream(namespace, key),
+    ]
+
+    tags = {one[one.index(b"{") + 1 : one.index(b"}")] for one in keys}
+    assert tags == {root} and root
+    assert len(set(keys)) == len(keys)
+
+
+@given(PLACE, PLACE)
+def test_a_stream_is_never_an_item(one, other):
+    names = Names("p")
+
+    assert names.stream(*one) != names.item(root_of(other[0]), member_of(*other))
+
+
+@pytest.mark.parametrize("prefix", ["a{b", "a}b"])
+def test_a_prefix_with_a_brace_is_refused(prefix):
+    with pytest.raises(ConfigurationError, match="brace"):
+        Names(prefix)

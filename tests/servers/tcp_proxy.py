@@ -1,0 +1,90 @@
+"""A TCP proxy that counts round trips, loses replies, and can end TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+
+
+class TCPProxy:
+    """Passes bytes between its port and a server's.
+
+    Args:
+        target: port of the server on loopback.
+        tls: speak TLS to clients, with this context.
+
+    Attributes:
+        port: where it listens.
+        trips: how often clients began to send after the server had sent, or at first.
+        lose_next_reply: set it, and the server's next reply is thrown away and the connection
+            cut. It is reset then.
+    """
+
+    def __init__(self, target: int, tls: ssl.SSLContext | None = None) -> None:
+        self.trips = 0
+        self.lose_next_reply = False
+        self._target = target
+        self._tls = tls
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept)
+
+    def close(self) -> None:
+        self._cut(self._listener, *self._sockets)
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, target, *arguments) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_side=True)
+            server = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            client.close()
+            return
+        self._sockets |= {client, server}
+        turn = ["server"]
+        self._start(self._requests, client, server, turn)
+        self._replies(client, server, turn)
+
+    def _requests(self, client, server, turn) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 20):
+                if turn[0] == "server":
+                    turn[0] = "client"
+                    self.trips += 1
+                server.sendall(data)
+        self._cut(client, server)
+
+    def _replies(self, client, server, turn) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(1 << 20):
+                turn[0] = "server"
+                if self.lose_next_reply:
+                    self.lose_next_reply = False
+                    break
+                client.sendall(data)
+        self._cut(client, server)
+
+    def _cut(self, *sockets: socket.socket) -> None:
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
