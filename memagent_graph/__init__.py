@@ -1,9 +1,31 @@
 """An unlimited reading window for LangGraph agents, by the MemAgent method (arXiv 2507.02259)."""
 
-from memagent_graph.config import ReadingConfig
-from memagent_graph.graph import create_memagent
-from memagent_graph.node import MemAgentNode
+from __future__ import annotations
 
-__all__ = ["MemAgentNode", "ReadingConfig", "create_memagent"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph import create_memagent
+    from memagent_graph.node import MemAgentNode
+    from memagent_graph.prompts import Prompts
+
+__all__ = ["MemAgentNode", "Prompts", "ReadingConfig", "create_memagent"]
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "MemAgentNode": "node",
+    "Prompts": "prompts",
+    "ReadingConfig": "config",
+    "create_memagent": "graph",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: the command line's help needs none."""
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -10,13 +10,20 @@ import json
 import re
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+import yaml  # type: ignore[import-untyped]
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from memagent_graph.errors import ConfigurationError
 
 _FIELD = re.compile(r"\{(question|memory|chunk)\}")
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)[^<>]*>")
+_GAP = r"[\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff]*"
+"""White space and characters that nobody sees, with which a delimiter may be disguised."""
+_CHAT_TAGS = frozenset({"think", "thinking", "start_of_turn", "end_of_turn"})
+_CONTROL = r"<(?=[|｜][^\s<>|｜]{1,40}[|｜]>|/?s>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])"
+"""Servers read the control tokens of chat templates even in the text of a message."""
 _NO_MEMORY = "(empty: this is the first section)"
 
 UPDATE_PROMPT = """\
@@ -91,16 +98,25 @@ class Prompts(BaseModel):
                 raise ConfigurationError(message)
         return self
 
+    def __init__(self, **templates: Any) -> None:
+        try:
+            super().__init__(**templates)
+        except ValidationError as error:
+            message = "; ".join(found["msg"] for found in error.errors())
+            raise ConfigurationError(message) from error
+
     @classmethod
     def from_file(cls, path: str | Path) -> Prompts:
-        """Load prompts from a JSON file with the keys `update` and `answer`.
+        """Load prompts from a JSON or YAML file with the keys `update` and `answer`.
 
         Raises:
             ConfigurationError: The file cannot be read, or a prompt lacks a field.
         """
         try:
-            return cls(**json.loads(Path(path).read_text("utf-8")))
-        except (OSError, TypeError, ValueError) as error:
+            text = Path(path).read_text("utf-8")
+            load = json.loads if Path(path).suffix == ".json" else yaml.safe_load
+            return cls(**load(text))
+        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
             message = f"No prompts in {path}: {error}"
             raise ConfigurationError(message) from error
 
@@ -125,13 +141,14 @@ def _render(template: str, **values: str) -> str:
 
 
 def _neutral(value: str, tags: set[str]) -> str:
-    """The value with the template's own delimiters made harmless, readable as they were."""
-    if not tags:
-        return value
-    forged = re.compile(
-        rf"<(?=\s*/?\s*(?:{'|'.join(map(re.escape, sorted(tags)))})\b)", re.IGNORECASE
-    )
+    """The value with delimiters of the template and of chats made harmless, readable as before."""
+    names = "|".join(map(_spaced, sorted(tags | _CHAT_TAGS)))
+    forged = re.compile(rf"<(?={_GAP}/?{_GAP}(?:{names})\b)|{_CONTROL}", re.IGNORECASE)
     return forged.sub("‹", value)
+
+
+def _spaced(name: str) -> str:
+    return _GAP.join(map(re.escape, name))
 
 
 def boxed(text: str) -> str:

@@ -30,7 +30,8 @@ def to_result(completion: ChatCompletion, started: float) -> ChatResult:
     choices = getattr(completion, "choices", None)
     message = getattr(choices[0], "message", None) if choices else None
     if message is None:
-        raise TransientModelError(f"The server's reply is no completion: {str(completion)[:300]}")
+        text = f"The server's reply is no completion: {str(completion)[:300]}"
+        raise TransientModelError(text)
     choice = completion.choices[0]
     extra = _extra(message)
     calls = [call.model_dump() for call in message.tool_calls or ()]
@@ -76,23 +77,30 @@ class PartialCompletion:
         """What one part adds to the reply."""
         self._model = getattr(part, "model", None) or self._model
         self._prompt_token_ids = getattr(part, "prompt_token_ids", None) or self._prompt_token_ids
-        message = AIMessageChunk(content="", usage_metadata=_usage(part))
-        for choice in getattr(part, "choices", None) or ():
-            self._finish_reason = choice.finish_reason or self._finish_reason
-            self._token_ids += getattr(choice, "token_ids", None) or []
-            self._logprobs += _logprobs(choice)
-            delta = choice.delta
-            message.content = delta.content or ""
-            message.additional_kwargs = _extra(delta)
-            message.tool_call_chunks = [
-                tool_call_chunk(
-                    name=call.function.name if call.function else None,
-                    args=call.function.arguments if call.function else None,
-                    id=call.id,
-                    index=call.index,
-                )
-                for call in delta.tool_calls or ()
-            ]
+        choices = getattr(part, "choices", None)
+        if not choices or choices[0].delta is None:  # the part that brings the usage
+            return ChatGenerationChunk(
+                message=AIMessageChunk(content="", usage_metadata=_usage(part))
+            )
+        choice = choices[0]
+        self._finish_reason = choice.finish_reason or self._finish_reason
+        self._token_ids += getattr(choice, "token_ids", None) or []
+        self._logprobs += _logprobs(choice)
+        calls = [
+            tool_call_chunk(
+                name=call.function.name if call.function else None,
+                args=call.function.arguments if call.function else None,
+                id=call.id,
+                index=call.index,
+            )
+            for call in choice.delta.tool_calls or ()
+        ]
+        message = AIMessageChunk(
+            content=choice.delta.content or "",
+            additional_kwargs=_extra(choice.delta),
+            tool_call_chunks=calls,
+            usage_metadata=_usage(part),
+        )
         return ChatGenerationChunk(message=message)
 
     def last(self) -> ChatGenerationChunk:
@@ -135,7 +143,7 @@ def _logprobs(choice: Any) -> list[float]:
 
 
 def _usage(reply: ChatCompletion | ChatCompletionChunk) -> UsageMetadata | None:
-    usage = reply.usage
+    usage = getattr(reply, "usage", None)
     if usage is None:
         return None
     found = UsageMetadata(

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    BaseMessage,
-    convert_to_openai_messages,
-)
-from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.messages import convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from openai import AsyncOpenAI, OpenAI, OpenAIError
+from openai import AsyncOpenAI, NotFoundError, OpenAI, OpenAIError
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
+from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.models.completion import PartialCompletion, to_result
 from memagent_graph.models.failures import model_error
 
 if TYPE_CHECKING:
@@ -27,8 +23,9 @@ if TYPE_CHECKING:
 
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.language_models import LanguageModelInput
+    from langchain_core.messages import AIMessage, BaseMessage
+    from langchain_core.outputs import ChatGenerationChunk, ChatResult
     from langchain_core.runnables import Runnable
-    from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 _DEFAULT_URL = "https://api.openai.com/v1"
 _NO_KEY = "not-needed"
@@ -45,12 +42,18 @@ class ChatEndpoint(BaseChatModel):
         temperature: 0 by default, so that a memory can be reused.
         top_p: nucleus sampling.
         seed: for servers that sample reproducibly.
-        max_tokens: longest reply.
+        max_tokens: longest reply; set here, it also overrides a reader's budgets, which leaves
+            a reasoning model room to think.
         stop: strings that end the reply.
-        timeout: seconds that a request may take.
+        timeout: seconds without a word from the server, which says nothing until a reply that
+            is not streamed is whole.
         max_retries: repeats made by the client itself. 0, because the reading graph repeats
             calls already; set it when the model is used on its own.
         extra_body: fields that the server knows and the SDK does not.
+        logprobs: ask for the log-probability of each token.
+        return_token_ids: ask a vLLM server for the token ids of prompt and completion.
+
+    A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
 
     Raises:
         ModelError: Of the kind that says what to do; see `models.failures.model_error`.
@@ -59,9 +62,7 @@ class ChatEndpoint(BaseChatModel):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     model: str
-    base_url: str | None = Field(
-        default_factory=lambda: os.environ.get("OPENAI_BASE_URL"), validate_default=True
-    )
+    base_url: str | None = None
     api_key: SecretStr | None = Field(
         default_factory=lambda: (
             SecretStr(key) if (key := os.environ.get("OPENAI_API_KEY")) else None
@@ -75,18 +76,23 @@ class ChatEndpoint(BaseChatModel):
     timeout: float = 600.0
     max_retries: int = 0
     extra_body: dict[str, Any] | None = None
+    logprobs: bool = False
+    return_token_ids: bool = False
 
     _client: OpenAI | None = PrivateAttr(default=None)
     # An async client's connections belong to the event loop that opened them.
-    _async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI] = PrivateAttr(
-        default_factory=WeakKeyDictionary
-    )
+    _async_clients: dict[
+        asyncio.AbstractEventLoop, tuple[AsyncGenerator[AsyncOpenAI], AsyncOpenAI]
+    ] = PrivateAttr(default_factory=dict)
+    _refused: set[str] = PrivateAttr(default_factory=set)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Fill in the server's address when None was passed on."""
+        """Fill in the server's address when none was given."""
         super().model_post_init(context)
-        if self.base_url is None:
-            self.base_url = os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
+        self.base_url = self.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
+        if not self.base_url.startswith(("http://", "https://")):
+            text = f"{self.base_url!r} is no base URL: one looks like http://localhost:8000/v1."
+            raise ConfigurationError(text)
 
     @property
     def _llm_type(self) -> str:
@@ -94,8 +100,12 @@ class ChatEndpoint(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        names = ("model", "base_url", "temperature", "top_p", "seed", "stop", "extra_body")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("base_url", *_FIELDS)}
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether sampling is off, and the server did not refuse to have it off."""
+        return self.temperature == 0 and "temperature" not in self._refused
 
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
@@ -108,6 +118,20 @@ class ChatEndpoint(BaseChatModel):
             kwargs["tool_choice"] = tool_choice
         return self.bind(tools=formatted, **kwargs)
 
+    def models(self) -> dict[str, int | None]:
+        """Names of the models that the server has, with their context lengths where it tells."""
+        try:
+            return _lengths(self._sync().models.list())
+        except (OpenAIError, ValueError) as error:
+            raise model_error(error) from error
+
+    async def amodels(self) -> dict[str, int | None]:
+        """As `models`, from async code."""
+        try:
+            return _lengths(await (await self._async()).models.list())
+        except (OpenAIError, ValueError) as error:
+            raise model_error(error) from error
+
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -115,12 +139,8 @@ class ChatEndpoint(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        try:
-            return _result(
-                self._sync().chat.completions.create(**self._request(messages, stop, kwargs))
-            )
-        except (OpenAIError, ValueError, TypeError, AttributeError) as error:
-            raise model_error(error) from error
+        started = perf_counter()
+        return to_result(self._create(messages, stop, kwargs), started)
 
     async def _agenerate(
         self,
@@ -129,11 +149,8 @@ class ChatEndpoint(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._request(messages, stop, kwargs)
-        try:
-            return _result(await self._async().chat.completions.create(**request))
-        except (OpenAIError, ValueError, TypeError, AttributeError) as error:
-            raise model_error(error) from error
+        started = perf_counter()
+        return to_result(await self._acreate(messages, stop, kwargs), started)
 
     def _stream(
         self,
@@ -142,16 +159,14 @@ class ChatEndpoint(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        request = self._request(messages, stop, kwargs) | _STREAMED
+        partial = PartialCompletion(perf_counter())
         try:
-            with self._sync().chat.completions.create(**request) as parts:
+            with self._create(messages, stop, kwargs | _STREAMED) as parts:
                 for part in parts:
-                    chunk = _chunk(part)
-                    if run_manager:
-                        run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                    yield chunk
-        except OpenAIError as error:
+                    yield partial.chunk(part)
+        except (OpenAIError, ValueError) as error:
             raise model_error(error) from error
+        yield partial.last()
 
     async def _astream(
         self,
@@ -160,16 +175,14 @@ class ChatEndpoint(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        request = self._request(messages, stop, kwargs) | _STREAMED
+        partial = PartialCompletion(perf_counter())
         try:
-            async with await self._async().chat.completions.create(**request) as parts:
+            async with await self._acreate(messages, stop, kwargs | _STREAMED) as parts:
                 async for part in parts:
-                    chunk = _chunk(part)
-                    if run_manager:
-                        await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                    yield chunk
-        except OpenAIError as error:
+                    yield partial.chunk(part)
+        except (OpenAIError, ValueError) as error:
             raise model_error(error) from error
+        yield partial.last()
 
     def close(self) -> None:
         """Close the connections of synchronous calls."""
@@ -177,19 +190,77 @@ class ChatEndpoint(BaseChatModel):
             self._client.close()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop."""
-        client = self._async_clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        """Close the connections of this event loop, as the loop itself does when it ends."""
+        opened = self._async_clients.get(asyncio.get_running_loop())
+        if opened is not None:
+            await opened[0].aclose()
+
+    def _create(
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
+    ) -> Any:
+        try:
+            return self._sync().chat.completions.create(**self._request(messages, stop, options))
+        except NotFoundError as error:
+            raise model_error(error, served=self._served()) from error
+        except (OpenAIError, ValueError) as error:
+            if self._adapts_to(error):
+                return self._create(messages, stop, options)
+            raise model_error(error) from error
+
+    async def _acreate(
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
+    ) -> Any:
+        request = self._request(messages, stop, options)
+        try:
+            return await (await self._async()).chat.completions.create(**request)
+        except NotFoundError as error:
+            raise model_error(error, served=await self._aserved()) from error
+        except (OpenAIError, ValueError) as error:
+            if self._adapts_to(error):
+                return await self._acreate(messages, stop, options)
+            raise model_error(error) from error
+
+    def _served(self) -> list[str]:
+        try:
+            return list(self.models())
+        except ModelError:  # the 404 already says enough
+            return []
+
+    async def _aserved(self) -> list[str]:
+        try:
+            return list(await self.amodels())
+        except ModelError:
+            return []
+
+    def _adapts_to(self, error: Exception) -> bool:
+        """Whether the server refused a parameter that the request can do without.
+
+        OpenAI's reasoning models take no temperature, and call `max_tokens` by another name.
+        """
+        name = getattr(error, "param", None)
+        refused = getattr(error, "code", None) in ("unsupported_parameter", "unsupported_value")
+        if not refused or name not in _OPTIONAL or name in self._refused:
+            return False
+        self._refused.add(name)
+        return True
 
     def _request(
         self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
     ) -> dict[str, Any]:
-        names = ("model", "temperature", "top_p", "seed", "max_tokens", "stop", "extra_body")
-        fields = {name: getattr(self, name) for name in names} | options
+        fields = {name: getattr(self, name) for name in _FIELDS} | options
         if stop is not None:
             fields["stop"] = stop
-        request = {name: value for name, value in fields.items() if value is not None}
+        if self.logprobs:
+            fields["logprobs"] = True
+        if self.return_token_ids:
+            fields["extra_body"] = {**(fields["extra_body"] or {}), "return_token_ids": True}
+        if "max_tokens" in self._refused:
+            fields["max_completion_tokens"] = fields["max_tokens"]
+        request = {
+            name: value
+            for name, value in fields.items()
+            if value is not None and name not in self._refused
+        }
         return request | {"messages": convert_to_openai_messages(messages)}
 
     def _options(self) -> dict[str, Any]:
@@ -206,73 +277,29 @@ class ChatEndpoint(BaseChatModel):
             self._client = OpenAI(**self._options())
         return self._client
 
-    def _async(self) -> AsyncOpenAI:
+    async def _async(self) -> AsyncOpenAI:
         loop = asyncio.get_running_loop()
         if loop not in self._async_clients:
-            self._async_clients[loop] = AsyncOpenAI(**self._options())
-        return self._async_clients[loop]
+            for closed in [other for other in list(self._async_clients) if other.is_closed()]:
+                self._async_clients.pop(closed, None)
+            opening = self._opened(loop)
+            self._async_clients[loop] = opening, await anext(opening)
+        return self._async_clients[loop][1]
+
+    async def _opened(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[AsyncOpenAI]:
+        """A client until its event loop ends: asyncio finishes open generators before it does."""
+        async with AsyncOpenAI(**self._options()) as client:
+            try:
+                yield client
+            finally:
+                self._async_clients.pop(loop, None)
 
 
+_FIELDS = ("model", "temperature", "top_p", "seed", "max_tokens", "stop", "extra_body")
+_OPTIONAL = ("temperature", "top_p", "seed", "max_tokens", "stop")
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def _result(completion: ChatCompletion) -> ChatResult:
-    choice = completion.choices[0]
-    message = choice.message
-    extra: dict[str, Any] = {}
-    if message.refusal:
-        extra["refusal"] = message.refusal
-    reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
-    if reasoning:
-        extra["reasoning_content"] = reasoning
-    calls = [call.model_dump() for call in message.tool_calls or ()]
-    if calls:
-        extra["tool_calls"] = calls  # AIMessage parses them into `tool_calls`
-    reply = AIMessage(
-        content=message.content or "",
-        additional_kwargs=extra,
-        usage_metadata=_usage(completion),
-        response_metadata={
-            "finish_reason": choice.finish_reason,
-            "model_name": completion.model,
-            "id": completion.id,
-        },
-    )
-    return ChatResult(generations=[ChatGeneration(message=reply)])
-
-
-def _chunk(part: ChatCompletionChunk) -> ChatGenerationChunk:
-    usage = _usage(part)
-    if not part.choices:
-        return ChatGenerationChunk(message=AIMessageChunk(content="", usage_metadata=usage))
-    choice = part.choices[0]
-    delta = choice.delta
-    reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
-    calls = [
-        tool_call_chunk(
-            name=call.function.name if call.function else None,
-            args=call.function.arguments if call.function else None,
-            id=call.id,
-            index=call.index,
-        )
-        for call in delta.tool_calls or ()
-    ]
-    metadata = {"finish_reason": choice.finish_reason} if choice.finish_reason else {}
-    message = AIMessageChunk(
-        content=delta.content or "",
-        additional_kwargs={"reasoning_content": reasoning} if reasoning else {},
-        tool_call_chunks=calls,
-        usage_metadata=usage,
-        response_metadata=metadata,
-    )
-    return ChatGenerationChunk(message=message)
-
-
-def _usage(reply: ChatCompletion | ChatCompletionChunk) -> Any:
-    if reply.usage is None:
-        return None
-    return {
-        "input_tokens": reply.usage.prompt_tokens,
-        "output_tokens": reply.usage.completion_tokens,
-        "total_tokens": reply.usage.total_tokens,
-    }
+def _lengths(listed: Any) -> dict[str, int | None]:
+    found = getattr(listed, "data", None) or ()
+    return {model.id: getattr(model, "max_model_len", None) for model in found}

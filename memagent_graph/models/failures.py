@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,9 @@ _TRANSIENT_NAME = re.compile(
     r"|Overloaded|Unavailable|Throttl|RateLimit|\bAPIError$"  # the last: an error within a stream
 )
 _LASTING_OS_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-_LASTING_TEXT = re.compile(r"certificate.verify.failed|unsupported protocol|missing an 'http", re.I)
+_LASTING_TEXT = re.compile(
+    r"certificate.verify.failed|unsupported protocol|missing an 'http", re.IGNORECASE
+)
 _MALFORMED_NAME = re.compile(r"JSONDecodeError|UnicodeDecodeError|ResponseValidationError")
 _CONTEXT = re.compile(
     r"context[_ ](length|window|size|limit)|maximum (context|model|input|sequence)|max_model_len"
@@ -139,13 +142,12 @@ def _status(error: Exception) -> int | None:
 def _retry_after(error: Exception) -> float | None:
     """Seconds, from a number of seconds or milliseconds or from a date."""
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return max(0.0, float(headers.get(name)) * unit)
-        except (TypeError, ValueError):
-            continue
-    try:
-        until = parsedate_to_datetime(headers.get("retry-after"))
-        return max(0.0, (until - datetime.now(timezone.utc)).total_seconds())
-    except (TypeError, ValueError):  # no such header, or no date, or one without a time zone
-        return None
+    milliseconds, seconds = headers.get("retry-after-ms"), headers.get("retry-after")
+    with suppress(TypeError, ValueError):
+        return max(0.0, float(milliseconds) / 1000)
+    with suppress(TypeError, ValueError):
+        return max(0.0, float(seconds))
+    with suppress(TypeError, ValueError):  # the latter for a date without a time zone
+        until = parsedate_to_datetime(seconds) - datetime.now(timezone.utc)
+        return max(0.0, until.total_seconds())
+    return None

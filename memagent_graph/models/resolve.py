@@ -82,7 +82,9 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: Any) ->
         from memagent_graph.models.endpoint import ChatEndpoint
 
         return ChatEndpoint(model=name, base_url=base_url, **options)
-    return _from_langchain(model, options)
+    return _from_langchain(
+        model, options if base_url is None else {**options, "base_url": base_url}
+    )
 
 
 def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:

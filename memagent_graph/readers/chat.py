@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 class ChatReader(Reader):
     """Asks a chat model for each new memory and for the answer.
 
-    Reasoning that the model thinks aloud is left out of both. A model whose sampling is on
-    (temperature above 0) is `deterministic = False`.
+    Reasoning that the model thinks aloud is left out of both.
 
     Args:
         model: any LangChain chat model.
         prompts: what it is told.
-        config: the budgets for memory and answer become its `max_tokens`.
+        config: the budgets for memory and answer become its `max_tokens`, where its owner has
+            set none.
         name: what to call it in output; the model's own name by default.
     """
 
@@ -53,13 +54,18 @@ class ChatReader(Reader):
         self.name = name or _model_name(model)
         self.tokenizer: Tokenizer | None = getattr(model, "tokenizer", None)
         self.window_tokens: int | None = getattr(model, "window_tokens", None)
-        self.deterministic = not getattr(model, "temperature", None)
         identity = [type(model).__name__, _identity(model), self.prompts.fingerprint]
         budgets = [config.memory_tokens, config.answer_tokens]
-        record = json.dumps([*identity, *budgets], sort_keys=True, default=str)
+        record = json.dumps([*identity, *budgets], sort_keys=True, default=_kind)
         self.fingerprint = sha256(record.encode()).hexdigest()[:32]
         self._update_options = _limit(model, config.memory_tokens)
         self._answer_options = _limit(model, config.answer_tokens)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same prompt brings the same reply: not where sampling is on or unknown."""
+        off = getattr(self.model, "temperature", None) == 0
+        return bool(getattr(self.model, "deterministic", off))
 
     async def update(
         self,
@@ -96,6 +102,8 @@ class ChatReader(Reader):
     ) -> tuple[AIMessage, str]:
         try:
             reply = await self.model.ainvoke([HumanMessage(prompt)], config, **options)
+        except GraphBubbleUp:  # an interrupt within the model is no failure
+            raise
         except Exception as error:
             raise model_error(error) from error
         _check_refusal(reply)
@@ -103,8 +111,9 @@ class ChatReader(Reader):
         if not text:
             cut = _finish_reason(reply) in _CUT_OFF
             raise EmptyReplyError(
-                "The model's reply was cut off while it was still thinking: raise memory_tokens "
-                "and answer_tokens, or turn its thinking off."
+                "The model's reply was cut off while it was still thinking: give it room with "
+                "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
+                "thinking off."
                 if cut
                 else "The model returned no text."
             )
@@ -112,6 +121,7 @@ class ChatReader(Reader):
 
 
 _CUT_OFF = ("length", "max_tokens", "MAX_TOKENS")
+_REFUSED = ("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII")
 _CLOSED_THINKING = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
 _HEADLESS_THINKING = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.DOTALL)
 _OPEN_THINKING = re.compile(r"<(?:think|thinking|reasoning)>.*\Z", re.DOTALL)
@@ -133,13 +143,14 @@ def _check_refusal(reply: AIMessage) -> None:
     if refusal:
         message = f"The model declined: {refusal}"
         raise RefusalError(message)
-    if _finish_reason(reply) in ("content_filter", "refusal", "SAFETY"):
+    if _finish_reason(reply) in _REFUSED:
         raise RefusalError("The provider's content filter stopped the reply.")
 
 
 def _finish_reason(reply: AIMessage) -> str | None:
     metadata = reply.response_metadata
-    return metadata.get("finish_reason") or metadata.get("stop_reason")
+    names = ("finish_reason", "stop_reason", "done_reason", "stopReason")  # as providers call it
+    return next((metadata[name] for name in names if metadata.get(name)), None)
 
 
 def _usage(reply: AIMessage) -> Usage:
@@ -163,7 +174,13 @@ def _identity(model: BaseChatModel) -> dict[str, Any]:
     return {key: value for key, value in identity.items() if "key" not in key.lower()}
 
 
+def _kind(value: Any) -> str:
+    """Stands for a value that JSON does not know: not its `str`, which may hold an address."""
+    return type(value).__qualname__
+
+
 def _limit(model: BaseChatModel, tokens: int) -> dict[str, Any]:
-    """The option that limits a reply, where the model has one."""
-    fields = type(model).model_fields
-    return {"max_tokens": tokens} if "max_tokens" in fields else {}
+    """The option that limits a reply, where the model has one and its owner set no limit."""
+    own = "max_tokens" in model.model_fields_set and getattr(model, "max_tokens", None) is not None
+    limited = "max_tokens" in type(model).model_fields and not own
+    return {"max_tokens": tokens} if limited else {}

@@ -206,8 +206,8 @@ def _open_path(path: Path) -> Source:
     from memagent_graph.text.files import open_file
 
     if path.is_dir():
-        files = sorted(_walk(path))
-        return _join_files(files, path, str(path))
+        folder = path.absolute()
+        return _join_files(sorted(_walk(folder)), folder.parent, str(path))
     if path.exists():
         return open_file(path)
     if glob.has_magic(str(path)):
@@ -235,7 +235,7 @@ def _join_files(files: Sequence[Path], root: Path, name: str) -> Source:
     for file in files:
         relative = file.relative_to(root).as_posix()
         try:
-            if any(part.startswith(".") for part in Path(relative).parts):
+            if file.name.startswith("."):
                 raise UnreadableSourceError("hidden")
             part = open_file(file, relative)
         except (SourceError, ImportError, OSError):

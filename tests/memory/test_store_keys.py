@@ -58,7 +58,8 @@ def test_all_keys_of_a_root_have_its_hash_tag(place, prefix):
     ]
 
     tags = {one[one.index(b"{") + 1 : one.index(b"}")] for one in keys}
-    assert tags == {root} and root
+    assert tags == {root}
+    assert root
     assert len(set(keys)) == len(keys)
 
 

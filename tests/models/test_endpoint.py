@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import random
 
 import pytest
@@ -10,6 +12,7 @@ from langchain_core.tools import tool
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import (
+    ConfigurationError,
     ContextLengthError,
     ModelError,
     RefusalError,
@@ -106,6 +109,145 @@ def test_what_a_repeat_cannot_cure_is_lasting_and_says_what_to_check(
     assert not isinstance(caught.value, TransientModelError)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>Bad gateway</html>",
+        b"{}",
+        b"[]",
+        b'{"choices": []}',
+        b'{"choices": [{}]}',
+        b'{"error": {"message": "slow down", "code": 429}}',
+        b"\xff\xfe{",
+    ],
+)
+async def test_a_body_that_is_no_completion_is_transient(openai_server, model, body):
+    openai_server.script = [body] * 2
+
+    with pytest.raises(TransientModelError):
+        model.invoke("Hello")
+    with pytest.raises(TransientModelError):
+        await model.ainvoke("Hello")
+
+
+HALF = b'data: {"choices": [{"index": 0, "delta": {"content": "Half a memory"}}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        b"",
+        b"data: [DONE]\n\n",
+        HALF,
+        HALF + b"data: [DONE]\n\n",
+        HALF + b"data: {not JSON\n\n",
+        HALF + b'data: {"error": {"message": "the engine died", "code": 500}}\n\n',
+    ],
+)
+async def test_a_stream_that_ends_before_its_reply_is_transient(openai_server, model, events):
+    openai_server.script = [events] * 2
+
+    with pytest.raises(TransientModelError):
+        list(model.stream("Hello"))
+    with pytest.raises(TransientModelError):
+        [part async for part in model.astream("Hello")]
+
+
+async def test_a_server_that_says_nothing_for_the_timeout_is_transient(openai_server):
+    openai_server.script = ["hang"] * 2
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url, timeout=0.2)
+
+    with pytest.raises(TransientModelError, match="timed out"):
+        model.invoke("Hello")
+    with pytest.raises(TransientModelError, match="timed out"):
+        await model.ainvoke("Hello")
+    model.close()
+
+
+async def test_a_cancelled_call_stays_cancelled(openai_server, model):
+    openai_server.script = ["hang"]
+    call = asyncio.create_task(ChatReader(model).respond("When?", "At nine."))
+    while not openai_server.requests:
+        await asyncio.sleep(0.01)
+
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_wrong_model_name_is_told_the_right_ones(openai_server, model):
+    openai_server.script = [404] * 2
+
+    with pytest.raises(ModelError, match="it serves small"):
+        model.invoke("Hello")
+    with pytest.raises(ModelError, match="it serves small"):
+        await model.ainvoke("Hello")
+    assert model.models() == await model.amodels() == {"small": 8192}
+
+
+def test_an_address_without_a_scheme_is_refused_at_once():
+    with pytest.raises(ConfigurationError, match="localhost:8000"):
+        ChatEndpoint(model="m", base_url="localhost:8000/v1")
+
+
+async def test_parameters_that_a_server_refuses_are_left_out_or_renamed(openai_server, model):
+    def refusal(name, code):
+        return {"status": 400, "error": {"message": "no", "param": name, "code": code}}
+
+    openai_server.script = [
+        refusal("temperature", "unsupported_value"),
+        refusal("max_tokens", "unsupported_parameter"),
+    ]
+    assert ChatReader(model).deterministic
+
+    model.invoke("Hello", max_tokens=5)
+
+    sent = openai_server.requests[-1]
+    assert "temperature" not in sent
+    assert "max_tokens" not in sent
+    assert sent["max_completion_tokens"] == 5
+    assert not ChatReader(model).deterministic
+    openai_server.script = [refusal("messages", "unsupported_value")]
+    with pytest.raises(ModelError):
+        await model.ainvoke("Hello")
+
+
+VLLM = {
+    "logprobs": {"content": [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * 2},
+    "token_ids": [5, 6],
+}
+
+
+async def test_token_ids_and_logprobs_come_whole_and_streamed_in_one_shape(openai_server):
+    message = {"role": "assistant", "content": "a a"}
+    whole = {"choices": [{"index": 0, "message": message, "finish_reason": "stop", **VLLM}]}
+    parts = [
+        {"choices": [{"index": 0, "delta": {"content": "a a"}, **VLLM}], "prompt_token_ids": [1]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    ]
+    events = "".join(f"data: {json.dumps(part)}\n\n" for part in parts)
+    body = json.dumps({**whole, "prompt_token_ids": [1]}).encode()
+    openai_server.script = [body, events.encode()]
+    model = ChatEndpoint(
+        model="small", base_url=openai_server.base_url, logprobs=True, return_token_ids=True
+    )
+
+    replies = [await model.ainvoke("Hello"), await model.ainvoke("Hello", stream=True)]
+
+    assert openai_server.requests[0]["return_token_ids"] is True
+    assert openai_server.requests[0]["logprobs"] is True
+    for reply in replies:
+        found = reply.response_metadata["generation"]
+        assert found.pop("seconds") > 0
+        assert found == {
+            "prompt_token_ids": [1],
+            "token_ids": [5, 6],
+            "logprobs": [-0.5, -0.5],
+            "finish_reason": "stop",
+        }
+
+
 def test_the_time_that_a_server_asks_to_wait_is_known(openai_server, model):
     openai_server.script = [{"status": 429, "headers": {"retry-after": "3"}}]
 
@@ -149,13 +291,12 @@ async def test_a_stream_adds_up_to_the_whole_reply(model):
     await model.aclose()
 
 
-def test_one_model_serves_several_event_loops(openai_server, model):
-    async def ask():
-        reply = await model.ainvoke("Hello")
-        await model.aclose()
-        return reply.text
+def test_one_model_serves_several_event_loops_and_leaves_nothing_open(openai_server, model):
+    replies = {asyncio.run(model.ainvoke("Hello")).text for _ in range(3)}
 
-    assert asyncio.run(ask()) == asyncio.run(ask())
+    gc.collect()  # an open socket would warn here, and warnings are errors
+    assert len(replies) == 1
+    assert not model._async_clients
 
 
 def test_the_key_and_the_address_come_from_the_environment(openai_server, monkeypatch):

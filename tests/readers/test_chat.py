@@ -4,9 +4,10 @@ import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.errors import GraphInterrupt
 
 from memagent_graph import ReadingConfig
-from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
+from memagent_graph.errors import EmptyReplyError, RefusalError, TransientModelError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.chat import ChatReader
@@ -42,6 +43,10 @@ def reader(content, error=None, **fields):
 
 async def update(content, **fields):
     return await reader(content, **fields).update("When?", "Old notes.", CHUNK)
+
+
+async def update_failing_with(error):
+    return await reader("", error=error).update("When?", "Old notes.", CHUNK)
 
 
 async def test_an_update_shows_question_memory_and_chunk_and_limits_the_reply():
@@ -105,27 +110,24 @@ async def test_a_refusal_is_an_error_and_not_a_memory(fields):
         await update("I can't help with that.", **fields)
 
 
-class ProviderError(Exception):
-    def __init__(self, status_code):
-        super().__init__("from a provider that is not installed here")
-        self.status_code = status_code
+async def test_errors_of_any_client_become_ours():
+    with pytest.raises(TransientModelError) as caught:
+        await update_failing_with(ConnectionResetError("gone"))
+
+    assert isinstance(caught.value.__cause__, ConnectionResetError)
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (ProviderError(529), TransientModelError),
-        (TimeoutError(), TransientModelError),
-        (ConnectionResetError(), TransientModelError),
-        (ProviderError(401), ModelError),
-        (ValueError("bad"), ModelError),
-    ],
-)
-async def test_errors_of_any_client_become_ours(error, expected):
-    with pytest.raises(expected) as caught:
-        await update("", error=error)
+async def test_an_interrupt_within_the_model_is_no_failure():
+    with pytest.raises(GraphInterrupt):
+        await update_failing_with(GraphInterrupt())
 
-    assert type(caught.value) is expected
+
+async def test_a_limit_set_on_the_model_stays():
+    model = Scripted(reply=AIMessage("x"), max_tokens=9000, seen=[])
+
+    await ChatReader(model).respond("When?", "At nine.")
+
+    assert "max_tokens" not in model.seen[0][1]
 
 
 async def test_usage_and_finish_reason_are_passed_on():
@@ -156,3 +158,5 @@ def test_fingerprints_tell_apart_what_shapes_the_memory_and_nothing_else():
     assert len(different) == 7
     assert ChatReader(ChatEndpoint(model="m")).deterministic
     assert not ChatReader(ChatEndpoint(model="m", temperature=0.7)).deterministic
+    assert not ChatReader(ChatEndpoint(model="m", temperature=None)).deterministic
+    assert not reader("x").deterministic

@@ -20,8 +20,11 @@ class OpenAIServer:
     Attributes:
         script: behaviours for the next requests, in order: "ok", an HTTP status, "drop" (the
             connection is closed), "cut" (it is closed within the body), "empty", "malformed",
-            or a dict: fields of the completion's choice, with "status" and "headers" for errors.
+            "hang" (nothing is sent until the server closes), bytes (sent as they are, as JSON,
+            or as events to a streaming request), or a dict: fields of the completion's choice,
+            with "status" and "headers" for errors.
         requests: bodies of all requests.
+        models: what it says that it serves.
     """
 
     def __init__(self, reply: Reply) -> None:
@@ -29,6 +32,8 @@ class OpenAIServer:
         self.script: list[Any] = []
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.models: list[dict[str, Any]] = [{"id": "small", "max_model_len": 8192}]
+        self._closing = threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -40,6 +45,10 @@ class OpenAIServer:
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})
                 behaviour = server.script.pop(0) if server.script else "ok"
                 server._behave(self, body, behaviour)
+
+            def do_GET(self) -> None:
+                found = {"object": "list", "data": server.models}
+                server._send(self, 200, found, {})
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -54,6 +63,7 @@ class OpenAIServer:
         return f"http://127.0.0.1:{self._http.server_port}/v1"
 
     def close(self) -> None:
+        self._closing.set()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
@@ -64,6 +74,14 @@ class OpenAIServer:
         if behaviour == "drop":
             handler.close_connection = True
             handler.connection.close()
+            return
+        if behaviour == "hang":
+            self._closing.wait()
+            handler.close_connection = True
+            return
+        if isinstance(behaviour, bytes):
+            kind = "text/event-stream" if body.get("stream") else "application/json"
+            self._write(handler, behaviour, kind)
             return
         if isinstance(behaviour, int):
             behaviour = {"status": behaviour}
@@ -89,11 +107,16 @@ class OpenAIServer:
         payload = json.dumps(completion).encode()
         if behaviour == "malformed":
             payload = payload[: len(payload) // 2]
+        self._write(handler, payload, "application/json", cut=behaviour == "cut")
+
+    def _write(
+        self, handler: BaseHTTPRequestHandler, payload: bytes, kind: str, *, cut: bool = False
+    ) -> None:
         handler.send_response(200)
-        handler.send_header("content-type", "application/json")
+        handler.send_header("content-type", kind)
         handler.send_header("content-length", str(len(payload)))
         handler.end_headers()
-        if behaviour == "cut":
+        if cut:
             handler.wfile.write(payload[: len(payload) // 2])
             handler.close_connection = True
             handler.wfile.flush()

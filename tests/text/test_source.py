@@ -171,8 +171,8 @@ class TestFolder:
     def test_a_place_is_a_file_and_a_line(self, folder):
         source = open_source(folder)
 
-        assert source.locate(whole(source).index("with two lines")) == ("b.txt", 2)
-        assert source.locate(whole(source).index("===== sub")).name == "sub/a.md"
+        assert source.locate(whole(source).index("with two lines")) == (f"{folder.name}/b.txt", 2)
+        assert source.locate(whole(source).index("third")).name == f"{folder.name}/sub/a.md"
 
     def test_windows_cross_files(self, folder):
         source = open_source(folder)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 import redis.asyncio
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
 Wire = tuple[bytes | str | int, ...]
+
+_UNREACHABLE = (RedisConnectionError, RedisTimeoutError, RedisClusterException, OSError)
+_ERRORS = (RedisError, *_UNREACHABLE)
 
 
 class Connection(Protocol):
@@ -161,7 +164,7 @@ class OwnClients:
     def _open(self) -> list[Any]:
         try:
             return self._connect()  # a cluster's client asks for the slots here
-        except (RedisError, OSError) as error:
+        except _ERRORS as error:
             raise _unreachable(self._address, error) from error
 
     async def _aclose_here(self) -> None:
@@ -193,7 +196,7 @@ def _send(client: Any, commands: Sequence[Wire], address: str) -> list[Any]:
             for command in commands:
                 pipeline.execute_command(*command)
             return list(pipeline.execute(raise_on_error=False))
-    except (RedisError, OSError) as error:
+    except _ERRORS as error:
         raise _unreachable(address, error) from error
 
 
@@ -203,7 +206,7 @@ async def _asend(client: Any, commands: Sequence[Wire], address: str) -> list[An
             for command in commands:
                 pipeline.execute_command(*command)
             return list(await pipeline.execute(raise_on_error=False))
-    except (RedisError, OSError) as error:
+    except _ERRORS as error:
         raise _unreachable(address, error) from error
 
 
@@ -214,7 +217,7 @@ def _unreachable(address: str, error: Exception) -> StoreError:
             f"Redis at {address} refused the user name or password: {reason}. "
             "They belong into the URL, percent-encoded: redis://user:password@host:6379/0."
         )
-    if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+    if isinstance(error, _UNREACHABLE):
         return StoreError(
             f"Redis at {address} cannot be reached: {reason}. Is it running, and is the address "
             "right?"

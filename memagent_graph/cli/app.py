@@ -1,0 +1,51 @@
+"""The application: its own commands, and those that other packages add."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from typing import Annotated
+
+import typer
+
+from memagent_graph.cli.ask import ask
+
+app = typer.Typer(
+    name="memagent",
+    help="Read documents of any length through a small memory, and answer from it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(no_args_is_help=True)(ask)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature
+    if wanted:
+        from memagent_graph import __version__
+
+        typer.echo(f"memagent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _add_plugins() -> None:
+    """Add the `typer.Typer` of each entry point in `memagent_graph.commands` under its name."""
+    for entry in entry_points(group="memagent_graph.commands"):
+        try:
+            app.add_typer(entry.load(), name=entry.name)
+        except Exception as error:  # noqa: BLE001 - a broken plugin must not break the command
+            print(f"memagent: the command {entry.name!r} cannot be loaded: {error}", file=sys.stderr)
+
+
+_add_plugins()

@@ -1,0 +1,279 @@
+"""`memagent ask`: a question, files, an answer."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph import ReadingGraph
+    from memagent_graph.readers.base import Reader
+
+_EXAMPLES = """Answer a question from files, folders or standard input.
+
+**Examples**
+
+    memagent ask "Who signed the lease?" contract.pdf
+
+    memagent ask "Where is the cache invalidated?" src/ --show-memory
+
+    journalctl | memagent ask "Why did the disk fail?" - --json
+
+    memagent ask "What did they agree on?" minutes/*.md --model openai:gpt-4o
+
+    memagent ask "Who is she?" novel.txt --checkpoint run.sqlite
+
+**Exit codes**: 0 answered, 1 an error said in one line, 2 wrong usage, 130 interrupted.
+"""
+
+_NO_MODEL = (
+    "memagent: no model was named, so the built-in extractive reader quotes what fits the "
+    "question; it understands nothing. Name a model with --model or MEMAGENT_MODEL."
+)
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What to find out.", show_default=False)],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...", help="Files, folders or globs; - is stdin.", show_default=False
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MEMAGENT_MODEL",
+            help="extractive, openai:MODEL, or a name that LangChain's init_chat_model knows.",
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Of an OpenAI-compatible server; or OPENAI_BASE_URL.")
+    ] = None,
+    chunk_tokens: Annotated[int, typer.Option(help="Longest chunk.")] = 5000,
+    memory_tokens: Annotated[int, typer.Option(help="Longest memory.")] = 1024,
+    answer_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 1024,
+    max_calls: Annotated[
+        int | None, typer.Option(help="Answer after this many model calls.")
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="Answer after this many seconds of reading.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer.json, its folder or a hub id.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSON file with the prompts `update` and `answer`.")
+    ] = None,
+    show_memory: Annotated[
+        bool, typer.Option("--show-memory", help="Print the final memory.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all there is as one JSON document.")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="SQLite file: the same command goes on where a stopped one was."),
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start over, whatever the checkpoint file has.")
+    ] = False,
+) -> None:
+    """Replaced by `_EXAMPLES` below."""
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph import create_memagent
+    from memagent_graph.models.resolve import resolve_reader
+    from memagent_graph.prompts import Prompts
+
+    if model is None:
+        print(_NO_MODEL, file=sys.stderr)
+    with _reporting(resumable=checkpoint is not None), ExitStack() as stack:
+        config = ReadingConfig(
+            chunk_tokens=chunk_tokens,
+            memory_tokens=memory_tokens,
+            answer_tokens=answer_tokens,
+            max_calls=max_calls,
+            deadline=deadline,
+        )
+        reader = resolve_reader(
+            model,
+            config=config,
+            prompts=Prompts.from_file(prompts) if prompts else None,
+            tokenizer=tokenizer,
+            base_url=base_url,
+        )
+        saver = stack.enter_context(_saver(checkpoint)) if checkpoint else None
+        agent = create_memagent(reader, config=config, tokenizer=tokenizer, checkpointer=saver)
+        thread = _thread(question, sources, reader, config)
+        documents = [sys.stdin.buffer if name == "-" else Path(name) for name in sources]
+        document = documents[0] if len(documents) == 1 else documents
+        asked = {"question": question, "document": document}
+        going_on = saver is not None and not restart and _unfinished(agent, thread)
+        if going_on:
+            print("memagent: going on with the stopped run.", file=sys.stderr)
+        output = _read(agent, None if going_on else asked, thread, {"document": document})
+        _print(output, as_json=as_json, show_memory=show_memory)
+
+
+ask.__doc__ = _EXAMPLES
+
+
+@contextmanager
+def _reporting(*, resumable: bool) -> Iterator[None]:
+    """Turn our errors into one line each, and an interrupt into how to go on."""
+    from memagent_graph.errors import MemAgentError, SourceChangedError
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = shlex.join(["memagent", *sys.argv[1:]])
+        if resumable:
+            print(f"\nmemagent: stopped. To go on:\n  {command}", file=sys.stderr)
+        else:
+            print("\nmemagent: stopped. With --checkpoint FILE it could go on.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except (MemAgentError, ValueError) as error:
+        hint = " (--restart starts over)" if isinstance(error, SourceChangedError) else ""
+        print(f"memagent: error: {_one_line(error)}{hint}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _one_line(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return "; ".join(
+            f"--{str(item['loc'][0]).replace('_', '-')}: {item['msg']}" for item in error.errors()
+        )
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def _saver(file: Path) -> Iterator[Any]:
+    import sqlite3
+
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    from memagent_graph.errors import StoreError
+
+    try:
+        with SqliteSaver.from_conn_string(str(file)) as saver:
+            saver.setup()
+            yield saver
+    except sqlite3.Error as error:
+        message = f"The checkpoint file {file} cannot be used: {error}"
+        raise StoreError(message) from error
+
+
+def _thread(
+    question: str, sources: list[str], reader: Reader, config: ReadingConfig
+) -> RunnableConfig:
+    """The same command is the same thread."""
+    places = [name if name == "-" else str(Path(name).absolute()) for name in sources]
+    record = [question, places, reader.name, reader.fingerprint, config.chunk_tokens]
+    return {"configurable": {"thread_id": sha256(json.dumps(record).encode()).hexdigest()[:16]}}
+
+
+def _unfinished(agent: ReadingGraph, thread: RunnableConfig) -> bool:
+    state = agent.get_state(thread)
+    return "progress" in state.values and state.values.get("answer") is None
+
+
+def _read(
+    agent: ReadingGraph, asked: Any, thread: RunnableConfig, context: dict[str, Any]
+) -> dict[str, Any]:
+    """Run the graph, with a progress bar where a person is watching."""
+    output: dict[str, Any] = {}
+    with ExitStack() as stack:
+        show = stack.enter_context(_progress()) if sys.stderr.isatty() else None
+        for mode, part in agent.stream(
+            asked,
+            thread,
+            context=context,
+            stream_mode=["custom", "values"],
+            output_keys=agent.output_channels,
+        ):
+            if mode == "values":
+                output = part
+            elif show is not None:
+                show(part)
+    return output
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[dict[str, Any]], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("chunk {task.fields[chunk]} of {task.fields[chunks]}"),
+        TextColumn("[dim]{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading", total=None, chunk=0, chunks="?", rate="")
+        begun: list[tuple[float, int]] = []
+
+        def show(event: dict[str, Any]) -> None:
+            if event["event"] == "opened":
+                name = Path(event["source"]).name or event["source"]
+                progress.update(task, description=f"reading {name}", total=event["length"])
+            elif event["event"] == "chunk":
+                begun.append((progress.get_time(), event["tokens"]))
+                (since, first), (now, tokens) = begun[0], begun[-1]
+                rate = f"{(tokens - first) / (now - since):,.0f} tokens/s" if now > since else ""
+                progress.update(
+                    task,
+                    completed=event["position"],
+                    chunk=event["chunk"],
+                    chunks=event["chunks"],
+                    rate=rate,
+                )
+
+        yield show
+
+
+_STOPPED = {
+    "max_calls": "the budget of calls was spent",
+    "deadline": "the time was up",
+    "done": "the reader had enough",
+}
+
+
+def _print(output: dict[str, Any], *, as_json: bool, show_memory: bool) -> None:
+    if as_json:
+        print(json.dumps(output, ensure_ascii=False, indent=2))
+        return
+    print(output["answer"])
+    places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in output["citations"])
+    for place in places:
+        print(f"  at {place}")
+    if show_memory:
+        print(f"\nMemory:\n{output['memory']}")
+    usage = output["usage"]
+    why = _STOPPED.get(output["stopped"])
+    covered = f", {output['coverage']:.0%} of the document read: {why}" if why else ""
+    print(
+        f"[{output['reader']}: {usage['document_tokens']:,} tokens in {usage['calls']} calls and "
+        f"{usage['seconds']:.1f} s{covered}]"
+    )

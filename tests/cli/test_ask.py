@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FACT = "The access code of the Kestrel vault is 49-17-63."
+QUESTION = "What is the access code of the Kestrel vault?"
+FILLER = "The rain went on over the harbour and nobody spoke of it again.\n\n"
+
+
+def memagent(*arguments, **options):
+    environment = {key: value for key, value in os.environ.items() if "MEMAGENT" not in key}
+    environment |= options.pop("env", {})
+    return subprocess.run(
+        [sys.executable, "-m", "memagent_graph", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+@pytest.fixture
+def book(tmp_path):
+    file = tmp_path / "book.txt"
+    file.write_text(FILLER * 900 + FACT + "\n\n" + FILLER * 900)
+    return file
+
+
+def test_the_answer_is_all_that_a_pipe_gets_with_its_place_and_the_reader(book):
+    done = memagent("ask", QUESTION, book)
+
+    answer, place, footer = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert answer == FACT
+    assert place == f"  at {book}:1801"
+    assert footer.startswith("[extractive: ")
+    assert done.stderr.count("\n") == 1
+    assert "MEMAGENT_MODEL" in done.stderr
+
+
+def test_json_is_one_document_with_all_there_is(book):
+    done = memagent("ask", QUESTION, book, "--json", "--model", "extractive")
+
+    output = json.loads(done.stdout)
+    assert output["answer"] == FACT
+    assert output["coverage"] == 1.0
+    assert output["reader"] == "extractive"
+    assert FACT in output["memory"]
+    assert not done.stderr
+
+
+def test_standard_input_folders_and_several_sources_are_read(tmp_path, book):
+    other = tmp_path / "notes"
+    other.mkdir()
+    (other / "a.txt").write_text("The Osprey vault has another access code, 11-11-11.")
+
+    piped = memagent("ask", QUESTION, "-", input=book.read_text())
+    both = memagent("ask", "What code has the Osprey vault?", book, other, "--show-memory")
+
+    assert FACT in piped.stdout
+    assert "11-11-11" in both.stdout
+    assert "at notes/a.txt:1" in both.stdout
+    assert "Memory:" in both.stdout
+
+
+def test_a_budget_answers_early_and_says_how_much_was_read(book):
+    done = memagent("ask", QUESTION, book, "--max-calls", "3", "--chunk-tokens", "200")
+
+    assert "% of the document read: the budget of calls was spent" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((QUESTION, "none.txt"), "There is no none.txt"),
+        ((QUESTION, "binary.bin"), "binary file"),
+        ((QUESTION, "blank.txt"), "empty"),
+        ((QUESTION, "nothing"), "can be read"),
+        (("  ", "book.txt"), "question is empty"),
+        (("why " * 3000, "book.txt"), "budget is 1024"),
+        ((QUESTION, "book.txt", "--chunk-tokens", "0"), "--chunk-tokens"),
+        ((QUESTION, "book.txt", "--model", "nonsense:x"), "nonsense"),
+        ((QUESTION, "book.txt", "--tokenizer", "./none.json"), "No tokenizer"),
+        ((QUESTION, "book.txt", "--prompts", "none.json"), "No prompts"),
+        ((QUESTION, "book.txt", "--checkpoint", "nothing"), "checkpoint file"),
+    ],
+)
+def test_bad_input_is_one_line_without_a_traceback(arguments, words, tmp_path, book):
+    (tmp_path / "binary.bin").write_bytes(bytes(range(256)) * 9)
+    (tmp_path / "blank.txt").write_text(" \n")
+    (tmp_path / "nothing").mkdir()
+
+    done = memagent("ask", "--model", "extractive", *arguments, cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert not done.stdout
+    assert done.stderr.startswith("memagent: error: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_wrong_usage_has_a_code_of_its_own():
+    assert memagent("ask", "only a question").returncode == 2
+
+
+def test_a_model_behind_an_endpoint_is_named_by_url(book, openai_server):
+    done = memagent(
+        "ask", QUESTION, book, "--model", "openai:small", "--base-url", openai_server.base_url
+    )
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("memory ")
+    assert "[openai:small: " in done.stdout
+    assert not done.stderr
+
+
+def test_a_terminal_shows_progress_on_stderr(book):
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(terminal)
+    seen = b""
+    try:
+        while part := os.read(controller, 1 << 16):
+            seen += part
+    except OSError:  # Linux ends a terminal that way
+        pass
+    os.close(controller)
+    stdout, _ = process.communicate(timeout=60)
+
+    assert re.search(rb"reading book\.txt.*chunk \d+ of \d+", seen, re.DOTALL)
+    assert FACT in stdout.decode()
+    assert b"chunk" not in stdout
+
+
+def wait_for_requests(server, count):
+    give_up = time.monotonic() + 60
+    while len(server.requests) < count:
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_prints_the_command_that_goes_on_and_it_ends_alike(
+    number, tmp_path, book, openai_server
+):
+    command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)]
+    command += ["--model", "openai:small", "--base-url", openai_server.base_url]
+    command += ["--chunk-tokens", "500"]
+    expected = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    calls = len(openai_server.requests)
+    openai_server.requests.clear()
+    openai_server.reply = slowly(openai_server.reply)
+    command += ["--checkpoint", str(tmp_path / "run.sqlite")]
+
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for_requests(openai_server, 5)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    stopped_after = len(openai_server.requests)
+    resumed = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert process.returncode == 130
+    assert "To go on:\n  memagent ask" in stderr
+    assert "Traceback" not in stderr
+    assert resumed.stdout.splitlines()[0] == expected.splitlines()[0]
+    assert "going on" in resumed.stderr
+    assert stopped_after < calls
+    assert len(openai_server.requests) <= calls + 1
+
+
+def slowly(reply):
+    def answer(body):
+        time.sleep(0.05)
+        return reply(body)
+
+    return answer
+
+
+def test_a_document_that_changed_since_the_stop_is_an_error_that_says_how_to_start_over(
+    tmp_path, book, openai_server
+):
+    openai_server.script = ["ok"] * 4 + [401]
+    command = ["ask", QUESTION, book, "--model", "openai:small", "--chunk-tokens", "500"]
+    command += ["--base-url", openai_server.base_url, "--checkpoint", tmp_path / "run.sqlite"]
+    failed = memagent(*command)
+    book.write_text(book.read_text() + "more")
+
+    changed = memagent(*command)
+    restarted = memagent(*command, "--restart")
+
+    assert "Reading chunk 5 failed" in failed.stderr
+    assert changed.returncode == 1
+    assert "--restart" in changed.stderr
+    assert restarted.returncode == 0
+
+
+def test_without_the_extra_one_line_says_what_to_install(tmp_path):
+    (tmp_path / "typer.py").write_text("raise ImportError")
+
+    done = memagent("ask", "a", "b", env={"PYTHONPATH": str(tmp_path)})
+
+    assert done.stderr.strip() == (
+        'memagent: error: the command line needs: pip install "memagent-graph[cli]"'
+    )
+
+
+def test_a_plugin_adds_its_command_and_a_broken_one_breaks_nothing(tmp_path):
+    package = tmp_path / "plugin-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(
+        "[memagent_graph.commands]\nhello = plugin_module:app\nbad = no_such_module:app\n"
+    )
+    (tmp_path / "plugin_module.py").write_text(
+        "import typer\napp = typer.Typer()\n@app.command()\ndef world():\n    print('hi there')\n"
+        "@app.callback()\ndef cb():\n    pass\n"
+    )
+
+    done = memagent("hello", "world", env={"PYTHONPATH": str(tmp_path)})
+
+    assert done.stdout == "hi there\n"
+    assert "'bad' cannot be loaded" in done.stderr
+
+
+def test_help_comes_quickly_because_nothing_heavy_is_imported():
+    code = "import sys, memagent_graph.cli.app; print([m for m in sys.modules if m in ('langgraph', 'openai', 'torch')])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert Path(sys.executable).exists()
+    assert done.stdout.strip() == "[]"
