@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from openai import AsyncOpenAI, NotFoundError, OpenAI, OpenAIError
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
+from openai import NotFoundError, OpenAIError, Timeout
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, ValidationError
 
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.models.completion import PartialCompletion, to_result
+from memagent_graph.models.connections import Connections
 from memagent_graph.models.failures import model_error
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
 
 _DEFAULT_URL = "https://api.openai.com/v1"
+_LONGEST_CONNECT = 10.0
+"""Seconds to wait for a connection, which takes much less time than a reply."""
 _NO_KEY = "not-needed"
 """Sent to servers that ask for no key: the SDK insists on one."""
 
@@ -56,6 +57,7 @@ class ChatEndpoint(BaseChatModel):
     A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
 
     Raises:
+        ConfigurationError: An argument makes no sense; raised on construction.
         ModelError: Of the kind that says what to do; see `models.failures.model_error`.
     """
 
@@ -79,12 +81,15 @@ class ChatEndpoint(BaseChatModel):
     logprobs: bool = False
     return_token_ids: bool = False
 
-    _client: OpenAI | None = PrivateAttr(default=None)
-    # An async client's connections belong to the event loop that opened them.
-    _async_clients: dict[
-        asyncio.AbstractEventLoop, tuple[AsyncGenerator[AsyncOpenAI], AsyncOpenAI]
-    ] = PrivateAttr(default_factory=dict)
+    _connections: Connections = PrivateAttr()
     _refused: set[str] = PrivateAttr(default_factory=set)
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            text = "; ".join(found["msg"] for found in error.errors())
+            raise ConfigurationError(text) from error
 
     def model_post_init(self, context: Any, /) -> None:
         """Fill in the server's address when none was given."""
@@ -92,7 +97,13 @@ class ChatEndpoint(BaseChatModel):
         self.base_url = self.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
         if not self.base_url.startswith(("http://", "https://")):
             text = f"{self.base_url!r} is no base URL: one looks like http://localhost:8000/v1."
-            raise ConfigurationError(text)
+            raise ValueError(text)
+        self._connections = Connections(
+            api_key=self.api_key.get_secret_value() if self.api_key else _NO_KEY,
+            base_url=self.base_url,
+            timeout=Timeout(self.timeout, connect=min(self.timeout, _LONGEST_CONNECT)),
+            max_retries=self.max_retries,
+        )
 
     @property
     def _llm_type(self) -> str:
@@ -110,25 +121,28 @@ class ChatEndpoint(BaseChatModel):
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Let the model call tools; `tool_choice` is "auto", "required", "none" or a name."""
+        """Let the model call tools; `tool_choice` is "auto", "any", "none" or a tool's name."""
         formatted = [convert_to_openai_tool(tool) for tool in tools]
-        if tool_choice and tool_choice not in ("auto", "required", "none"):
-            kwargs["tool_choice"] = {"type": "function", "function": {"name": tool_choice}}
-        elif tool_choice:
+        if tool_choice in ("auto", "none", "required"):
             kwargs["tool_choice"] = tool_choice
+        elif tool_choice == "any":  # LangChain's word
+            kwargs["tool_choice"] = "required"
+        elif tool_choice:
+            kwargs["tool_choice"] = {"type": "function", "function": {"name": tool_choice}}
         return self.bind(tools=formatted, **kwargs)
 
     def models(self) -> dict[str, int | None]:
         """Names of the models that the server has, with their context lengths where it tells."""
         try:
-            return _lengths(self._sync().models.list())
+            return _lengths(self._connections.client().models.list())
         except (OpenAIError, ValueError) as error:
             raise model_error(error) from error
 
     async def amodels(self) -> dict[str, int | None]:
         """As `models`, from async code."""
+        client = await self._connections.async_client()
         try:
-            return _lengths(await (await self._async()).models.list())
+            return _lengths(await client.models.list())
         except (OpenAIError, ValueError) as error:
             raise model_error(error) from error
 
@@ -186,24 +200,22 @@ class ChatEndpoint(BaseChatModel):
 
     def close(self) -> None:
         """Close the connections of synchronous calls."""
-        if self._client is not None:
-            self._client.close()
+        self._connections.close()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop, as the loop itself does when it ends."""
-        opened = self._async_clients.get(asyncio.get_running_loop())
-        if opened is not None:
-            await opened[0].aclose()
+        await self._connections.aclose()
 
     def _create(
         self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
     ) -> Any:
+        request = self._request(messages, stop, options)
         try:
-            return self._sync().chat.completions.create(**self._request(messages, stop, options))
+            return self._connections.client().chat.completions.create(**request)
         except NotFoundError as error:
             raise model_error(error, served=self._served()) from error
         except (OpenAIError, ValueError) as error:
-            if self._adapts_to(error):
+            if self._adapts_to(error, request):
                 return self._create(messages, stop, options)
             raise model_error(error) from error
 
@@ -211,12 +223,13 @@ class ChatEndpoint(BaseChatModel):
         self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
     ) -> Any:
         request = self._request(messages, stop, options)
+        client = await self._connections.async_client()
         try:
-            return await (await self._async()).chat.completions.create(**request)
+            return await client.chat.completions.create(**request)
         except NotFoundError as error:
             raise model_error(error, served=await self._aserved()) from error
         except (OpenAIError, ValueError) as error:
-            if self._adapts_to(error):
+            if self._adapts_to(error, request):
                 return await self._acreate(messages, stop, options)
             raise model_error(error) from error
 
@@ -232,14 +245,14 @@ class ChatEndpoint(BaseChatModel):
         except ModelError:
             return []
 
-    def _adapts_to(self, error: Exception) -> bool:
+    def _adapts_to(self, error: Exception, request: dict[str, Any]) -> bool:
         """Whether the server refused a parameter that the request can do without.
 
         OpenAI's reasoning models take no temperature, and call `max_tokens` by another name.
         """
         name = getattr(error, "param", None)
         refused = getattr(error, "code", None) in ("unsupported_parameter", "unsupported_value")
-        if not refused or name not in _OPTIONAL or name in self._refused:
+        if not refused or name not in _OPTIONAL or name not in request:
             return False
         self._refused.add(name)
         return True
@@ -262,37 +275,6 @@ class ChatEndpoint(BaseChatModel):
             if value is not None and name not in self._refused
         }
         return request | {"messages": convert_to_openai_messages(messages)}
-
-    def _options(self) -> dict[str, Any]:
-        key = self.api_key.get_secret_value() if self.api_key else _NO_KEY
-        return {
-            "api_key": key,
-            "base_url": self.base_url,
-            "timeout": self.timeout,
-            "max_retries": self.max_retries,
-        }
-
-    def _sync(self) -> OpenAI:
-        if self._client is None:
-            self._client = OpenAI(**self._options())
-        return self._client
-
-    async def _async(self) -> AsyncOpenAI:
-        loop = asyncio.get_running_loop()
-        if loop not in self._async_clients:
-            for closed in [other for other in list(self._async_clients) if other.is_closed()]:
-                self._async_clients.pop(closed, None)
-            opening = self._opened(loop)
-            self._async_clients[loop] = opening, await anext(opening)
-        return self._async_clients[loop][1]
-
-    async def _opened(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[AsyncOpenAI]:
-        """A client until its event loop ends: asyncio finishes open generators before it does."""
-        async with AsyncOpenAI(**self._options()) as client:
-            try:
-                yield client
-            finally:
-                self._async_clients.pop(loop, None)
 
 
 _FIELDS = ("model", "temperature", "top_p", "seed", "max_tokens", "stop", "extra_body")

@@ -31,10 +31,9 @@ _PRIOR = 500
 _HOP_STATEMENTS = 6
 """How many of the best statements name what to look for next."""
 
-_HOP_WEIGHT = 0.3
+_HOP_WEIGHT = 0.1
 """What a word that they name counts, against a word of the question."""
 
-_ANSWER_STATEMENTS = 2
 _SHORTEST = 8
 """Tokens of room in the memory that are not worth filling."""
 
@@ -94,12 +93,9 @@ class ExtractiveReader(Reader):
         config: RunnableConfig | None = None,
     ) -> Answer:
         """Quote the one or two statements of the memory that answer best."""
-        candidates = _remembered(memory, evidence)
-        scores = _scores(question, candidates)
-        best = [i for i in _ranked(scores)[:_ANSWER_STATEMENTS] if scores[i] > 0]
-        if not best:
+        quoted = _best_two(question, _remembered(memory, evidence))
+        if not quoted:
             return Answer(NOTHING_FOUND, NOTHING_FOUND)
-        quoted = [candidates[i] for i in best]
         places = [candidate.place for candidate in quoted]
         lines = [
             f"{candidate.text} [{place.source}:{place.line}]"
@@ -164,18 +160,44 @@ class _Index(BM25Okapi):  # type: ignore[misc]
         self.idf = {term: log(1 + (size - n + 0.5) / (n + 0.5)) for term, n in nd.items()}
 
 
-def _scores(question: str, candidates: Sequence[_Candidate]) -> Sequence[float]:
+def _index(candidates: Sequence[_Candidate]) -> _Index:
+    # BM25 takes no empty document, and a statement of marks alone has no terms.
+    return _Index([terms(candidate.text) or [""] for candidate in candidates], k1=1.2, b=0.4)
+
+
+def _scores(question: str, candidates: Sequence[_Candidate]) -> list[float]:
     """How much each candidate bears on the question, or on what the best of them name."""
     if not candidates:
         return []
-    # BM25 takes no empty document, and a statement of marks alone has no terms.
-    index = _Index([terms(candidate.text) or [""] for candidate in candidates], k1=1.2, b=0.4)
+    index = _index(candidates)
     wanted = content_terms(question)
     scores: list[float] = index.get_scores(wanted).tolist()
     leads = [candidates[i].text for i in _ranked(scores)[:_HOP_STATEMENTS] if scores[i] > 0]
-    named = {term for lead in leads for name in names(lead) for term in content_terms(name)}
-    hop = index.get_scores(sorted(named.difference(wanted))).tolist()
+    hop = index.get_scores([term for term in _named(leads) if term not in wanted]).tolist()
     return [score + _HOP_WEIGHT * extra for score, extra in zip(scores, hop, strict=True)]
+
+
+def _best_two(question: str, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """The best candidate, and the one that goes on from it, or else the runner-up."""
+    scores = _scores(question, candidates)
+    ranked = [index for index in _ranked(scores) if scores[index] > 0]
+    if not ranked:
+        return []
+    wanted = set(content_terms(question))
+    first = candidates[ranked[0]].text
+    left_open = wanted.difference(terms(first))
+    leads = [lead for name in names(first) if (lead := set(content_terms(name)) - wanted)]
+    for index in ranked[1:]:
+        said = set(terms(candidates[index].text))
+        if left_open & said and any(len(lead) > 1 and lead <= said for lead in leads):
+            return [candidates[ranked[0]], candidates[index]]
+    return [candidates[index] for index in ranked[:2]]
+
+
+def _named(texts: Sequence[str]) -> list[str]:
+    """Terms of all names in the texts, each once, in a stable order."""
+    found = {term for text in texts for name in names(text) for term in content_terms(name)}
+    return sorted(found)
 
 
 def _ranked(scores: Sequence[float]) -> list[int]:

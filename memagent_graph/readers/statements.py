@@ -35,10 +35,12 @@ _LONGEST = 600
 
 _BLOCK = regex.compile(r"\S.*?(?=\n[^\S\n]*\n|\Z)", regex.DOTALL)
 _SENTENCE_END = regex.compile(
-    r"(?<!\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|No|Fig|Inc|Ltd|Co|Corp|Prof|Gen|Col|Capt|Lt|Rev|Hon|e\.g"
-    r"|i\.e|cf|al|etc|approx|\p{Lu})\.)"
-    r"(?<=[.!?…][\"”’')\]]*)\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}])"
-    r"|(?<=[。！？｡][」』”’）]*)(?![」』”’）。！？])\s*"
+    r"[.!?…][\"”’')\]]*\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}])"
+    r"|[。！？｡][」』”’）]*(?![」』”’）。！？])\s*"
+)
+_ABBREVIATION = regex.compile(
+    r"(?r)\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|No|Fig|Inc|Ltd|Co|Corp|Prof|Gen|Col|Capt|Lt|Rev|Hon|e\.g"
+    r"|i\.e|cf|al|etc|approx|\p{Lu})"
 )
 _OPENERS = (":", "{", "(", "[", ",", "\\")
 
@@ -69,7 +71,11 @@ def _is_prose(block: str) -> bool:
 
 def _sentences(block: str) -> Iterator[tuple[int, int]]:
     start = 0
-    ends = [match.end() for match in _SENTENCE_END.finditer(block)]
+    ends = [
+        match.end()
+        for match in _SENTENCE_END.finditer(block)
+        if block[match.start()] != "." or not _ABBREVIATION.match(block, 0, match.start())
+    ]
     for end in [*ends, len(block)]:
         while end - start > _LONGEST:
             space = block.rfind(" ", start + 1, start + _LONGEST)

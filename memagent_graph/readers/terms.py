@@ -13,7 +13,15 @@ _TOKEN = regex.compile(
     r"|(?P<word>[\p{L}\p{M}_][\p{L}\p{M}\p{N}_]*(?:['’][\p{L}]+)?)"
 )
 _PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|\p{Lo}+")
-_STEM = snowballstemmer.stemmer("english").stemWord
+_SHORTEST_AGENT = 5
+_SNOWBALL = snowballstemmer.stemmer("english").stemWord
+
+
+def stem(word: str) -> str:
+    """The stem of a lower-case word; "director" and "directed" share theirs."""
+    found: str = _SNOWBALL(word)
+    return found[:-2] if found.endswith("tor") and len(found) > _SHORTEST_AGENT else found
+
 
 # Words of a question that its answer does not repeat, and words that say nothing by themselves.
 _EMPTY = frozenset(
@@ -148,13 +156,13 @@ def word_terms(word: str) -> tuple[str, ...]:
     """Terms of one word: its stem, or for an identifier the whole of it and its parts' stems."""
     lower = word.lower()
     if word.isalpha() and (word[1:].islower() or word.isupper() or len(word) == 1):
-        return (_STEM(lower),)
+        return (stem(lower),)
     plain = lower.replace("’", "'").removesuffix("'s").strip("_")
     parts = [
-        _STEM(part.lower()) for part in _PARTS.findall(word.replace("’s", "").replace("'s", ""))
+        stem(part.lower()) for part in _PARTS.findall(word.replace("’s", "").replace("'s", ""))
     ]
     if len(parts) <= 1:
-        return (_STEM(plain),) if plain else ()
+        return (stem(plain),) if plain else ()
     return (plain, *parts)
 
 
@@ -185,7 +193,7 @@ def content_terms(question: str) -> list[str]:
     return list(dict.fromkeys(found)) or list(dict.fromkeys(terms(question)))
 
 
-_EMPTY_STEMS = _EMPTY | {_STEM(word) for word in _EMPTY}
+_EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}
 
 _NAME = regex.compile(
     r"(?<![.!?]\s|^)\b\p{Lu}[\p{L}\p{M}'’-]+(?:\s+(?:of|de|van|von|da|the)?\s*\p{Lu}[\p{L}\p{M}'’-]+)*"

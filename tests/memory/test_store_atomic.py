@@ -389,9 +389,7 @@ def test_an_asynchronous_sqlite_store_gets_the_same(tmp_path):
             assert await one.acompare_and_put(AT, "head", {"n": 1}, expected=None)
             assert not await one.acompare_and_put(AT, "head", {"n": 2}, expected=None)
             assert await one.aput_if_absent(AT, "v", {"n": 1}, topic="m") == {"n": 1}
-            swap = asyncio.to_thread(
-                one.compare_and_put, AT, "head", {"n": 3}, expected={"n": 1}
-            )
+            swap = asyncio.to_thread(one.compare_and_put, AT, "head", {"n": 3}, expected={"n": 1})
             assert await swap
             assert (await store.aget(AT, "head")).value == {"n": 3}
             assert await take(store, 1) == ["v"]

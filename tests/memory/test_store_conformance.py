@@ -509,7 +509,11 @@ def test_namespaces_are_listed_once_and_sorted(tree):
 
 
 def test_namespaces_are_listed_by_prefix(tree):
-    assert tree.list_namespaces(prefix=("a",)) == [("a", "b", "c"), ("a", "b", "d", "e"), ("a", "f")]
+    assert tree.list_namespaces(prefix=("a",)) == [
+        ("a", "b", "c"),
+        ("a", "b", "d", "e"),
+        ("a", "f"),
+    ]
     assert tree.list_namespaces(prefix=("a", "b", "c")) == [("a", "b", "c")]
     assert tree.list_namespaces(prefix=("c",)) == []
 

@@ -31,6 +31,7 @@ def proxied(redis_server, prefix):
     store.put(AT, "warm up", {})
     store.put_if_absent(AT, "warm up", {}, topic="m")
     store.compare_and_put(AT, "warm up", {}, expected={})
+    store.search(AT)  # by now the server has seen the scripts
 
     def trips(operation):
         before = proxy.trips
@@ -284,6 +285,46 @@ def test_a_server_without_memory_left_refuses_and_says_why(own_redis_server):
             store.put(AT, "k", {"n": 2})
 
         assert store.get(AT, "k", refresh_ttl=False).value == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://:hun/ter2@localhost", "redis://localhost:hunter2", "redis+cluster://a:hunter2,b"],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url):
+    with pytest.raises(ConfigurationError, match="percent-encoded") as raised:
+        RedisStore.from_url(url)
+
+    assert "ter2" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
+def test_a_server_that_goes_away_is_reported_soon(own_redis_server, half):
+    """After some repeats, that is, which do not multiply."""
+    sleeps = []
+
+    async def use(store):
+        await store.aput(AT, "k", {})
+        own_redis_server.kill()
+        with pytest.raises(StoreError, match="cannot be reached"):
+            await store.aget(AT, "k")
+
+    with RedisStore.from_url(own_redis_server.url) as store:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("redis.retry.sleep", sleeps.append)
+            patch.setattr(
+                "redis.asyncio.retry.sleep", lambda s: asyncio.sleep(sleeps.append(s) or 0)
+            )
+            if half == "asynchronously":
+                asyncio.run(use(store))
+            else:
+                store.put(AT, "k", {})
+                own_redis_server.kill()
+                with pytest.raises(StoreError, match="cannot be reached"):
+                    store.get(AT, "k")
+
+    assert len(sleeps) == 5
 
 
 @pytest.mark.parametrize(

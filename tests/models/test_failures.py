@@ -32,7 +32,7 @@ class BotocoreError(Exception):
     response = {"ResponseMetadata": {"HTTPStatusCode": 503}}
 
 
-class ReadTimeout(Exception):
+class ReadTimeoutError(Exception):
     pass
 
 
@@ -68,7 +68,7 @@ def test_a_prompt_that_does_not_fit_is_known_in_every_provider_s_words(status, m
         (ProviderError("no", 400, "content_filter"), RefusalError),
         (ProviderError("bad field", 400), ModelError),
         (BotocoreError(), TransientModelError),
-        (ReadTimeout(), TransientModelError),
+        (ReadTimeoutError(), TransientModelError),
         (TimeoutError(), TransientModelError),
         (ConnectionResetError(), TransientModelError),
         (OSError("network is down"), TransientModelError),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import pytest
 from doubles import ChainReader
@@ -46,3 +47,21 @@ def test_another_provider_without_langchain_says_what_to_install(monkeypatch):
 
     with pytest.raises(MissingDependencyError, match="pip install langchain"):
         resolve_reader("anthropic:claude", config=CONFIG)
+
+
+def test_the_address_reaches_the_models_of_other_providers(monkeypatch):
+    asked = {}
+
+    def init_chat_model(model, **options):
+        asked[model] = options
+        return FakeListChatModel(responses=["a"])
+
+    langchain = types.ModuleType("langchain.chat_models")
+    langchain.init_chat_model = init_chat_model
+    monkeypatch.setitem(sys.modules, "langchain", types.ModuleType("langchain"))
+    monkeypatch.setitem(sys.modules, "langchain.chat_models", langchain)
+
+    resolve_reader("ollama:small", config=CONFIG, base_url="http://localhost:1")
+    resolve_reader("anthropic:claude", config=CONFIG)
+
+    assert asked == {"ollama:small": {"base_url": "http://localhost:1"}, "anthropic:claude": {}}

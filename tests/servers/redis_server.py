@@ -163,9 +163,10 @@ def executable_with_tls() -> str | None:
 def _is_whole(client: redis.Redis) -> bool:
     info = client.execute_command("CLUSTER", "INFO")
     text = info.decode() if isinstance(info, bytes) else str(info)
-    return "cluster_state:ok" in text.replace("': '", ":") and client.execute_command(
-        "CLUSTER", "COUNTKEYSINSLOT", 0
-    ) == 0
+    return (
+        "cluster_state:ok" in text.replace("': '", ":")
+        and client.execute_command("CLUSTER", "COUNTKEYSINSLOT", 0) == 0
+    )
 
 
 def _knows_all(client: redis.Redis) -> bool:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
+
+
+_AT_ONCE = 1 << 20  # bytes
+_PAUSE = 0.005  # seconds
 
 
 class TCPProxy:
@@ -66,16 +71,26 @@ class TCPProxy:
 
     def _requests(self, client, server, turn) -> None:
         with contextlib.suppress(OSError):
-            while data := client.recv(1 << 20):
+            while data := self._burst(client):
                 if turn[0] == "server":
                     turn[0] = "client"
                     self.trips += 1
                 server.sendall(data)
         self._cut(client, server)
 
+    def _burst(self, client: socket.socket) -> bytes:
+        """What the client sends without a pause: a pipeline comes in several pieces."""
+        data = client.recv(_AT_ONCE)
+        while data and select.select([client], [], [], _PAUSE)[0]:
+            more = client.recv(_AT_ONCE)
+            if not more:
+                break
+            data += more
+        return data
+
     def _replies(self, client, server, turn) -> None:
         with contextlib.suppress(OSError):
-            while data := server.recv(1 << 20):
+            while data := server.recv(_AT_ONCE):
                 turn[0] = "server"
                 if self.lose_next_reply:
                     self.lose_next_reply = False

@@ -10,7 +10,7 @@ import redis.asyncio
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.connection import parse_url
 from redis.retry import Retry
@@ -23,9 +23,9 @@ _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _SENTINEL_PORT = 26379
 _TIMEOUT = 10.0  # seconds for connecting, and for each reply
-_BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)
 _REPEATS = 5  # at most 1.6 seconds of waiting: a restart of the server
 _FAILOVER_REPEATS = 15  # at most 11.6 seconds: sentinels and clusters elect a new master
+_REDIRECTIONS = 3  # how often a cluster's client looks again where a slot is
 
 
 def connect(url: str) -> OwnClients:
@@ -36,38 +36,55 @@ def connect(url: str) -> OwnClients:
     Raises:
         ConfigurationError: It is no URL of Redis.
     """
-    parts = urlsplit(url)
+    try:
+        return _connect(url, urlsplit(url))
+    except ConfigurationError:
+        raise
+    except ValueError:
+        # Not what was raised: it can quote what follows a colon, a password.
+        message = (
+            "The URL of Redis cannot be read. Are its port and options numbers, and is its "
+            "password percent-encoded?"
+        )
+        raise ConfigurationError(message) from None
+
+
+def _connect(url: str, parts: SplitResult) -> OwnClients:
     if parts.scheme in _SENTINEL_SCHEMES:
         return _connect_sentinel(parts)
     if parts.scheme not in _SCHEMES:
         message = (
-            f"{parts.scheme}:// is no scheme for Redis. Use one of "
+            f"{parts.scheme!r} is no scheme for Redis. Use one of "
             + ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *_SENTINEL_SCHEMES))
             + "."
         )
         raise ConfigurationError(message)
     if parts.scheme.endswith("+cluster"):
         return _connect_cluster(parts)
+    _parsed(url)
     return OwnClients(
-        lambda: [redis.Redis.from_url(url, **_options(Retry, _REPEATS))],
-        lambda: [redis.asyncio.Redis.from_url(url, **_options(AsyncRetry, _REPEATS))],
-        _address(parts),
+        lambda: [redis.Redis.from_url(url, **_options(Retry))],
+        lambda: [redis.asyncio.Redis.from_url(url, **_options(AsyncRetry))],
+        address=_address(parts),
+        repeats=_REPEATS,
     )
 
 
 def _connect_cluster(parts: SplitResult) -> OwnClients:
     hosts = _hosts(parts, 6379)
     url = _single(parts, hosts[0])
+    _parsed(url)
 
     def open_with(cluster: Any, node: Any, retry: Any) -> list[Any]:
         others = [node(*host) for host in hosts[1:]]
-        options = _options(retry, _FAILOVER_REPEATS)
+        options = _options(retry, _REDIRECTIONS)
         return [cluster.from_url(url, startup_nodes=others, **options)]
 
     return OwnClients(
         lambda: open_with(redis.RedisCluster, ClusterNode, Retry),
         lambda: open_with(redis.asyncio.RedisCluster, AsyncClusterNode, AsyncRetry),
-        _address(parts),
+        address=_address(parts),
+        repeats=_FAILOVER_REPEATS,
     )
 
 
@@ -86,32 +103,37 @@ def _connect_sentinel(parts: SplitResult) -> OwnClients:
         if name in query
     }
     server = parts._replace(path=f"/{database or 0}", query=urlencode(query))
-    url = _single(server, hosts[0])
-    given = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+    given = _parsed(_single(server, hosts[0]))
     for name in ("host", "port", "connection_class"):
         given.pop(name, None)
     given["ssl"] = parts.scheme.startswith("rediss")
     encryption = {name: value for name, value in given.items() if name.startswith("ssl")}
 
     def open_with(sentinels: Any, retry: Any) -> list[Any]:
-        asked = {**_options(retry, 0), **secrets, **encryption}
+        asked = {**_options(retry), **secrets, **encryption}
         found = sentinels(hosts, sentinel_kwargs=asked)
-        options = {**_options(retry, _FAILOVER_REPEATS), **given}
+        options = {**_options(retry), **given}
         return [found.master_for(service, **options), *found.sentinels]
 
     return OwnClients(
         lambda: open_with(Sentinel, Retry),
         lambda: open_with(AsyncSentinel, AsyncRetry),
-        _address(parts),
+        address=_address(parts),
+        repeats=_FAILOVER_REPEATS,
     )
 
 
-def _options(retry: Any, repeats: int) -> dict[str, Any]:
+def _options(retry: Any, repeats: int = 0) -> dict[str, Any]:
     return {
-        "retry": retry(_BACKOFF, repeats),
+        "retry": retry(NoBackoff(), repeats),
         "socket_timeout": _TIMEOUT,
         "socket_connect_timeout": _TIMEOUT,
     }
+
+
+def _parsed(url: str) -> dict[str, Any]:
+    options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py's
+    return options
 
 
 def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:

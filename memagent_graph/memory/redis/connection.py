@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 import redis.asyncio
-from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import exceptions
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
 
 from memagent_graph.errors import ConfigurationError, StoreError
 
@@ -19,8 +20,21 @@ if TYPE_CHECKING:
 
 Wire = tuple[bytes | str | int, ...]
 
-_UNREACHABLE = (RedisConnectionError, RedisTimeoutError, RedisClusterException, OSError)
-_ERRORS = (RedisError, *_UNREACHABLE)
+_UNREACHABLE: tuple[Any, ...] = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.RedisClusterException,
+    OSError,
+)
+_PASSING = (  # what servers answer while a new master takes over
+    *_UNREACHABLE,
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+    exceptions.ClusterDownError,
+    exceptions.TryAgainError,
+)
+_ERRORS = (exceptions.RedisError, *_UNREACHABLE)
+_BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)
 
 
 class Connection(Protocol):
@@ -48,7 +62,7 @@ class Connection(Protocol):
 
 
 class GivenClient:
-    """A client that the caller made, keeps, and closes.
+    """A client that the caller made, keeps, and closes; repeats are its own affair.
 
     Args:
         client: from redis-py, for one server, sentinels or a cluster.
@@ -67,13 +81,19 @@ class GivenClient:
                 "use. Call the methods whose names begin with 'a', or use RedisStore.from_url."
             )
             raise StoreError(message)
-        return _send(self._client, commands, "the given address")
+        try:
+            return _send(self._client, commands)
+        except _ERRORS as error:
+            raise _failure("the client given", error) from error
 
     async def asend(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
-        if self._asynchronous:
-            return await _asend(self._client, commands, "the given address")
-        return await asyncio.to_thread(self.send, commands)
+        if not self._asynchronous:
+            return await asyncio.to_thread(self.send, commands)
+        try:
+            return await _asend(self._client, commands)
+        except _ERRORS as error:
+            raise _failure("the client given", error) from error
 
     def close(self) -> None:
         """Nothing: the client is the caller's."""
@@ -108,42 +128,52 @@ def given(client: Any) -> Connection:
 class OwnClients:
     """One client for all threads and one for each event loop, opened when first needed.
 
+    What fails is repeated here, as a whole and on a connection that the pool hands out anew:
+    clients that repeat by themselves go back to the address of a master that is gone, and
+    multiply their repeats with those of connecting. All that is sent may be repeated.
+
     Args:
         connect: opens a synchronous client, first in a list of all that must be closed.
         connect_async: the same for an asynchronous one.
         address: where to, for messages, without secrets.
+        repeats: how often to try again, after 0.05 seconds and then up to twice as long each
+            time, at most 1.
     """
 
     def __init__(
-        self, connect: Callable[[], list[Any]], connect_async: Callable[[], list[Any]], address: str
+        self,
+        connect: Callable[[], list[Any]],
+        connect_async: Callable[[], list[Any]],
+        *,
+        address: str,
+        repeats: int,
     ) -> None:
         self._connect = connect
         self._connect_async = connect_async
         self._address = address
+        self._repeats = repeats
         self._lock = threading.Lock()
         self._clients: list[Any] = []
         self._loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
 
     def send(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
-        with self._lock:
-            if not self._clients:
-                self._clients = self._open()
-            client = self._clients[0]
-        return _send(client, commands, self._address)
+        retry = Retry(_BACKOFF, self._repeats, _PASSING)
+        try:
+            return retry.call_with_retry(lambda: _send(self._client(), commands), lambda _: None)
+        except _ERRORS as error:
+            raise _failure(self._address, error) from error
 
     async def asend(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._loops:
-            self._loops = {
-                known: kept for known, kept in self._loops.items() if not known.is_closed()
-            }
-            clients = self._connect_async()
-            keeper = _keep(clients)
-            self._loops[loop] = (clients[0], keeper)
-            await keeper.__anext__()
-        return await _asend(self._loops[loop][0], commands, self._address)
+        client = await self._client_of_loop()
+        retry = AsyncRetry(_BACKOFF, self._repeats, _PASSING)
+        try:
+            return await retry.call_with_retry(
+                lambda: _asend(client, commands), lambda _: asyncio.sleep(0)
+            )
+        except _ERRORS as error:
+            raise _failure(self._address, error) from error
 
     def close(self) -> None:
         """Close the synchronous client, and those of loops that run in other threads."""
@@ -161,11 +191,22 @@ class OwnClients:
         await self._aclose_here()
         await asyncio.to_thread(self.close)
 
-    def _open(self) -> list[Any]:
-        try:
-            return self._connect()  # a cluster's client asks for the slots here
-        except _ERRORS as error:
-            raise _unreachable(self._address, error) from error
+    def _client(self) -> Any:
+        with self._lock:
+            if not self._clients:
+                self._clients = self._connect()
+            return self._clients[0]
+
+    async def _client_of_loop(self) -> Any:
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            for known in [known for known in self._loops if known.is_closed()]:
+                del self._loops[known]
+            clients = self._connect_async()
+            keeper = _keep(clients)
+            self._loops[loop] = (clients[0], keeper)
+            await keeper.__anext__()
+        return self._loops[loop][0]
 
     async def _aclose_here(self) -> None:
         _, keeper = self._loops.pop(asyncio.get_running_loop(), (None, None))
@@ -190,29 +231,30 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _send(client: Any, commands: Sequence[Wire], address: str) -> list[Any]:
-    try:
-        with client.pipeline(transaction=False) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            return list(pipeline.execute(raise_on_error=False))
-    except _ERRORS as error:
-        raise _unreachable(address, error) from error
+def _send(client: Any, commands: Sequence[Wire]) -> list[Any]:
+    with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        return _checked(pipeline.execute(raise_on_error=False))
 
 
-async def _asend(client: Any, commands: Sequence[Wire], address: str) -> list[Any]:
-    try:
-        async with client.pipeline(transaction=False) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            return list(await pipeline.execute(raise_on_error=False))
-    except _ERRORS as error:
-        raise _unreachable(address, error) from error
+async def _asend(client: Any, commands: Sequence[Wire]) -> list[Any]:
+    async with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        return _checked(await pipeline.execute(raise_on_error=False))
 
 
-def _unreachable(address: str, error: Exception) -> StoreError:
+def _checked(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, _PASSING):
+            raise reply
+    return replies
+
+
+def _failure(address: str, error: Exception) -> StoreError:
     reason = str(error).rstrip(".")
-    if isinstance(error, AuthenticationError):
+    if isinstance(error, exceptions.AuthenticationError):
         return StoreError(
             f"Redis at {address} refused the user name or password: {reason}. "
             "They belong into the URL, percent-encoded: redis://user:password@host:6379/0."
@@ -223,8 +265,3 @@ def _unreachable(address: str, error: Exception) -> StoreError:
             "right?"
         )
     return StoreError(f"Redis at {address} refused: {reason}.")
-
-
-def refused(error: Exception) -> StoreError:
-    """The error for a command that the server would not carry out."""
-    return StoreError(f"Redis refused a command: {error}")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from redis.exceptions import NoScriptError
 
-from memagent_graph.memory.redis.connection import Wire, refused
+from memagent_graph.errors import StoreError
 
 if TYPE_CHECKING:
+    from memagent_graph.memory.redis.connection import Wire
     from memagent_graph.memory.redis.scripts import Script
 
 T = TypeVar("T")
@@ -70,5 +71,6 @@ def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Any], list[
             replies[place] = reply
     for reply in replies:
         if isinstance(reply, Exception):
-            raise refused(reply) from reply
+            message = f"Redis refused a command: {reply}"
+            raise StoreError(message) from reply
     return replies

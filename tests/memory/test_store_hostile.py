@@ -1,0 +1,140 @@
+"""Names and values that try to be more than that, and tenants that must not meet."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langgraph.store.base import PutOp
+
+from memagent_graph.errors import StoreError
+from memagent_graph.memory.redis import RedisStore
+
+EVIL = [
+    "a:b::c",
+    "{tenant-b}",
+    "}{",
+    "tenant-b}/x//y",
+    "line\r\nFLUSHALL\r\n",
+    "*3\r\n$3\r\nSET\r\n",
+    "*",
+    "[a-z]*?",
+    "\\",
+    "'; return redis['call']('FLUSHALL') --",
+    "${7*7}",
+    "__proto__",
+    "constructor",
+    "..",
+    "%2e%2e%2f",
+    "\x01\x7f",
+    "\u202e\u0000\ufeff",
+    "\ud800",
+    "roots",
+    "#expiry",
+    "#stream//x",
+    "\U0001f409" * 300,
+]
+TEXT = st.sampled_from(EVIL) | st.text(st.characters(), max_size=8)
+LABEL = TEXT.map(lambda text: text.replace(".", "").replace("\0", "") or "x")
+VALUE = st.dictionaries(
+    TEXT,
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=3,
+)
+AGAIN = settings(
+    deadline=None,
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@AGAIN
+@given(st.lists(LABEL, min_size=1, max_size=3).map(tuple), TEXT, VALUE)
+def test_anything_is_stored_and_found_again_exactly(redis_store, namespace, key, value):
+    if namespace[0] == "langgraph":
+        return
+    redis_store.put(namespace, key, value)
+
+    assert redis_store.get(namespace, key).value == value
+    (found,) = [
+        item
+        for item in redis_store.search(namespace, limit=10_000)
+        if (item.namespace, item.key) == (namespace, key)
+    ]
+    assert found.value == value
+    assert namespace in redis_store.list_namespaces(prefix=namespace, limit=10_000)
+    assert redis_store.compare_and_put(namespace, key, None, expected=value)
+    assert redis_store.get(namespace, key) is None
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_no_key_of_another_tenant_is_read_or_touched(redis_server, redis_client, prefix, name):
+    label = name.replace(".", "").replace("\0", "") or "x"
+    value = {"__proto__": {"x": name}, name: name}
+    with (
+        RedisStore.from_url(redis_server.url, prefix=f"{prefix}-b") as other,
+        RedisStore.from_url(redis_server.url, prefix=f"{prefix}-a") as store,
+    ):
+        other.batch([PutOp((label, "x"), name, {"of": "b"}), PutOp(("x", label), "k", {"of": "b"})])
+        before = dump(redis_client, f"{prefix}-b")
+
+        with redis_client.monitor() as monitor:
+            use(store, label, name, value)
+            redis_client.echo("the end")
+            commands = []
+            for command in monitor.listen():
+                if command["command"].startswith("ECHO"):
+                    break
+                commands.append(command["command"])
+
+        assert commands
+        assert not any(f"{prefix}-b" in command for command in commands)
+        assert dump(redis_client, f"{prefix}-b") == before
+        assert other.get((label, "x"), name).value == {"of": "b"}
+
+
+def use(store, label, name, value):
+    """Everything that a store can do."""
+    store.put((label, "x"), name, value, ttl=10)
+    assert store.get((label, "x"), name).value == value
+    assert [item.value for item in store.search((label,))] == [value]
+    assert len(store.search((), filter={name: name})) == 1
+    assert store.list_namespaces(suffix=("x",)) == [(label, "x")]
+    assert store.put_if_absent((label,), name, value, topic=name) == value
+    assert store.compare_and_put((label,), name, {"n": 1}, expected=value)
+    store.delete((label, "x"), name)
+    assert [item.value for item in store.search(())] == [{"n": 1}]
+
+
+def dump(client, prefix):
+    keys = sorted(key for key in client.keys("*") if key.startswith(prefix.encode()))
+    return [(key, client.dump(key), client.pttl(key) < 0) for key in keys]
+
+
+def test_tenants_that_share_a_prefix_meet_only_where_their_namespaces_do(redis_store):
+    redis_store.put(("tenant",), "k", {"of": "tenant"})
+    redis_store.put(("tenant2",), "k", {"of": "tenant2"})
+    redis_store.put(("tenant/", "x"), "k", {"of": "tenant/"})
+
+    assert [item.value["of"] for item in redis_store.search(("tenant",))] == ["tenant"]
+    assert redis_store.list_namespaces(prefix=("tenant",)) == [("tenant",)]
+
+
+def test_a_stored_value_is_never_more_than_json(redis_store, redis_client, prefix):
+    """Whoever can write to Redis cannot make a reader build objects."""
+    redis_store.put(("a",), "k", {"n": 1})
+    item = f"{prefix}:{{a}}//k"
+
+    for body in (b"pickle\n\x80\x04cos\nsystem\n.", b"json\nnot json", b"nonsense", b""):
+        redis_client.set(item, b"1 1 0 " + body)
+        with pytest.raises(StoreError):
+            redis_store.get(("a",), "k")
+
+    redis_client.set(item, b"1 1 0 json\n" + json.dumps({"lc": 2, "type": "constructor"}).encode())
+    assert redis_store.get(("a",), "k").value == {"lc": 2, "type": "constructor"}
