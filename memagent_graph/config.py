@@ -19,6 +19,9 @@ class ReadingConfig(BaseModel):
         max_calls: stop reading after this many model calls, the answer's included.
         deadline: stop reading this many seconds after the run began or was resumed.
         max_attempts: how often a model call is made before a transient error is final.
+        reuse: whether memories that the store has are taken over rather than computed. None: yes,
+            unless the reader samples.
+        strict: fail rather than warn when a memory could not be stored.
         retry_interval: seconds before the first repeat; doubles with each one, up to a minute.
     """
 
@@ -34,6 +37,8 @@ class ReadingConfig(BaseModel):
     deadline: PositiveFloat | None = None
     max_attempts: PositiveInt = 6
     retry_interval: PositiveFloat = 0.5
+    reuse: bool | None = None
+    strict: bool = False
 
     @property
     def window_tokens(self) -> int:

@@ -20,14 +20,14 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TransientModelError
 from memagent_graph.models.resolve import resolve_reader
 from memagent_graph.nodes import (
-    Reading,
     open_document,
     overwrite_memory,
     read_chunk,
-    reader_node,
     text_node,
+    waiting_node,
     write_answer,
 )
+from memagent_graph.reading import Reading
 from memagent_graph.state import ReadingInput, ReadingOutput, ReadingState, Run
 from memagent_graph.text.tokens import load_tokenizer
 
@@ -156,7 +156,7 @@ def create_memagent(
     reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
     _check_window(reader, config)
     counter = load_tokenizer(tokenizer or reader.tokenizer)
-    reading = Reading(reader=reader, config=config, tokenizer=counter, name=name)
+    reading = Reading(name, reader, config, counter, store)
     retry = RetryPolicy(
         initial_interval=config.retry_interval,
         max_interval=60.0,
@@ -166,14 +166,15 @@ def create_memagent(
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=ReadingInput, output_schema=ReadingOutput
     )
-    builder.add_node("open_document", text_node(open_document, reading))
+    builder.add_node("open_document", waiting_node(open_document, reading))
     builder.add_node("read_chunk", text_node(read_chunk, reading))
-    builder.add_node("overwrite_memory", reader_node(overwrite_memory, reading), retry_policy=retry)
-    builder.add_node("write_answer", reader_node(write_answer, reading), retry_policy=retry)
+    for work in (overwrite_memory, write_answer):
+        builder.add_node(work.__name__, waiting_node(work, reading), retry_policy=retry)
     builder.add_edge(START, "open_document")
-    builder.add_edge("open_document", "read_chunk")
+    nodes = ["read_chunk", "write_answer"]
+    builder.add_conditional_edges("open_document", _next_step, nodes)
     builder.add_edge("read_chunk", "overwrite_memory")
-    builder.add_conditional_edges("overwrite_memory", _after_chunk, ["read_chunk", "write_answer"])
+    builder.add_conditional_edges("overwrite_memory", _next_step, nodes)
     builder.add_edge("write_answer", END)
     agent = builder.compile(
         checkpointer,
@@ -186,7 +187,7 @@ def create_memagent(
     return agent  # type: ignore[return-value]
 
 
-def _after_chunk(state: ReadingState) -> str:
+def _next_step(state: ReadingState) -> str:
     return "write_answer" if state["progress"]["stopped"] else "read_chunk"
 
 
@@ -218,12 +219,16 @@ def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
 def _carry(input: Any, run: Run) -> Any:
     """The input with its document moved to the run, but for what a checkpoint can keep."""
     given = input.update if isinstance(input, Command) else input
-    if not isinstance(given, dict) or given.get("document") is None:
+    # The thread's last run may have left a memory; a new one must not take it for a reference.
+    fresh = {"memory": ""}
+    if not isinstance(given, dict):
         return input
+    if given.get("document") is None:
+        return input if isinstance(input, Command) else {**fresh, **input}
     run.document = given["document"]
     if isinstance(input, Command):
         return input
-    return {**input, "document": run.document if _plain(run.document) else None}
+    return {**fresh, **input, "document": run.document if _plain(run.document) else None}
 
 
 def _chosen(

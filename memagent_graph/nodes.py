@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from langgraph._internal._runnable import RunnableCallable
 
-from memagent_graph.errors import (
-    EmptyReplyError,
-    ModelError,
-    QuestionError,
-    SourceChangedError,
-    SourceError,
-    TransientModelError,
-)
+from memagent_graph import versioning
+from memagent_graph.errors import EmptyReplyError, ModelError, SourceError
 from memagent_graph.fold import overwrite
 from memagent_graph.state import (
     AnswerEvent,
@@ -26,86 +20,56 @@ from memagent_graph.state import (
     Progress,
     ReadingState,
     Run,
-    Stopped,
     add_usage,
     known_evidence,
 )
 from memagent_graph.sync import wait_for
-from memagent_graph.text.chunking import Chunk, cut_at_sentence, next_chunk
 from memagent_graph.text.source import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from langchain_core.runnables import RunnableConfig
     from langgraph.runtime import Runtime
 
-    from memagent_graph.config import ReadingConfig
-    from memagent_graph.readers.base import Reader, Update
-    from memagent_graph.text.source import Source
-    from memagent_graph.text.tokens import Tokenizer
-
-_LONGEST_PAUSE = 60.0
-"""Seconds for which a server's Retry-After is obeyed; the retry policy waits on top."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What the nodes of one graph share: a reader, its budgets and its tokenizer."""
-
-    name: str
-    reader: Reader
-    config: ReadingConfig
-    tokenizer: Tokenizer
-
+    from memagent_graph.readers.base import Evidence, Update
+    from memagent_graph.reading import Reading
+    from memagent_graph.text.chunking import Chunk
 
 Changes = dict[str, Any]
 
 
-def open_document(reading: Reading, state: ReadingState, run: Run) -> Changes:
-    """Open the document, check the question, and begin with an empty memory.
+async def open_document(
+    reading: Reading, state: ReadingState, run: Run, _config: RunnableConfig, _attempt: int
+) -> Changes:
+    """Open the document, check the question, and begin with what the store knows of both.
 
     Raises:
         QuestionError: The question is empty or over its budget.
         SourceError: The document cannot be read, or there is none.
+        StoreError: The store cannot be reached, or has no memory of that name.
     """
-    _check_question(reading, state.get("question"))
+    reading.check_question(state.get("question"))
     if run.document is None:
         run.document = state.get("document")
+    if run.document is None and state.get("memory"):
+        return {"document": None, "answer": None, **await versioning.recall(run, state["memory"])}
     if run.document is None:
         raise SourceError('There is nothing to read: invoke with {"document": ...}.')
-    source = run.source = open_source(run.document)
+    source = run.source = await asyncio.to_thread(open_source, run.document)
     run.emit(
-        OpenedEvent(event="opened", agent=reading.name, source=source.name, length=source.length),
+        OpenedEvent(event="opened", agent=reading.name, source=source.name, length=source.length)
     )
     return {
         "document": None,  # else `stream_mode="values"` would repeat it at every step
-        "source": {
-            "name": source.name,
-            "digest": source.digest,
-            "length": source.length,
-            "uri": source.uri,
-        },
-        "memory": "",
-        "places": [],
-        "progress": Progress(
-            position=0,
-            step=0,
-            tokens=0,
-            calls=0,
-            input_tokens=0,
-            output_tokens=0,
-            seconds=0.0,
-            cut=False,
-            stopped=None,
-        ),
         "answer": None,
+        **await versioning.begin(reading, state, run, source),
     }
 
 
 def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
     """Read the chunk at the reading's position."""
-    return {"chunk": _chunk(reading, state, run)}
+    return {"chunk": reading.chunk(state, run)}
 
 
 async def overwrite_memory(
@@ -116,42 +80,54 @@ async def overwrite_memory(
     Raises:
         TransientModelError: This attempt failed and another may not.
         ModelError: Reading this chunk failed for good.
+        StoreError: Strict, and the store cannot be written.
+        MemoryConflictError: A named memory moved on too many times.
     """
     progress = state["progress"]
     done: Changes = {"document": None, "chunk": None}
-    left = _seconds_left(reading, run)
+    left = reading.seconds_left(run)
     if left is not None and left <= 0:
         return {**done, "progress": {**progress, "stopped": "deadline"}}
-    chunk = state.get("chunk") or _chunk(reading, state, run)
-    call = overwrite(
-        reading.reader,
-        state["question"],
-        state["memory"],
-        chunk,
-        tokenizer=reading.tokenizer,
-        evidence=known_evidence(state),
-        config=config,
-    )
+    chunk = state.get("chunk") or reading.chunk(state, run)
+    before, parent, evidence = await versioning.current(reading, state, run)
+
+    async def update_from(memory: str, evidence: Sequence[Evidence]) -> Update:
+        call = overwrite(
+            reading.reader,
+            state["question"],
+            memory,
+            chunk,
+            tokenizer=reading.tokenizer,
+            evidence=evidence,
+            config=config,
+        )
+        return await (call if left is None else asyncio.wait_for(call, left))
+
     try:
-        update = await (call if left is None else asyncio.wait_for(call, left))
+        update = await update_from(before, evidence)
+        other = await versioning.adopted(run)
+        if other is not None and other.id == parent:  # somebody else read the last chunk first
+            update = await update_from(other.text, other.evidence)
     except asyncio.TimeoutError:
         return {**done, "progress": {**progress, "stopped": "deadline"}}
     except ModelError as error:
-        raise await _judged(error, reading, attempt, progress["step"] + 1) from error
-    memory, tokens, cut = _within_budget(reading, update)
+        raise await reading.judged(error, attempt, progress["step"] + 1) from error
+    memory, tokens, cut = reading.within_budget(update)
     moved = add_usage(progress, update.usage)
     moved["position"] = chunk.end
     moved["step"] += 1
     moved["tokens"] += chunk.tokens
     moved["cut"] = cut if update.changed else progress["cut"]
-    moved["stopped"] = _stopped(reading, moved, update, chunk.source)
+    moved["stopped"] = reading.stopped(moved, update, chunk.source.length)
+    changed = {
+        "memory": memory,
+        "places": [list(astuple(item)) for item in update.evidence if item.text in memory],
+        "progress": moved,
+    }
     run.emit(_chunk_event(reading.name, chunk, moved, state["memory"], memory, tokens))
-    done["progress"] = moved
-    if memory != state["memory"]:
-        done["memory"] = memory
-    if update.changed:
-        done["places"] = [list(astuple(item)) for item in update.evidence if item.text in memory]
-    return done
+    done |= await versioning.store_version(reading, state, run, chunk, changed, parent)
+    # What did not change is not written: each write is a copy in the checkpointer.
+    return {key: value for key, value in done.items() if value is None or value != state.get(key)}
 
 
 async def write_answer(
@@ -162,17 +138,21 @@ async def write_answer(
     Raises:
         TransientModelError: This attempt failed and another may not.
         ModelError: Answering failed for good.
+        StoreError: Strict, and the store cannot be written.
     """
+    other, warnings = await versioning.finish(reading, run)
+    memory = other.text if other else state["memory"]
+    evidence = list(other.evidence) if other else known_evidence(state)
     started = monotonic()
-    evidence = known_evidence(state)
     try:
         answer = await reading.reader.respond(
-            state["question"], state["memory"], evidence=evidence, config=config
+            state["question"], memory, evidence=evidence, config=config
         )
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
-        raise await _judged(error, reading, attempt, None) from error
+        raise await reading.judged(error, attempt, None) from error
+    seconds = monotonic() - started
     progress, source = state["progress"], state["source"]
     coverage = progress["position"] / source["length"]
     run.emit(
@@ -182,23 +162,26 @@ async def write_answer(
             source=source["name"],
             answer=answer.final,
             coverage=coverage,
-        ),
+        )
     )
     return {
         "answer": answer.final,
         "response": answer.text,
+        "memory": memory,
         "evidence": [asdict(item) for item in evidence],
         "citations": [asdict(item) for item in answer.evidence],
         "usage": {
             "calls": progress["calls"] + 1,
             "input_tokens": progress["input_tokens"] + answer.usage.input_tokens,
             "output_tokens": progress["output_tokens"] + answer.usage.output_tokens,
-            "seconds": progress["seconds"] + monotonic() - started,
+            "seconds": progress["seconds"] + seconds,
             "document_tokens": progress["tokens"],
         },
         "coverage": coverage,
         "stopped": progress["stopped"],
         "reader": reading.reader.name,
+        "version": progress["version"],
+        "warnings": warnings,
     }
 
 
@@ -208,129 +191,34 @@ def text_node(
     """A node that only reads text."""
 
     def sync(state: ReadingState, runtime: Runtime[Run]) -> Changes:
-        return work(reading, state, _run(runtime))
+        return work(reading, state, runtime.context)
 
     async def from_async(state: ReadingState, runtime: Runtime[Run]) -> Changes:
-        return await asyncio.to_thread(work, reading, state, _run(runtime))
+        return await asyncio.to_thread(work, reading, state, runtime.context)
 
     return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
 
 
-def reader_node(
+def waiting_node(
     work: Callable[[Reading, ReadingState, Run, RunnableConfig, int], Coroutine[Any, Any, Changes]],
     reading: Reading,
 ) -> RunnableCallable:
-    """A node that calls the reader."""
+    """A node that waits for the reader or the store."""
 
     async def from_async(
         state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]
     ) -> Changes:
-        info = runtime.execution_info
-        attempt = info.node_attempt if info else 1
-        return await work(reading, state, _run(runtime), config, attempt)
+        run, info = runtime.context, runtime.execution_info
+        if run.write is None:
+            run.write = runtime.stream_writer
+        if run.store is None:
+            run.store = reading.store or runtime.store
+        return await work(reading, state, run, config, info.node_attempt if info else 1)
 
     def sync(state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         return wait_for(from_async(state, config, runtime))
 
     return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
-
-
-def _run(runtime: Runtime[Run]) -> Run:
-    run = runtime.context
-    if run.write is None:
-        run.write = runtime.stream_writer
-    return run
-
-
-def _check_question(reading: Reading, question: str | None) -> None:
-    if not question or not question.strip():
-        raise QuestionError('The question is empty: invoke with {"question": ...}.')
-    tokens, budget = reading.tokenizer.count(question), reading.config.question_tokens
-    if tokens > budget:
-        message = (
-            f"The question has {tokens} tokens and its budget is {budget}: shorten it, move "
-            "what is to be read into the document, or raise question_tokens."
-        )
-        raise QuestionError(message)
-
-
-def _chunk(reading: Reading, state: ReadingState, run: Run) -> Chunk:
-    source = run.source or _reopen(state, run)
-    chunk = next_chunk(
-        source,
-        state["progress"]["position"],
-        tokenizer=reading.tokenizer,
-        chunk_tokens=reading.config.chunk_tokens,
-        exact_cuts=reading.config.exact_cuts,
-    )
-    if chunk is None:
-        message = f"{source.name} ends before the position that the reading had reached."
-        raise SourceChangedError(message)
-    return chunk
-
-
-def _reopen(state: ReadingState, run: Run) -> Source:
-    """The document of a resumed run: given again, or found by its uri."""
-    record = state["source"]
-    document = run.document if run.document is not None else state.get("document")
-    if document is None and record["uri"] is None:
-        message = (
-            f"{record['name']} cannot be opened again: resume with "
-            'invoke(None, config, context={"document": ...}).'
-        )
-        raise SourceError(message)
-    source = open_source({"uri": record["uri"]} if document is None else document)
-    if source.digest != record["digest"]:
-        message = (
-            f"{record['name']} is not what it was when the reading began. Start over by "
-            "invoking with the question and the document."
-        )
-        raise SourceChangedError(message)
-    run.source = source
-    return source
-
-
-async def _judged(
-    error: ModelError, reading: Reading, attempt: int, step: int | None
-) -> ModelError:
-    """The error to raise: this one while attempts are left, else one that names the chunk."""
-    if isinstance(error, TransientModelError) and attempt < reading.config.max_attempts:
-        if error.retry_after:
-            await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))
-        return error
-    place = "answering" if step is None else f"reading chunk {step}"
-    times = f" after {attempt} attempts" if attempt > 1 else ""
-    kept = "" if step is None else f" The memory of the {step - 1} chunks before it is kept."
-    message = f"{place.capitalize()} failed{times}: {error}{kept}"
-    lasting = ModelError if isinstance(error, TransientModelError) else type(error)
-    return lasting(message, chunk=step)
-
-
-def _within_budget(reading: Reading, update: Update) -> tuple[str, int, bool]:
-    """The memory, its tokens, and whether it had to be cut."""
-    tokens, budget = reading.tokenizer.count(update.memory), reading.config.memory_tokens
-    if not update.changed or tokens <= budget:
-        return update.memory, tokens, False
-    memory = cut_at_sentence(update.memory, budget, reading.tokenizer)
-    return memory, reading.tokenizer.count(memory), True
-
-
-def _stopped(
-    reading: Reading, progress: Progress, update: Update, source: Source
-) -> Stopped | None:
-    most = reading.config.max_calls
-    if progress["position"] >= source.length:
-        return "end"
-    if update.done:
-        return "done"
-    if most is not None and progress["calls"] + 1 >= most:  # the answer is a call too
-        return "max_calls"
-    return None
-
-
-def _seconds_left(reading: Reading, run: Run) -> float | None:
-    deadline = reading.config.deadline
-    return None if deadline is None else run.started + deadline - monotonic()
 
 
 def _chunk_event(

@@ -18,19 +18,35 @@ from memagent_graph.readers.base import Evidence, Usage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.version import MemoryVersion
+    from memagent_graph.memory.writer import VersionWriter
     from memagent_graph.text.source import Source
 
 Stopped = Literal["end", "done", "max_calls", "deadline"]
 """Why a reading ended: the document's end, the reader had enough, or a budget was spent."""
 
 
-class SourceRecord(TypedDict):
-    """Identifies the document from one run to the next."""
+class SourceRecord(TypedDict, total=False):
+    """Identifies the document, and the memory that it goes into, from one run to the next.
+
+    Attributes:
+        name: what to call the document.
+        digest: of its content.
+        length: code points.
+        uri: what opens it again, if anything does.
+        memory_name: the named memory that this reading continues, if any.
+        head: the version that it had when the reading began.
+    """
 
     name: str
     digest: str
     length: int
     uri: str | None
+    memory_name: str
+    head: str | None
 
 
 class Progress(TypedDict):
@@ -46,6 +62,7 @@ class Progress(TypedDict):
         seconds: time spent in them.
         cut: whether the memory was over its budget and lost its end.
         stopped: why the reading ended; None while it goes on.
+        version: id of the memory's version, or of the chain's root; None without a store.
     """
 
     position: int
@@ -57,13 +74,23 @@ class Progress(TypedDict):
     seconds: float
     cut: bool
     stopped: Stopped | None
+    version: str | None
 
 
 class ReadingInput(TypedDict, total=False):
-    """What a reading is asked: a question, and a document that `open_source` takes."""
+    """What a reading is asked.
+
+    Attributes:
+        question: what to find out.
+        document: what to read: anything that `open_source` takes.
+        memory: instead of a document, a version's id or a name: answer from that memory.
+        memory_name: continue the memory of this name with the document, or begin it.
+    """
 
     question: str
     document: Annotated[Any, UntrackedValue]
+    memory: str
+    memory_name: Annotated[str | None, UntrackedValue]
 
 
 class ReadingOutput(TypedDict, total=False):
@@ -80,6 +107,8 @@ class ReadingOutput(TypedDict, total=False):
         coverage: share of the document that was read, 0 to 1.
         stopped: why reading ended: "end", "done", "max_calls" or "deadline".
         reader: name of the reader that answered.
+        version: id of the final memory's version, None without a store.
+        warnings: what went wrong without stopping the reading, such as an unreachable store.
     """
 
     answer: str | None
@@ -91,6 +120,8 @@ class ReadingOutput(TypedDict, total=False):
     coverage: float
     stopped: Stopped
     reader: str
+    version: str | None
+    warnings: list[str]
 
 
 class ReadingState(ReadingInput, ReadingOutput, total=False):
@@ -119,12 +150,26 @@ class Run:
         source: that document, once opened.
         write: where events go; None until a node knows the run's own stream.
         started: when the call began, in seconds of the monotonic clock.
+        store: where versions go, None without one.
+        bank: the versions in it.
+        writer: what stores them in the background.
+        fingerprint: of this run's chain; one of its own when memories are not reused.
+        known: id and text of the version that was stored last.
+        finished: the last version of a reading that ended and has no name.
+        lost: races for a named memory's head that were lost.
     """
 
     document: Any = None
     source: Source | None = None
     write: Callable[[Any], None] | None = None
     started: float = field(default_factory=monotonic)
+    store: BaseStore | None = None
+    bank: MemoryBank | None = None
+    writer: VersionWriter | None = None
+    fingerprint: str = ""
+    known: tuple[str, str] | None = None
+    finished: MemoryVersion | None = None
+    lost: int = 0
 
     def emit(self, event: OpenedEvent | ChunkEvent | AnswerEvent) -> None:
         """Send an event to whoever streams this run."""

@@ -68,6 +68,8 @@ def test_the_output_tells_cost_coverage_reader_and_why_reading_ended():
         "coverage",
         "stopped",
         "reader",
+        "version",
+        "warnings",
     }
     assert out["usage"]["calls"] == len(reader.spans) + 1
     assert out["usage"]["output_tokens"] == len(reader.spans) + 1
@@ -142,6 +144,7 @@ def test_the_graph_draws_as_the_state_machine_that_it_is():
     assert edges == {
         ("__start__", "open_document"),
         ("open_document", "read_chunk"),
+        ("open_document", "write_answer"),  # the store has read it all before
         ("read_chunk", "overwrite_memory"),
         ("overwrite_memory", "read_chunk"),
         ("overwrite_memory", "write_answer"),

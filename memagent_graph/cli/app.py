@@ -32,7 +32,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature
 
 @app.callback()
 def _options(
-    version: Annotated[  # noqa: ARG001 - its callback does the work
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
@@ -45,7 +45,8 @@ def _add_plugins() -> None:
         try:
             app.add_typer(entry.load(), name=entry.name)
         except Exception as error:  # noqa: BLE001 - a broken plugin must not break the command
-            print(f"memagent: the command {entry.name!r} cannot be loaded: {error}", file=sys.stderr)
+            message = f"memagent: the command {entry.name!r} cannot be loaded: {error}"
+            print(message, file=sys.stderr)
 
 
 _add_plugins()

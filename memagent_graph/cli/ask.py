@@ -6,7 +6,6 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig

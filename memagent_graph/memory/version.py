@@ -22,7 +22,8 @@ class MemoryVersion:
 
     Attributes:
         id: `child_id` of a chunk, or `edited_id`.
-        parent: id of the version before; the reading's `root_id` for the first.
+        parent: id of the version before; the `root` for the first.
+        root: the `root_id` that the chain began with.
         text: the memory.
         tokens: its size.
         step: chunks read, counted from the reading's start.
@@ -41,6 +42,7 @@ class MemoryVersion:
 
     id: str
     parent: str
+    root: str
     text: str
     tokens: int
     step: int

@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 
-
 _AT_ONCE = 1 << 20  # bytes
 _PAUSE = 0.005  # seconds
 

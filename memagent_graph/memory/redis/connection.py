@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import redis
 import redis.asyncio
@@ -18,7 +19,18 @@ from memagent_graph.errors import ConfigurationError, StoreError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-Wire = tuple[bytes | str | int, ...]
+
+class Wire(NamedTuple):
+    """A command as it is sent.
+
+    Attributes:
+        key: one of its keys: in a cluster, it goes to the node of that key.
+        arguments: the command, spelled out.
+    """
+
+    key: bytes
+    arguments: tuple[bytes | str | int, ...]
+
 
 _UNREACHABLE: tuple[Any, ...] = (
     exceptions.ConnectionError,
@@ -180,6 +192,8 @@ class OwnClients:
         with self._lock:
             clients, self._clients = self._clients, []
         for client in clients:
+            if isinstance(client, redis.RedisCluster):
+                client.disconnect_connection_pools()  # which its close leaves open
             client.close()
         for loop in list(self._loops):
             if loop.is_running() and loop is not _running_loop():
@@ -221,7 +235,8 @@ async def _keep(clients: list[Any]) -> AsyncGenerator[None, None]:
         yield
     finally:
         for client in clients:
-            await client.aclose()
+            with contextlib.suppress(BaseException):
+                await client.aclose()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -234,15 +249,22 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _send(client: Any, commands: Sequence[Wire]) -> list[Any]:
     with client.pipeline(transaction=False) as pipeline:
         for command in commands:
-            pipeline.execute_command(*command)
+            pipeline.execute_command(*command.arguments, **_node(client, command))
         return _checked(pipeline.execute(raise_on_error=False))
 
 
 async def _asend(client: Any, commands: Sequence[Wire]) -> list[Any]:
     async with client.pipeline(transaction=False) as pipeline:
         for command in commands:
-            pipeline.execute_command(*command)
+            pipeline.execute_command(*command.arguments, **_node(client, command))
         return _checked(await pipeline.execute(raise_on_error=False))
+
+
+def _node(client: Any, command: Wire) -> dict[str, Any]:
+    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
+        # Left alone, redis-py asks the server for the keys of every script that is called.
+        return {"target_nodes": client.get_node_from_key(command.key)}  # type: ignore[arg-type]  # or bytes
+    return {}
 
 
 def _checked(replies: list[Any]) -> list[Any]:

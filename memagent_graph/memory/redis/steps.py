@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from redis.exceptions import NoScriptError
 
 from memagent_graph.errors import StoreError
+from memagent_graph.memory.redis.connection import Wire
 
 if TYPE_CHECKING:
-    from memagent_graph.memory.redis.connection import Wire
     from memagent_graph.memory.redis.scripts import Script
 
 T = TypeVar("T")
@@ -23,7 +23,13 @@ COMMANDS_PER_TRIP = 1_000  # bounds what client and server hold in memory for a 
 
 
 class Command(NamedTuple):
-    """A script with its keys and arguments or, without one, a command of Redis' own."""
+    """A script with its keys and arguments or, without one, a command of Redis' own.
+
+    Attributes:
+        script: what to run.
+        keys: at least one; all have the same hash tag.
+        arguments: what follows the keys; of a command, the first holds its words before them.
+    """
 
     script: Script | None
     keys: tuple[bytes, ...]
@@ -32,13 +38,17 @@ class Command(NamedTuple):
     def remembered(self) -> Wire:
         """As sent to a server that has seen the script."""
         if self.script is None:
-            return (*self.arguments[:1], *self.keys, *self.arguments[1:])
-        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.arguments)
+            words = str(self.arguments[0]).split()
+            return Wire(self.keys[0], (*words, *self.keys, *self.arguments[1:]))
+        return self._script("EVALSHA", self.script.sha)
 
     def spelled_out(self) -> Wire:
         """As sent to one that has not."""
-        text = self.script.text if self.script else ""
-        return ("EVAL", text, len(self.keys), *self.keys, *self.arguments)
+        return self._script("EVAL", self.script.text if self.script else "")
+
+    def _script(self, word: str, script: str) -> Wire:
+        arguments = (word, script, len(self.keys), *self.keys, *self.arguments)
+        return Wire(self.keys[0], arguments)
 
 
 Steps = Generator[Sequence[Command], list[Any], T]

@@ -21,8 +21,8 @@ def last_id(stream: bytes) -> Steps[str]:
 
 def entries_after(stream: bytes, after: str) -> Steps[list[tuple[str, bytes]]]:
     """Ids and members of entries newer than `after`, waiting a second for the first."""
-    options = ("COUNT", _ENTRIES_AT_ONCE, "BLOCK", _WAIT_MILLISECONDS)
-    (reply,) = yield [Command(None, (), ("XREAD", *options, "STREAMS", stream, after))]
+    words = f"XREAD COUNT {_ENTRIES_AT_ONCE} BLOCK {_WAIT_MILLISECONDS} STREAMS"
+    (reply,) = yield [Command(None, (stream,), (words, after))]
     # redis-py gives pairs or a dictionary, by the protocol that it speaks.
     found = dict(reply or ()).get(stream, [])
     entries = found[0] if found and isinstance(found[0], list) else found

@@ -1,0 +1,160 @@
+"""What the nodes of one graph share, and the rules that need no state of LangGraph's."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from hashlib import sha256
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import (
+    ModelError,
+    QuestionError,
+    SourceChangedError,
+    SourceError,
+    TransientModelError,
+)
+from memagent_graph.memory.version import reading_fingerprint
+from memagent_graph.text.chunking import Chunk, cut_at_sentence, next_chunk
+from memagent_graph.text.source import open_source
+
+if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.readers.base import Reader, Update
+    from memagent_graph.state import Progress, ReadingState, Run, Stopped
+    from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import Tokenizer
+
+_LONGEST_PAUSE = 60.0
+"""Seconds for which a server's Retry-After is obeyed; the retry policy waits on top."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A reader with its budgets, its tokenizer and, if it has one of its own, its store."""
+
+    name: str
+    reader: Reader
+    config: ReadingConfig
+    tokenizer: Tokenizer
+    store: BaseStore | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for everything that shapes the memories of this reading."""
+        config = self.config
+        budgets = (config.chunk_tokens, config.memory_tokens, config.exact_cuts)
+        return reading_fingerprint(self.reader.fingerprint, self.tokenizer.name, *budgets)
+
+    @property
+    def reuses(self) -> bool:
+        """Whether stored memories are taken over: not those of a reader that samples."""
+        if self.config.reuse is not None:
+            return self.config.reuse
+        return bool(getattr(self.reader, "deterministic", True))
+
+    def check_question(self, question: str | None) -> None:
+        """Raise `QuestionError` for an empty question or one over its budget."""
+        if not question or not question.strip():
+            raise QuestionError('The question is empty: invoke with {"question": ...}.')
+        tokens, budget = self.tokenizer.count(question), self.config.question_tokens
+        if tokens > budget:
+            message = (
+                f"The question has {tokens} tokens and its budget is {budget}: shorten it, move "
+                "what is to be read into the document, or raise question_tokens."
+            )
+            raise QuestionError(message)
+
+    def chunk_at(self, source: Source, position: int) -> Chunk | None:
+        """The chunk that begins there, None at the end."""
+        return next_chunk(
+            source,
+            position,
+            tokenizer=self.tokenizer,
+            chunk_tokens=self.config.chunk_tokens,
+            exact_cuts=self.config.exact_cuts,
+        )
+
+    def chunk(self, state: ReadingState, run: Run) -> Chunk:
+        """The chunk at the reading's position.
+
+        Raises:
+            SourceError: The document cannot be opened again, or is another one now.
+        """
+        source = run.source or reopen(state, run)
+        chunk = self.chunk_at(source, state["progress"]["position"])
+        if chunk is None:
+            message = f"{source.name} ends before the position that the reading had reached."
+            raise SourceChangedError(message)
+        return chunk
+
+    async def judged(self, error: ModelError, attempt: int, step: int | None) -> ModelError:
+        """The error to raise: this one while attempts are left, else one that names the chunk."""
+        if isinstance(error, TransientModelError) and attempt < self.config.max_attempts:
+            if error.retry_after:
+                await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))
+            return error
+        place = "answering" if step is None else f"reading chunk {step}"
+        times = f" after {attempt} attempts" if attempt > 1 else ""
+        kept = "" if step is None else f" The memory of the {step - 1} chunks before it is kept."
+        message = f"{place.capitalize()} failed{times}: {error}{kept}"
+        lasting = ModelError if isinstance(error, TransientModelError) else type(error)
+        return lasting(message, chunk=step)
+
+    def within_budget(self, update: Update) -> tuple[str, int, bool]:
+        """The memory, its tokens, and whether it had to be cut."""
+        tokens, budget = self.tokenizer.count(update.memory), self.config.memory_tokens
+        if not update.changed or tokens <= budget:
+            return update.memory, tokens, False
+        memory = cut_at_sentence(update.memory, budget, self.tokenizer)
+        return memory, self.tokenizer.count(memory), True
+
+    def stopped(self, progress: Progress, update: Update, length: int) -> Stopped | None:
+        """Why the reading ends after this update, None if it goes on."""
+        most = self.config.max_calls
+        if progress["position"] >= length:
+            return "end"
+        if update.done:
+            return "done"
+        if most is not None and progress["calls"] + 1 >= most:  # the answer is a call too
+            return "max_calls"
+        return None
+
+    def seconds_left(self, run: Run) -> float | None:
+        """Seconds until the deadline, None without one."""
+        deadline = self.config.deadline
+        return None if deadline is None else run.started + deadline - monotonic()
+
+
+def reopen(state: ReadingState, run: Run) -> Source:
+    """The document of a resumed run: given again, or found by its uri.
+
+    Raises:
+        SourceError: It cannot be opened again.
+        SourceChangedError: It is not what the reading began with.
+    """
+    record = state["source"]
+    document = run.document if run.document is not None else state.get("document")
+    if document is None and record["uri"] is None:
+        message = (
+            f"{record['name']} cannot be opened again: resume with "
+            'invoke(None, config, context={"document": ...}).'
+        )
+        raise SourceError(message)
+    source = open_source({"uri": record["uri"]} if document is None else document)
+    if source.digest != record["digest"]:
+        message = (
+            f"{record['name']} is not what it was when the reading began. Start over by "
+            "invoking with the question and the document."
+        )
+        raise SourceChangedError(message)
+    run.source = source
+    return source
+
+
+def text_digest(text: str) -> str:
+    """Tells whether a memory is still the text of its version."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

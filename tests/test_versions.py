@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from doubles import ChainReader, QuotingReader, chain, numbered
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from typing_extensions import TypedDict
+
+from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, StoreError
+from memagent_graph.memory.bank import MemoryBank
+
+SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
+TEXT = numbered(100)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    if request.param == "memory":
+        yield InMemoryStore()
+        return
+    with SqliteStore.from_conn_string(str(tmp_path / "store.sqlite")) as found:
+        found.setup()
+        yield found
+
+
+def read(store, document=TEXT, question="What?", reader=None, config=SMALL, **asked):
+    reader = reader or ChainReader()
+    agent = create_memagent(reader, config=config, store=store)
+    out = agent.invoke({"question": question, "document": document, **asked})
+    return out, reader
+
+
+def test_asking_again_costs_one_call_and_gives_the_same(store):
+    first, reader = read(store)
+
+    again, second = read(store)
+
+    assert len(reader.spans) > 10
+    assert (second.spans, second.answers) == ([], 1)
+    assert again["answer"] == first["answer"]
+    assert again["usage"]["document_tokens"] == first["usage"]["document_tokens"]
+    assert again["evidence"] == first["evidence"]
+
+
+async def test_an_async_run_reuses_what_a_sync_run_stored(store):
+    read(store)
+    reader = ChainReader()
+
+    await create_memagent(reader, config=SMALL, store=store).ainvoke(
+        {"question": "What?", "document": TEXT}
+    )
+
+    assert reader.spans == []
+
+
+def test_of_a_document_that_grew_only_the_changed_tail_is_read(store):
+    _, reader = read(store)
+    grown = TEXT + numbered(5)
+
+    out, second = read(store, grown)
+
+    fresh, _ = read(InMemoryStore(), grown)
+    assert len(second.spans) <= 3
+    assert second.spans[0][0] >= reader.spans[-1][0]
+    assert out["answer"] == fresh["answer"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"question": "Which?"},
+        {"config": SMALL.model_copy(update={"chunk_tokens": 51})},
+        {"config": SMALL.model_copy(update={"memory_tokens": 1000})},
+        {"config": SMALL.model_copy(update={"reuse": False})},
+        {"reader": QuotingReader()},
+    ],
+)
+def test_another_question_budget_or_reader_resumes_nothing(other):
+    store = InMemoryStore()
+    read(store)
+    alone, _ = read(InMemoryStore(), **other)
+
+    out, _ = read(store, **other)
+
+    assert out["usage"]["calls"] == alone["usage"]["calls"] > 10
+    assert out["answer"] == alone["answer"]
+
+
+def test_a_reader_that_samples_reuses_only_when_asked(store):
+    class Sampling(ChainReader):
+        deterministic = False
+
+    read(store, reader=Sampling())
+
+    _, again = read(store, reader=Sampling())
+    asked_to = SMALL.model_copy(update={"reuse": True})
+    read(store, reader=Sampling(), config=asked_to)
+    _, reused = read(store, reader=Sampling(), config=asked_to)
+
+    assert len(again.spans) > 10
+    assert reused.spans == []
+
+
+def test_a_memory_edited_over_a_warm_store_is_read_on_from(store):
+    read(store)
+    agent = create_memagent(
+        ChainReader(),
+        config=SMALL.model_copy(update={"reuse": False}),
+        store=store,
+        checkpointer=InMemorySaver(),
+        interrupt_before=["overwrite_memory"],
+    )
+    thread = {"configurable": {"thread_id": "1"}}
+    agent.invoke({"question": "What?", "document": TEXT}, thread)
+    agent.invoke(None, thread)
+    agent.update_state(thread, {"memory": "edited"})
+    reader = ChainReader()
+    going_on = create_memagent(reader, config=SMALL, store=store, checkpointer=agent.checkpointer)
+
+    out = going_on.invoke(None, thread)
+
+    expected = "edited"
+    for start, end in reader.spans:
+        expected = chain(expected, TEXT[start:end])
+    assert out["memory"] == expected
+    history = MemoryBank(store).history(out["version"])
+    assert [version.text for version in history if version.edited] == ["edited"]
+    assert history[0].text == expected
+
+
+def test_another_question_is_answered_from_a_stored_memory_without_reading(store):
+    first, _ = read(store)
+    reader = ChainReader()
+    agent = create_memagent(reader, config=SMALL, store=store)
+
+    out = agent.invoke({"question": "And why?", "memory": first["version"]})
+
+    assert (out["answer"], reader.spans) == (first["memory"], [])
+    assert out["coverage"] == 1.0
+    with pytest.raises(MemoryNotFoundError, match="nobody"):
+        agent.invoke({"question": "And why?", "memory": "nobody"})
+
+
+def test_a_named_memory_goes_on_with_todays_text(store):
+    monday, _ = read(store, numbered(20), memory_name="diary")
+    tuesday, reader = read(store, numbered(30), memory_name="diary")
+
+    expected = monday["memory"]
+    for start, end in reader.spans:
+        expected = chain(expected, numbered(30)[start:end])
+    bank = MemoryBank(store)
+    assert tuesday["memory"] == expected
+    assert bank.head("diary").id == tuesday["version"]
+    assert bank.history("diary")[-1].step == 1
+
+
+def test_a_memory_needs_a_store():
+    agent = create_memagent(ChainReader())
+
+    with pytest.raises(ConfigurationError, match="store"):
+        agent.invoke({"question": "?", "memory": "diary"})
+    with pytest.raises(ConfigurationError, match="store"):
+        agent.invoke({"question": "?", "document": "x", "memory_name": "diary"})
+
+
+def test_a_node_uses_the_store_of_its_host():
+    class Host(TypedDict, total=False):
+        question: str
+        document: str
+        answer: str
+
+    reader, store = ChainReader(), InMemoryStore()
+    builder = StateGraph(Host)
+    builder.add_node("read", MemAgentNode(reader, config=SMALL))
+    builder.add_edge(START, "read")
+    graph = builder.compile(store=store)
+
+    graph.invoke({"question": "?", "document": TEXT})
+    once = len(reader.spans)
+    graph.invoke({"question": "?", "document": TEXT})
+
+    assert len(reader.spans) == once > 10
+
+
+async def test_two_agents_that_read_the_same_at_once_end_with_one_chain():
+    store = InMemoryStore()
+
+    class Moody(ChainReader):
+        """Two of these never write the same."""
+
+        def __init__(self, mood):
+            super().__init__(delay=0.001)
+            self.mood = mood
+
+        async def update(self, question, memory, chunk, **options):
+            return await super().update(question, memory + self.mood, chunk, **options)
+
+    agents = [create_memagent(Moody(mood), config=SMALL, store=store) for mood in "ab"]
+    asked = {"question": "?", "document": TEXT}
+
+    outs = await asyncio.gather(*(agent.ainvoke(asked) for agent in agents))
+
+    histories = [await MemoryBank(store).ahistory(out["version"]) for out in outs]
+    assert outs[0]["version"] == outs[1]["version"]
+    assert outs[0]["memory"] == outs[1]["memory"] == histories[0][0].text
+    assert [v.id for v in histories[0]] == [v.id for v in histories[1]]
+
+
+class Broken(InMemoryStore):
+    """Fails from the call on that it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.away = False
+
+    async def abatch(self, ops):
+        if self.away:
+            raise ConnectionError("gone")
+        return await super().abatch(ops)
+
+    def batch(self, ops):
+        if self.away:
+            raise ConnectionError("gone")
+        return super().batch(ops)
+
+
+def test_a_store_that_is_away_at_the_start_is_one_clear_error():
+    store = Broken()
+    store.away = True
+
+    with pytest.raises(StoreError, match="gone"):
+        read(store)
+
+
+class Leaving(ChainReader):
+    def __init__(self, store, away):
+        super().__init__()
+        self.store, self.away = store, away
+
+    async def update(self, *arguments, **options):
+        self.store.away = len(self.spans) in self.away
+        return await super().update(*arguments, **options)
+
+
+def test_versions_wait_for_a_store_that_comes_back():
+    store = Broken()
+
+    out, reader = read(store, reader=Leaving(store, range(3, 8)))
+
+    assert out["warnings"] == []
+    assert len(MemoryBank(store).history(out["version"])) == len(reader.spans)
+
+
+def test_an_answer_comes_with_a_warning_when_the_store_stays_away_or_not_at_all_if_strict(
+    monkeypatch,
+):
+    monkeypatch.setattr("memagent_graph.memory.writer._PATIENCE", 0.1)
+    store, expected = Broken(), read(InMemoryStore())[0]["answer"]
+
+    out, _ = read(store, reader=Leaving(store, range(3, 999)))
+
+    assert out["answer"] == expected
+    assert "could not be stored" in out["warnings"][0]
+    store = Broken()
+    with pytest.raises(StoreError, match="could not be stored"):
+        read(
+            store,
+            reader=Leaving(store, range(3, 999)),
+            config=SMALL.model_copy(update={"strict": True}),
+        )
