@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from memagent_graph.cli import memory
 from memagent_graph.cli.ask import ask
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(no_args_is_help=True)(ask)
+app.add_typer(memory.app, name="memory")
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature

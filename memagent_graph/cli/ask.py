@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import shlex
-import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from memagent_graph.cli.reporting import reporting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,6 +43,10 @@ _NO_MODEL = (
     "memagent: no model was named, so the built-in extractive reader quotes what fits the "
     "question; it understands nothing. Name a model with --model or MEMAGENT_MODEL."
 )
+
+
+_RESUMABLE = "memagent: stopped. To go on:\n  {command}"
+_LOST = "memagent: stopped. What was read is in the store: the same command goes on there."
 
 
 def ask(
@@ -88,6 +92,17 @@ def ask(
         Path | None,
         typer.Option(help="SQLite file: the same command goes on where a stopped one was."),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MEMAGENT_STORE",
+            help="Where memories are kept for the next time: a Redis URL, an SQLite file "
+            "(by default one in your data folder), or none.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Continue the memory of this name, or begin it.")
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start over, whatever the checkpoint file has.")
     ] = False,
@@ -95,12 +110,13 @@ def ask(
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph import create_memagent
+    from memagent_graph.memory.stores import open_store
     from memagent_graph.models.resolve import resolve_reader
     from memagent_graph.prompts import Prompts
 
     if model is None:
         print(_NO_MODEL, file=sys.stderr)
-    with _reporting(resumable=checkpoint is not None), ExitStack() as stack:
+    with reporting(_RESUMABLE if checkpoint else _LOST), ExitStack() as stack:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
             memory_tokens=memory_tokens,
@@ -116,11 +132,17 @@ def ask(
             base_url=base_url,
         )
         saver = stack.enter_context(_saver(checkpoint)) if checkpoint else None
-        agent = create_memagent(reader, config=config, tokenizer=tokenizer, checkpointer=saver)
+        agent = create_memagent(
+            reader,
+            config=config,
+            tokenizer=tokenizer,
+            checkpointer=saver,
+            store=stack.enter_context(open_store(store)),
+        )
         thread = _thread(question, sources, reader, config)
         documents = [sys.stdin.buffer if name == "-" else Path(name) for name in sources]
         document = documents[0] if len(documents) == 1 else documents
-        asked = {"question": question, "document": document}
+        asked = {"question": question, "document": document, "memory_name": name}
         going_on = saver is not None and not restart and _unfinished(agent, thread)
         if going_on:
             print("memagent: going on with the stopped run.", file=sys.stderr)
@@ -129,42 +151,6 @@ def ask(
 
 
 ask.__doc__ = _EXAMPLES
-
-
-@contextmanager
-def _reporting(*, resumable: bool) -> Iterator[None]:
-    """Turn our errors into one line each, and an interrupt into how to go on."""
-    from memagent_graph.errors import MemAgentError, SourceChangedError
-
-    def stop(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        command = shlex.join(["memagent", *sys.argv[1:]])
-        if resumable:
-            print(f"\nmemagent: stopped. To go on:\n  {command}", file=sys.stderr)
-        else:
-            print("\nmemagent: stopped. With --checkpoint FILE it could go on.", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except (MemAgentError, ValueError) as error:
-        hint = " (--restart starts over)" if isinstance(error, SourceChangedError) else ""
-        print(f"memagent: error: {_one_line(error)}{hint}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _one_line(error: Exception) -> str:
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        return "; ".join(
-            f"--{str(item['loc'][0]).replace('_', '-')}: {item['msg']}" for item in error.errors()
-        )
-    return " ".join(str(error).split())
 
 
 @contextmanager
@@ -271,6 +257,8 @@ def _print(output: dict[str, Any], *, as_json: bool, show_memory: bool) -> None:
         print(f"  at {place}")
     if show_memory:
         print(f"\nMemory:\n{output['memory']}")
+    for warning in output["warnings"]:
+        print(f"memagent: warning: {warning}", file=sys.stderr)
     usage = output["usage"]
     why = _STOPPED.get(output["stopped"])
     covered = f", {output['coverage']:.0%} of the document read: {why}" if why else ""

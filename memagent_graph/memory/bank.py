@@ -44,9 +44,9 @@ def _blocking(
 class MemoryBank:
     """Memories in a LangGraph store, for every agent that shares it.
 
-    A *reference* is a version's id, or the name of a memory. A name points to a version, its
-    head; a reading without a name is listed under its question and source. Each method has a
-    twin for async code whose name begins with an a.
+    A *reference* is the name of a memory, which points to a version, its head; or the key under
+    which a reading without a name is listed; or a version's id. Each method has a twin for async
+    code whose name begins with an a.
 
     Args:
         store: any LangGraph store. `RedisStore` and the SQLite stores never lose a write.
@@ -91,19 +91,20 @@ class MemoryBank:
         return found
 
     async def aget(self, reference: str) -> MemoryVersion:
-        """The version of that id, or the head of the memory of that name.
+        """The version that a reference leads to.
 
         Raises:
-            MemoryNotFoundError: Neither exists.
+            MemoryNotFoundError: It is neither a name nor the id of a version.
         """
-        head = await self.ahead(reference)
-        if head is not None:
-            return head
-        (item,) = await self._batch([GetOp(self._versions, reference)])
-        if item is None:
+        places = (self._heads, self._readings, self._versions)
+        head, reading, version = await self._batch([GetOp(place, reference) for place in places])
+        pointer = head or reading
+        if pointer is not None:
+            return await self._version(pointer.value["version"])
+        if version is None:
             message = f"There is no memory {reference!r}: neither a name nor a version's id."
             raise MemoryNotFoundError(message)
-        return MemoryVersion.from_record(item.value)
+        return MemoryVersion.from_record(version.value)
 
     async def ahead(self, name: str) -> MemoryVersion | None:
         """The newest version of a named memory, or None if there is no such name."""
@@ -155,8 +156,11 @@ class MemoryBank:
         """
         before = await self.aget(reference)
         after = await self.aappend(edited(before, text), topic=reference)
-        is_name = reference != before.id
-        if is_name and not await self.amove_head(reference, after.id, expected=before.id):
+        if reference == before.id:
+            return after
+        if reference == reading_key(before):
+            await self.arecord_reading(after)
+        elif not await self.amove_head(reference, after.id, expected=before.id):
             message = f"{reference!r} was changed meanwhile: look at it and edit it again."
             raise MemoryConflictError(message)
         return after
@@ -227,7 +231,7 @@ class MemoryBank:
         """
         lines: dict[str, None] = {}
         for name in names if names is not None else [name for name, _ in await self.alist()]:
-            history = await self.ahistory(await self._reference(name))
+            history = await self.ahistory(name)
             for version in reversed(history):
                 lines[json.dumps({"version": version.to_record()})] = None
             lines[json.dumps({"name": name, "head": history[0].id})] = None
@@ -265,11 +269,6 @@ class MemoryBank:
             message = f"Version {key} is gone: it expired or was deleted in the store."
             raise MemoryNotFoundError(message)
         return MemoryVersion.from_record(item.value)
-
-    async def _reference(self, name: str) -> str:
-        """The id that a listed name leads to."""
-        heads = await self._batch([GetOp(self._heads, name), GetOp(self._readings, name)])
-        return next((item.value["version"] for item in heads if item is not None), name)
 
     async def _reachable(self) -> set[str]:
         reached: set[str] = set()

@@ -19,7 +19,7 @@ FILLER = "The rain went on over the harbour and nobody spoke of it again.\n\n"
 
 def memagent(*arguments, **options):
     environment = {key: value for key, value in os.environ.items() if "MEMAGENT" not in key}
-    environment |= options.pop("env", {})
+    environment |= {"MEMAGENT_STORE": "none", **options.pop("env", {})}
     return subprocess.run(
         [sys.executable, "-m", "memagent_graph", *map(str, arguments)],
         capture_output=True,
@@ -132,7 +132,7 @@ def test_a_terminal_shows_progress_on_stderr(book):
         [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)],
         stdout=subprocess.PIPE,
         stderr=terminal,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        env={**os.environ, "MEMAGENT_STORE": "none", "TERM": "xterm", "COLUMNS": "100"},
     )
     os.close(terminal)
     seen = b""
@@ -162,7 +162,7 @@ def test_an_interrupted_run_prints_the_command_that_goes_on_and_it_ends_alike(
 ):
     command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)]
     command += ["--model", "openai:small", "--base-url", openai_server.base_url]
-    command += ["--chunk-tokens", "500"]
+    command += ["--chunk-tokens", "500", "--store", "none"]
     expected = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     calls = len(openai_server.requests)
     openai_server.requests.clear()

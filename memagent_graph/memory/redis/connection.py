@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import redis
@@ -231,12 +232,10 @@ class OwnClients:
 async def _keep(clients: list[Any]) -> AsyncGenerator[None, None]:
     # A generator that has begun is closed by its loop when asyncio.run, or whoever owns the
     # loop, shuts it down: so connections end with the loop that they belong to.
-    try:
-        yield
-    finally:
+    async with AsyncExitStack() as stack:
         for client in clients:
-            with contextlib.suppress(BaseException):
-                await client.aclose()
+            stack.push_async_callback(client.aclose)
+        yield
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,0 +1,211 @@
+"""`memagent memory`: look at stored memories, edit, move and forget them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memagent_graph.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.version import MemoryVersion
+
+app = typer.Typer(
+    help="Look at stored memories, edit, move and forget them.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Reference = Annotated[str, typer.Argument(help="A memory's name or a version's id.")]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="MEMAGENT_STORE",
+        help="A Redis URL or an SQLite file; by default a file in your data folder.",
+    ),
+]
+
+
+@contextmanager
+def _bank(store: str | None) -> Iterator[MemoryBank]:
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.stores import open_store
+
+    with reporting("memagent: stopped."), open_store(store) as found:
+        if found is None:
+            raise ConfigurationError("There are no memories in the store 'none'.")
+        yield MemoryBank(found)
+
+
+@app.command("list")
+def list_memories(store: Store = None) -> None:
+    """List memories: name, size, what was asked, what was read."""
+    with _bank(store) as bank:
+        for name, version in bank.list():
+            read = f"{version.end / version.length:.0%} of {version.source_name}"
+            print(f"{name}\t{version.tokens} tokens\t{version.question}\t{read}")
+
+
+@app.command()
+def show(reference: Reference, store: Store = None) -> None:
+    """Print a memory."""
+    with _bank(store) as bank:
+        print(bank.get(reference).text)
+
+
+@app.command()
+def history(reference: Reference, store: Store = None) -> None:
+    """Print every version of a memory, newest first, and what each changed."""
+    from memagent_graph.memory.bank import diff
+
+    with _bank(store) as bank:
+        versions = bank.history(reference)
+    for version, before in zip(versions, [*versions[1:], None], strict=True):
+        what = "edited" if version.edited else f"chunk {version.step}"
+        cut = ", cut to its budget" if version.cut else ""
+        span = f"{version.start}-{version.end} of {version.source_name}"
+        typer.secho(f"{version.id}  {what}, {span}, {version.tokens} tokens{cut}", bold=True)
+        changes = diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines())
+        _print_diff(changes)
+
+
+@app.command("diff")
+def show_diff(before: Reference, after: Reference, store: Store = None) -> None:
+    """Print what changed from one version to another."""
+    from memagent_graph.memory.bank import diff
+
+    with _bank(store) as bank:
+        _print_diff(diff(bank.get(before), bank.get(after)))
+
+
+@app.command()
+def edit(reference: Reference, store: Store = None) -> None:
+    """Open a memory in $EDITOR, and store what you make of it as a new version."""
+    with _bank(store) as bank:
+        before = bank.get(reference)
+        text = _edited(before.text)
+        if text.strip() in ("", before.text.strip()):
+            print("memagent: nothing changed.", file=sys.stderr)
+            return
+        print(bank.edit(reference, text.strip()).id)
+
+
+@app.command()
+def delete(
+    name: Reference,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="And all its versions that no other memory has.")
+    ] = False,
+    store: Store = None,
+) -> None:
+    """Take a memory's name away, or forget it altogether."""
+    with _bank(store) as bank:
+        if versions:
+            print(f"{bank.forget(name)} versions forgotten")
+        else:
+            bank.delete(name)
+
+
+@app.command()
+def export(
+    names: Annotated[list[str] | None, typer.Argument(help="Which; all by default.")] = None,
+    store: Store = None,
+) -> None:
+    """Print memories as JSON lines."""
+    with _bank(store) as bank:
+        for line in bank.export(names or None):
+            print(line)
+
+
+@app.command("import")
+def import_lines(
+    file: Annotated[Path, typer.Argument(help="What `export` printed; - is stdin.")],
+    store: Store = None,
+) -> None:
+    """Store what `export` printed; names that exist stay as they are."""
+    with _bank(store) as bank:
+        text = sys.stdin.read() if str(file) == "-" else _read(file)
+        print(f"{bank.import_(text.splitlines())} versions imported")
+
+
+@app.command()
+def watch(
+    reference: Reference,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Begin with the versions that there are.")
+    ] = False,
+    store: Store = None,
+) -> None:
+    """Follow a memory live: print each new version's changes until you stop it."""
+    from memagent_graph.memory.bank import diff
+
+    async def follow(bank: MemoryBank) -> None:
+        topic = await _topic(bank, reference)
+        before: MemoryVersion | None = None
+        async for version in bank.watch(topic, after="0" if everything else "$"):
+            typer.secho(f"{version.id}  chunk {version.step}", bold=True)
+            _print_diff(diff(before or version, version))
+            before = version
+            sys.stdout.flush()
+
+    with _bank(store) as bank:
+        asyncio.run(follow(bank))
+
+
+async def _topic(bank: MemoryBank, reference: str) -> str:
+    """What a memory's versions are announced under; a name may come to be later."""
+    from memagent_graph.errors import MemoryNotFoundError
+
+    if await bank.ahead(reference) is not None:
+        return reference
+    try:
+        return (await bank.aget(reference)).root
+    except MemoryNotFoundError:
+        return reference
+
+
+def _edited(text: str) -> str:
+    from memagent_graph.errors import MemAgentError
+
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "memory.txt")
+        file.write_text(text + "\n", "utf-8")
+        try:
+            subprocess.run([*shlex.split(editor), str(file)], check=True)  # noqa: S603 - the user's own
+        except (OSError, subprocess.CalledProcessError) as error:
+            message = f"The editor failed, nothing was changed: {error}"
+            raise MemAgentError(message) from error
+        return file.read_text("utf-8")
+
+
+def _read(file: Path) -> str:
+    from memagent_graph.errors import StoreError
+
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{file} cannot be read: {error}"
+        raise StoreError(message) from error
+
+
+_COLOURS = {"+": "green", "-": "red"}
+
+
+def _print_diff(lines: Iterator[str]) -> None:
+    for line in lines:
+        typer.secho(f"  {line}", fg=_COLOURS.get(line[:1]))

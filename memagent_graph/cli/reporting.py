@@ -1,0 +1,51 @@
+"""How a command ends: our errors in one line each, an interrupt with what to do next."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def reporting(on_interrupt: str = "") -> Iterator[None]:
+    """Turn our errors into exit code 1 and an interrupt into 130.
+
+    Args:
+        on_interrupt: what to say then; "{command}" stands for the command line.
+    """
+    from memagent_graph.errors import MemAgentError, SourceChangedError
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = shlex.join(["memagent", *sys.argv[1:]])
+        print(f"\n{on_interrupt.format(command=command)}".rstrip(), file=sys.stderr)
+        raise typer.Exit(130) from None
+    except (MemAgentError, ValueError) as error:
+        hint = " (--restart starts over)" if isinstance(error, SourceChangedError) else ""
+        print(f"memagent: error: {_one_line(error)}{hint}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _one_line(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return "; ".join(
+            f"--{str(item['loc'][0]).replace('_', '-')}: {item['msg']}" for item in error.errors()
+        )
+    return " ".join(str(error).split())

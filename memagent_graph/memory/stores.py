@@ -1,0 +1,67 @@
+"""Open a store by what a person types: a Redis URL, an SQLite file, or nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import MissingDependencyError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from langgraph.store.base import BaseStore
+
+NO_STORE = "none"
+
+
+@contextmanager
+def open_store(where: str | None = None) -> Iterator[BaseStore | None]:
+    """Open a store, and close it at the end.
+
+    Args:
+        where: a Redis URL ("redis://", "rediss://", "unix://", ...), the path of an SQLite file,
+            or "none". None takes `MEMAGENT_STORE`, or else an SQLite file in the user's data
+            folder.
+
+    Raises:
+        StoreError: It cannot be opened.
+        MissingDependencyError: The package for SQLite is not installed.
+    """
+    where = where or os.environ.get("MEMAGENT_STORE") or str(default_file())
+    if where == NO_STORE:
+        yield None
+    elif "://" in where:
+        from memagent_graph.memory.redis import RedisStore
+
+        with RedisStore.from_url(where) as store:
+            yield store
+    else:
+        with _sqlite(Path(where)) as store:
+            yield store
+
+
+def default_file() -> Path:
+    """The SQLite file of this user's memories."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "memagent" / "memories.sqlite"
+
+
+@contextmanager
+def _sqlite(file: Path) -> Iterator[BaseStore]:
+    try:
+        from langgraph.store.sqlite import SqliteStore
+    except ImportError as error:
+        message = 'To keep memories in SQLite: pip install "memagent-graph[cli]"'
+        raise MissingDependencyError(message) from error
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with SqliteStore.from_conn_string(str(file)) as store:
+            store.setup()
+            yield store
+    except (OSError, sqlite3.Error) as error:
+        message = f"The store {file} cannot be used: {error}"
+        raise StoreError(message) from error

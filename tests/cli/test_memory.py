@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+QUESTION = "When does the ferry leave?"
+MONDAY = "The ferry leaves at nine. " + "It rained all day. " * 400
+TUESDAY = "From today on the ferry leaves at ten. " + "The sun shone. " * 400
+
+
+@pytest.fixture
+def memagent(tmp_path):
+    def run(*arguments, check=True, **options):
+        environment = {**os.environ, "MEMAGENT_STORE": str(tmp_path / "store.sqlite")}
+        environment |= options.pop("env", {})
+        return subprocess.run(
+            [sys.executable, "-m", "memagent_graph", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=120,
+            check=check,
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture
+def diary(memagent, tmp_path):
+    for name, text in (("monday", MONDAY), ("tuesday", TUESDAY)):
+        (tmp_path / name).write_text(text)
+        memagent("ask", QUESTION, tmp_path / name, "--name", "diary", "--chunk-tokens", "500")
+
+
+def test_what_was_asked_before_is_answered_without_reading(memagent, tmp_path):
+    (tmp_path / "book").write_text(MONDAY)
+
+    first = memagent("ask", QUESTION, tmp_path / "book", "--chunk-tokens", "500")
+    again = memagent("ask", QUESTION, tmp_path / "book", "--chunk-tokens", "500")
+    listed = memagent("memory", "list")
+
+    assert first.stdout.splitlines()[0] == again.stdout.splitlines()[0]
+    assert "in 1 calls" in again.stdout
+    assert "in 1 calls" not in first.stdout
+    assert QUESTION in listed.stdout
+
+
+@pytest.mark.usefixtures("diary")
+def test_a_named_memory_is_listed_shown_and_its_history_told(memagent):
+    listed = memagent("memory", "list").stdout
+    shown = memagent("memory", "show", "diary").stdout
+    history = memagent("memory", "history", "diary").stdout
+
+    assert listed.startswith("diary\t")
+    assert "leaves at nine" in shown
+    assert "leaves at ten" in shown
+    assert history.index("+ From today on the ferry leaves at ten.") < history.index(
+        "+ The ferry leaves at nine."
+    )
+
+
+@pytest.mark.usefixtures("diary")
+def test_an_edit_is_a_new_version_and_diff_shows_it(memagent):
+    before = memagent("memory", "history", "diary").stdout.split()[0]
+    editor = f"{sys.executable} -c \"import sys; open(sys.argv[1], 'w').write('At eleven.')\""
+
+    edited = memagent("memory", "edit", "diary", env={"EDITOR": editor, "VISUAL": editor})
+    diff = memagent("memory", "diff", before, edited.stdout.strip()).stdout
+
+    assert memagent("memory", "show", "diary").stdout == "At eleven.\n"
+    assert "leaves at nine" in memagent("memory", "show", before).stdout
+    assert "  + At eleven." in diff.splitlines()
+    assert "  - The ferry leaves at nine." in diff.splitlines()
+
+
+@pytest.mark.usefixtures("diary")
+def test_memories_move_as_json_lines(memagent, tmp_path):
+    lines = memagent("memory", "export").stdout
+    other = {"env": {"MEMAGENT_STORE": str(tmp_path / "other.sqlite")}}
+
+    imported = memagent("memory", "import", "-", input=lines, **other)
+
+    assert all(json.loads(line) for line in lines.splitlines())
+    assert imported.stdout.endswith(" versions imported\n")
+    assert memagent("memory", "show", "diary", **other).stdout == (
+        memagent("memory", "show", "diary").stdout
+    )
+
+
+@pytest.mark.usefixtures("diary")
+def test_a_memory_is_forgotten_with_its_versions(memagent):
+    version = memagent("memory", "history", "diary").stdout.split()[0]
+
+    forgotten = memagent("memory", "delete", "diary", "--versions")
+    gone = memagent("memory", "show", version, check=False)
+
+    assert "versions forgotten" in forgotten.stdout
+    assert gone.returncode == 1
+    assert gone.stderr.startswith("memagent: error: There is no memory")
+
+
+def test_a_memory_is_followed_while_it_is_written(memagent, tmp_path):
+    command = [sys.executable, "-m", "memagent_graph", "memory", "watch", "diary", "--all"]
+    environment = {**os.environ, "MEMAGENT_STORE": str(tmp_path / "store.sqlite")}
+    (tmp_path / "monday").write_text(MONDAY)
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+    memagent("ask", QUESTION, tmp_path / "monday", "--name", "diary", "--chunk-tokens", "500")
+    seen = watching.stdout.readline()
+    watching.terminate()
+    watching.communicate(timeout=30)
+
+    assert "chunk 1" in seen
+    assert watching.returncode == 130
+
+
+@pytest.mark.parametrize("store", ["redis://127.0.0.1:9/0", "/proc/nowhere/store.sqlite", "none"])
+def test_a_store_that_is_not_there_is_one_line(memagent, store):
+    done = memagent("memory", "list", "--store", store, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("memagent: error: ")
+    assert done.stderr.count("\n") == 1
