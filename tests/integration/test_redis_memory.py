@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from doubles import ChainReader, numbered
+from servers.tcp_proxy import TCPProxy
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.redis import RedisStore
+
+CHUNKED = ReadingConfig(chunk_tokens=40)
+TEXT = numbered(190)
+
+
+def spans(folder: Path) -> list[str]:
+    log = folder / "updates.log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def read_alone() -> tuple[str, int]:
+    reader = ChainReader()
+    out = create_memagent(reader, config=CHUNKED).invoke({"question": "?", "document": TEXT})
+    return out["answer"], len(reader.spans)
+
+
+@pytest.mark.slow
+def test_a_killed_reading_goes_on_in_a_new_process_without_a_checkpointer(redis, start, tmp_path):
+    expected, total = read_alone()
+    assert total >= 60
+    chosen = random.Random("redis")
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "document.txt").write_text(TEXT)
+        with redis.client() as client:
+            client.flushall()
+
+        process = start("redis_child.py", "read", redis.url, folder, 0.005)
+        at = chosen.randint(1, total - 1)
+        give_up = time.monotonic() + 60
+        while len(spans(folder)) < at:
+            assert process.poll() is None
+            assert time.monotonic() < give_up
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        before = len(spans(folder))
+        resumed = start("redis_child.py", "read", redis.url, folder, 0)
+        printed, _ = resumed.communicate(timeout=60)
+
+        assert json.loads(printed) == expected
+        assert before < total
+        assert len(spans(folder)) <= total + 2  # the call in flight, the write not acknowledged
+        assert len(set(spans(folder))) == total
+
+
+def append_from_many(redis, start, mode):
+    processes = [start("redis_child.py", mode, redis.url, writer, 25) for writer in range(16)]
+    for process in processes:
+        process.communicate(timeout=280)
+    with RedisStore.from_url(redis.url) as store:
+        bank = MemoryBank(store)
+        lines = bank.get("shared").text.splitlines()
+    assert [process.returncode for process in processes] == [0] * 16
+    return lines
+
+
+@pytest.mark.slow
+def test_sixteen_processes_append_to_one_named_memory_and_nothing_is_lost(redis, start):
+    lines = append_from_many(redis, start, "append")
+
+    expected = {f"writer {writer} item {number}" for writer in range(16) for number in range(25)}
+    assert set(lines) == expected
+    assert len(lines) == 400
+
+
+@pytest.mark.slow
+def test_the_same_on_a_store_without_compare_and_put_loses_updates(redis, start):
+    assert len(append_from_many(redis, start, "plain")) < 400
+
+
+class Killing(ChainReader):
+    """Kills Redis at one chunk and has it back a little later."""
+
+    def __init__(self, redis, at):
+        super().__init__(delay=0.01)
+        self.redis, self.at = redis, at
+        self.back: threading.Thread | None = None
+
+    async def update(self, *arguments, **options):
+        if len(self.spans) == self.at:
+            self.redis.kill()
+            self.back = threading.Timer(1.0, self.redis.start)
+            self.back.start()
+        return await super().update(*arguments, **options)
+
+
+def test_redis_killed_and_restarted_in_the_middle_costs_nothing(redis):
+    expected, total = read_alone()
+    reader = Killing(redis, at=20)
+    with RedisStore.from_url(redis.url) as store:
+        agent = create_memagent(reader, config=CHUNKED, store=store)
+
+        out = agent.invoke({"question": "?", "document": TEXT})
+        history = MemoryBank(store).history(out["version"])
+
+    assert (out["answer"], out["warnings"]) == (expected, [])
+    assert len(reader.spans) == len(history) == total
+    assert [version.step for version in history] == list(range(total, 0, -1))
+
+
+def test_a_chunk_costs_one_round_trip(redis):
+    proxy = TCPProxy(redis.port)
+    trips = {}
+    for lines in (40, 190):
+        text = numbered(lines)
+        reader = ChainReader(delay=0.001)
+        with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}/0") as store:
+            agent = create_memagent(reader, config=CHUNKED, store=store)
+            before = proxy.trips
+            agent.invoke({"question": f"{lines}?", "document": text})
+            trips[len(reader.spans)] = proxy.trips - before
+    proxy.close()
+
+    (few, some), (many, more) = sorted(trips.items())
+    assert 0 < more - some <= many - few
