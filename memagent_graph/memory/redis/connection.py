@@ -193,7 +193,7 @@ class OwnClients:
             clients, self._clients = self._clients, []
         for client in clients:
             if isinstance(client, redis.RedisCluster):
-                client.disconnect_connection_pools()  # which its close leaves open
+                client.disconnect_connection_pools()  # type: ignore[no-untyped-call]
             client.close()
         for loop in list(self._loops):
             if loop.is_running() and loop is not _running_loop():
