@@ -8,17 +8,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph import create_memagent
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.redis import RedisStore
+    from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.node import MemAgentNode
     from memagent_graph.prompts import Prompts
 
-__all__ = ["MemAgentNode", "Prompts", "ReadingConfig", "create_memagent"]
+__all__ = [
+    "MemAgentNode",
+    "MemoryBank",
+    "MemoryVersion",
+    "Prompts",
+    "ReadingConfig",
+    "RedisStore",
+    "create_memagent",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "MemAgentNode": "node",
+    "MemoryBank": "memory.bank",
+    "MemoryVersion": "memory.version",
     "Prompts": "prompts",
     "ReadingConfig": "config",
+    "RedisStore": "memory.redis",
     "create_memagent": "graph",
 }
 

@@ -58,7 +58,13 @@ async def open_document(
         raise SourceError('There is nothing to read: invoke with {"document": ...}.')
     source = run.source = await asyncio.to_thread(open_source, run.document)
     run.emit(
-        OpenedEvent(event="opened", agent=reading.name, source=source.name, length=source.length)
+        OpenedEvent(
+            event="opened",
+            agent=reading.name,
+            source=source.name,
+            length=source.length,
+            skipped=getattr(source, "skipped", 0),
+        )
     )
     return {
         "document": None,  # else `stream_mode="values"` would repeat it at every step

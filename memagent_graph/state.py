@@ -178,12 +178,18 @@ class Run:
 
 
 class OpenedEvent(TypedDict):
-    """The document was opened."""
+    """The document was opened.
+
+    Attributes:
+        length: code points.
+        skipped: files of a folder that are hidden or not text.
+    """
 
     event: Literal["opened"]
     agent: str
     source: str
     length: int
+    skipped: int
 
 
 class ChunkEvent(TypedDict):

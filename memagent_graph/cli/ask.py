@@ -200,7 +200,11 @@ def _read(
         ):
             if mode == "values":
                 output = part
-            elif show is not None:
+                continue
+            if part["event"] == "opened" and part["skipped"]:
+                left_out = f"memagent: left out {part['skipped']} files, hidden or not text."
+                print(left_out, file=sys.stderr)
+            if show is not None:
                 show(part)
     return output
 

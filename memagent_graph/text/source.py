@@ -120,7 +120,7 @@ class JoinedSource:
         self, parts: Sequence[Source], name: str, *, uri: str | None = None, skipped: int = 0
     ) -> None:
         self.name = name
-        self.skipped = skipped
+        self.skipped = skipped + sum(getattr(part, "skipped", 0) for part in parts)
         self._parts: list[Source] = []
         self._starts: list[int] = []
         self.length = 0

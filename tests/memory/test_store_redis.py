@@ -301,29 +301,24 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url):
 
 
 @pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
-def test_a_server_that_goes_away_is_reported_soon(own_redis_server, half):
+def test_a_server_that_goes_away_is_reported_soon(own_redis_server, monkeypatch, half):
     """After some repeats, that is, which do not multiply."""
     sleeps = []
-
-    async def use(store):
-        await store.aput(AT, "k", {})
-        own_redis_server.kill()
-        with pytest.raises(StoreError, match="cannot be reached"):
-            await store.aget(AT, "k")
+    monkeypatch.setattr("redis.retry.sleep", sleeps.append)
+    monkeypatch.setattr("redis.asyncio.retry.sleep", lambda s: asyncio.sleep(0, sleeps.append(s)))
 
     with RedisStore.from_url(own_redis_server.url) as store:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("redis.retry.sleep", sleeps.append)
-            patch.setattr(
-                "redis.asyncio.retry.sleep", lambda s: asyncio.sleep(sleeps.append(s) or 0)
-            )
+
+        async def use():
+            await store.aput(AT, "k", {})
+            own_redis_server.kill()
             if half == "asynchronously":
-                asyncio.run(use(store))
+                await store.aget(AT, "k")
             else:
-                store.put(AT, "k", {})
-                own_redis_server.kill()
-                with pytest.raises(StoreError, match="cannot be reached"):
-                    store.get(AT, "k")
+                store.get(AT, "k")
+
+        with pytest.raises(StoreError, match="cannot be reached"):
+            asyncio.run(use())
 
     assert len(sleeps) == 5
 
