@@ -130,6 +130,8 @@ async def current(
         return memory, version, evidence
     run.fingerprint = run.fingerprint or reading.fingerprint
     before = await _stored(run, version)
+    if before is None and state["progress"]["step"] == 0:
+        before = _nothing(state, run, version)
     if before is None or before.text == memory:
         return memory, version, evidence
     after = edited(before, memory)
@@ -259,6 +261,26 @@ async def _stored(run: Run, version: str) -> MemoryVersion | None:
         return await _reach(_bank(run).aget(version))
     except MemoryNotFoundError:  # the root, or a version that was never written
         return None
+
+
+def _nothing(state: ReadingState, run: Run, root: str) -> MemoryVersion:
+    """The memory before the first chunk, which is not stored, as what an edit follows."""
+    source = state["source"]
+    return MemoryVersion(
+        id=root,
+        parent="",
+        root=root,
+        text="",
+        tokens=0,
+        step=0,
+        question=state["question"],
+        source=source["digest"],
+        source_name=source["name"],
+        start=0,
+        end=0,
+        length=source["length"],
+        fingerprint=run.fingerprint,
+    )
 
 
 def _record(source: Source) -> dict[str, Any]:

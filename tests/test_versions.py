@@ -106,18 +106,20 @@ def test_a_reader_that_samples_reuses_only_when_asked(store):
     assert reused.spans == []
 
 
-def test_a_memory_edited_over_a_warm_store_is_read_on_from(store):
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_a_memory_edited_over_a_warm_store_is_read_on_from(store, chunks):
     read(store)
     agent = create_memagent(
         ChainReader(),
-        config=SMALL.model_copy(update={"reuse": False}),
-        store=store,
+        config=SMALL,
+        store=InMemoryStore(),  # a cold one, so that it stops where it is told
         checkpointer=InMemorySaver(),
         interrupt_before=["overwrite_memory"],
     )
     thread = {"configurable": {"thread_id": "1"}}
     agent.invoke({"question": "What?", "document": TEXT}, thread)
-    agent.invoke(None, thread)
+    for _ in range(chunks):
+        agent.invoke(None, thread)
     agent.update_state(thread, {"memory": "edited"})
     reader = ChainReader()
     going_on = create_memagent(reader, config=SMALL, store=store, checkpointer=agent.checkpointer)

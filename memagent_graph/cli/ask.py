@@ -52,11 +52,11 @@ _LOST = "memagent: stopped. What was read is in the store: the same command goes
 def ask(
     question: Annotated[str, typer.Argument(help="What to find out.", show_default=False)],
     sources: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="SOURCE...", help="Files, folders or globs; - is stdin.", show_default=False
         ),
-    ],
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +103,10 @@ def ask(
     name: Annotated[
         str | None, typer.Option(help="Continue the memory of this name, or begin it.")
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Answer from this stored memory (a name or an id); read nothing."),
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start over, whatever the checkpoint file has.")
     ] = False,
@@ -114,6 +118,9 @@ def ask(
     from memagent_graph.models.resolve import resolve_reader
     from memagent_graph.prompts import Prompts
 
+    sources = sources or []
+    if bool(sources) == bool(memory):
+        raise typer.BadParameter("Name either what to read (SOURCE...) or a stored --memory.")
     if model is None:
         print(_NO_MODEL, file=sys.stderr)
     with reporting(_RESUMABLE if checkpoint else _LOST), ExitStack() as stack:
@@ -140,9 +147,11 @@ def ask(
             store=stack.enter_context(open_store(store)),
         )
         thread = _thread(question, sources, reader, config)
-        documents = [sys.stdin.buffer if name == "-" else Path(name) for name in sources]
-        document = documents[0] if len(documents) == 1 else documents
+        documents = [sys.stdin.buffer if source == "-" else Path(source) for source in sources]
+        document = documents[0] if len(documents) == 1 else documents or None
         asked = {"question": question, "document": document, "memory_name": name}
+        if memory:
+            asked["memory"] = memory
         going_on = saver is not None and not restart and _unfinished(agent, thread)
         if going_on:
             print("memagent: going on with the stopped run.", file=sys.stderr)

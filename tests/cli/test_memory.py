@@ -65,6 +65,15 @@ def test_a_named_memory_is_listed_shown_and_its_history_told(memagent):
 
 
 @pytest.mark.usefixtures("diary")
+def test_a_stored_memory_is_asked_without_reading(memagent):
+    done = memagent("ask", "What leaves at ten?", "--memory", "diary")
+
+    assert done.stdout.startswith("From today on the ferry leaves at ten.")
+    assert "in 1 calls" in done.stdout
+    assert memagent("ask", "What shone?", check=False).returncode == 2
+
+
+@pytest.mark.usefixtures("diary")
 def test_an_edit_is_a_new_version_and_diff_shows_it(memagent):
     before = memagent("memory", "history", "diary").stdout.split()[0]
     editor = f"{sys.executable} -c \"import sys; open(sys.argv[1], 'w').write('At eleven.')\""
