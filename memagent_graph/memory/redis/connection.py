@@ -1,52 +1,28 @@
-"""Round trips to Redis: commands go out in one pipeline, replies come back in order."""
+"""Ways to Redis that last: a client that was given, or those opened for threads and loops."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 import redis.asyncio
-from redis import exceptions
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from memagent_graph.errors import ConfigurationError, StoreError
+from memagent_graph.memory.redis.pipeline import ERRORS, PASSING, asend, failure, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from memagent_graph.memory.redis.pipeline import Wire
 
-class Wire(NamedTuple):
-    """A command as it is sent.
-
-    Attributes:
-        key: one of its keys: in a cluster, it goes to the node of that key.
-        arguments: the command, spelled out.
-    """
-
-    key: bytes
-    arguments: tuple[bytes | str | int, ...]
-
-
-_UNREACHABLE: tuple[Any, ...] = (
-    exceptions.ConnectionError,
-    exceptions.TimeoutError,
-    exceptions.RedisClusterException,
-    OSError,
-)
-_PASSING = (  # what servers answer while a new master takes over
-    *_UNREACHABLE,
-    exceptions.ReadOnlyError,
-    exceptions.MasterDownError,
-    exceptions.ClusterDownError,
-    exceptions.TryAgainError,
-)
-_ERRORS = (exceptions.RedisError, *_UNREACHABLE)
 _BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)
+_GIVEN = "the given client's address"
 
 
 class Connection(Protocol):
@@ -94,18 +70,18 @@ class GivenClient:
             )
             raise StoreError(message)
         try:
-            return _send(self._client, commands)
-        except _ERRORS as error:
-            raise _failure("the client given", error) from error
+            return send(self._client, commands)
+        except ERRORS as error:
+            raise failure(_GIVEN, error) from error
 
     async def asend(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
         if not self._asynchronous:
             return await asyncio.to_thread(self.send, commands)
         try:
-            return await _asend(self._client, commands)
-        except _ERRORS as error:
-            raise _failure("the client given", error) from error
+            return await asend(self._client, commands)
+        except ERRORS as error:
+            raise failure(_GIVEN, error) from error
 
     def close(self) -> None:
         """Nothing: the client is the caller's."""
@@ -170,22 +146,22 @@ class OwnClients:
 
     def send(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
-        retry = Retry(_BACKOFF, self._repeats, _PASSING)
+        retry = Retry(_BACKOFF, self._repeats, PASSING)
         try:
-            return retry.call_with_retry(lambda: _send(self._client(), commands), lambda _: None)
-        except _ERRORS as error:
-            raise _failure(self._address, error) from error
+            return retry.call_with_retry(lambda: send(self._client(), commands), lambda _: None)
+        except ERRORS as error:
+            raise failure(self._address, error) from error
 
     async def asend(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
         client = await self._client_of_loop()
-        retry = AsyncRetry(_BACKOFF, self._repeats, _PASSING)
+        retry = AsyncRetry(_BACKOFF, self._repeats, PASSING)
         try:
             return await retry.call_with_retry(
-                lambda: _asend(client, commands), lambda _: asyncio.sleep(0)
+                lambda: asend(client, commands), lambda _: asyncio.sleep(0)
             )
-        except _ERRORS as error:
-            raise _failure(self._address, error) from error
+        except ERRORS as error:
+            raise failure(self._address, error) from error
 
     def close(self) -> None:
         """Close the synchronous client, and those of loops that run in other threads."""
@@ -193,6 +169,7 @@ class OwnClients:
             clients, self._clients = self._clients, []
         for client in clients:
             if isinstance(client, redis.RedisCluster):
+                # Its own close leaves them open.
                 client.disconnect_connection_pools()  # type: ignore[no-untyped-call]
             client.close()
         for loop in list(self._loops):
@@ -242,46 +219,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _send(client: Any, commands: Sequence[Wire]) -> list[Any]:
-    with client.pipeline(transaction=False) as pipeline:
-        for command in commands:
-            pipeline.execute_command(*command.arguments, **_node(client, command))
-        return _checked(pipeline.execute(raise_on_error=False))
-
-
-async def _asend(client: Any, commands: Sequence[Wire]) -> list[Any]:
-    async with client.pipeline(transaction=False) as pipeline:
-        for command in commands:
-            pipeline.execute_command(*command.arguments, **_node(client, command))
-        return _checked(await pipeline.execute(raise_on_error=False))
-
-
-def _node(client: Any, command: Wire) -> dict[str, Any]:
-    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
-        # Left alone, redis-py asks the server for the keys of every script that is called.
-        return {"target_nodes": client.get_node_from_key(command.key)}  # type: ignore[arg-type]  # or bytes
-    return {}
-
-
-def _checked(replies: list[Any]) -> list[Any]:
-    for reply in replies:
-        if isinstance(reply, _PASSING):
-            raise reply
-    return replies
-
-
-def _failure(address: str, error: Exception) -> StoreError:
-    reason = str(error).rstrip(".")
-    if isinstance(error, exceptions.AuthenticationError):
-        return StoreError(
-            f"Redis at {address} refused the user name or password: {reason}. "
-            "They belong into the URL, percent-encoded: redis://user:password@host:6379/0."
-        )
-    if isinstance(error, _UNREACHABLE):
-        return StoreError(
-            f"Redis at {address} cannot be reached: {reason}. Is it running, and is the address "
-            "right?"
-        )
-    return StoreError(f"Redis at {address} refused: {reason}.")

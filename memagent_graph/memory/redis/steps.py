@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from redis.exceptions import NoScriptError
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.redis.connection import Wire
+from memagent_graph.memory.redis.pipeline import Wire
 
 if TYPE_CHECKING:
     from memagent_graph.memory.redis.scripts import Script

@@ -1,0 +1,92 @@
+"""One round trip: commands go out together, replies come back in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import redis
+import redis.asyncio
+from redis import exceptions
+
+from memagent_graph.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Wire(NamedTuple):
+    """A command as it is sent.
+
+    Attributes:
+        key: one of its keys: in a cluster, it goes to the node of that key.
+        arguments: the command, spelled out.
+    """
+
+    key: bytes
+    arguments: tuple[bytes | str | int, ...]
+
+
+_UNREACHABLE: tuple[Any, ...] = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.RedisClusterException,
+    OSError,
+)
+PASSING = (  # what servers answer while a new master takes over
+    *_UNREACHABLE,
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+    exceptions.ClusterDownError,
+    exceptions.TryAgainError,
+)
+ERRORS = (exceptions.RedisError, *_UNREACHABLE)
+
+
+def send(client: Any, commands: Sequence[Wire]) -> list[Any]:
+    """Replies to `commands`; an error that concerns only one of them is its reply.
+
+    Raises:
+        Exception: One of `ERRORS`.
+    """
+    with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command.arguments, **_node(client, command))
+        return _checked(pipeline.execute(raise_on_error=False))
+
+
+async def asend(client: Any, commands: Sequence[Wire]) -> list[Any]:
+    """As `send`."""
+    async with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command.arguments, **_node(client, command))
+        return _checked(await pipeline.execute(raise_on_error=False))
+
+
+def _node(client: Any, command: Wire) -> dict[str, Any]:
+    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
+        # Left alone, redis-py asks the server for the keys of every script that is called.
+        return {"target_nodes": client.get_node_from_key(command.key)}  # type: ignore[arg-type]  # or bytes
+    return {}
+
+
+def _checked(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, PASSING):
+            raise reply
+    return replies
+
+
+def failure(address: str, error: Exception) -> StoreError:
+    """What to tell the user about one of `ERRORS`."""
+    reason = str(error).rstrip(".")
+    if isinstance(error, exceptions.AuthenticationError):
+        return StoreError(
+            f"Redis at {address} refused the user name or password: {reason}. "
+            "They belong into the URL, percent-encoded: redis://user:password@host:6379/0."
+        )
+    if isinstance(error, _UNREACHABLE):
+        return StoreError(
+            f"Redis at {address} cannot be reached: {reason}. Is it running, and is the address "
+            "right?"
+        )
+    return StoreError(f"Redis at {address} refused: {reason}.")
