@@ -215,6 +215,7 @@ def waiting_node(
         state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]
     ) -> Changes:
         run, info = runtime.context, runtime.execution_info
+        run.config = config
         if run.write is None:
             run.write = runtime.stream_writer
         if run.store is None:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import set_config_context
 from langgraph.channels import UntrackedValue
 from typing_extensions import TypedDict
 
@@ -150,6 +152,7 @@ class Run:
         source: that document, once opened.
         write: where events go; None until a node knows the run's own stream.
         started: when the call began, in seconds of the monotonic clock.
+        config: of the node that runs.
         store: where versions go, None without one.
         bank: the versions in it.
         writer: what stores them in the background.
@@ -163,6 +166,7 @@ class Run:
     source: Source | None = None
     write: Callable[[Any], None] | None = None
     started: float = field(default_factory=monotonic)
+    config: RunnableConfig = field(default_factory=RunnableConfig)
     store: BaseStore | None = None
     bank: MemoryBank | None = None
     writer: VersionWriter | None = None
@@ -173,8 +177,12 @@ class Run:
 
     def emit(self, event: OpenedEvent | ChunkEvent | AnswerEvent) -> None:
         """Send an event to whoever streams this run."""
-        if self.write is not None:
-            self.write(event)
+        if self.write is None:
+            return
+        # LangGraph's writer looks for the node's config in a context variable, which async code
+        # does not have before Python 3.11.
+        with set_config_context(self.config) as context:
+            context.run(self.write, event)
 
 
 class OpenedEvent(TypedDict):

@@ -10,12 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+NOWHERE = -1
+"""Start and end of a statement that was not read anywhere: a person wrote it."""
+
+
 class Statement(NamedTuple):
     """A sentence or line, on one line.
 
     Attributes:
         text: with runs of white space as single spaces.
-        start: offset of its first code point in what was cut.
+        start: offset of its first code point in what was cut, or in the whole document.
         end: one past its last.
     """
 

@@ -7,10 +7,11 @@ from functools import lru_cache
 import regex
 import snowballstemmer
 
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}"
 _TOKEN = regex.compile(
-    r"(?P<cjk>[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]+)"
+    rf"(?P<cjk>[{_UNSPACED}]+)"
     r"|(?P<number>\d+(?:[.,:]\d+)*)"
-    r"|(?P<word>[\p{L}\p{M}_][\p{L}\p{M}\p{N}_]*(?:['’][\p{L}]+)?)"
+    rf"|(?P<word>[^\W\d{_UNSPACED}][^\W{_UNSPACED}]*(?:['’][\p{{L}}]+)?)"
 )
 _PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|\p{Lo}+")
 _SHORTEST_AGENT = 5
@@ -195,14 +196,29 @@ def content_terms(question: str) -> list[str]:
 
 _EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}
 
+_SOLID = rf"(?![{''.join(sorted(_EMPTY_CJK))}])[\p{{Han}}\p{{Katakana}}\p{{Hangul}}]"
 _NAME = regex.compile(
     r"(?<![.!?]\s|^)\b\p{Lu}[\p{L}\p{M}'’-]+(?:\s+(?:of|de|van|von|da|the)?\s*\p{Lu}[\p{L}\p{M}'’-]+)*"
     r"|\b\p{Lu}[\p{L}\p{M}'’-]+(?:\s+\p{Lu}[\p{L}\p{M}'’-]+)+"
     r"|\b\p{L}+(?:_\p{L}+)+\b|\b\p{Ll}+(?:\p{Lu}\p{Ll}+)+\b|\b(?:\p{Lu}\p{Ll}+){2,}\b"
     r"|[《「“\"]([^》」”\"]{2,40})[》」”\"]"
+    rf"|(?<!{_SOLID}){_SOLID}{{2,4}}(?!{_SOLID})"
 )
 
 
 def names(text: str) -> list[str]:
     """Names, titles and identifiers in a text: what a reader would look up next."""
     return [match[0] for match in _NAME.finditer(text)]
+
+
+_OPENING = regex.compile(
+    r"\p{Lu}[\p{L}\p{M}'’-]*(?:\s+(?:(?:of|de|van|von|da|the|and)\s+)*\p{Lu}[\p{L}\p{M}'’-]*)*"
+)
+
+
+def subject(text: str) -> str:
+    """The name that a sentence opens with, or else its first name; empty if it has none."""
+    opening = _OPENING.match(text)
+    if opening and opening[0].lower() not in _EMPTY:
+        return opening[0]
+    return next(iter(names(text)), "")

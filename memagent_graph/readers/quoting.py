@@ -1,0 +1,82 @@
+"""Which one or two statements of a memory to quote as the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import regex
+
+from memagent_graph.readers.ranking import meanings, ranked, relevance
+from memagent_graph.readers.terms import content_terms, names
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from memagent_graph.readers.statements import Statement
+
+_BY_SURNAME = 0.5
+"""What it counts that a statement has only the last word of a name."""
+
+# What a question asks for, and what a statement that could tell it has.
+_EXPECTED = [
+    (
+        regex.compile(r"(?i)\bwhere\b|\b(?:what|which) (?:city|town|country|place)\b|哪里|在哪"),
+        regex.compile(r"\b(?i:in|at|from|to|near|on|of)\s+(?:the\s+)?\p{Lu}|[在于]\p{Han}"),
+    ),
+    (
+        regex.compile(r"(?i)\bwhen\b|\b(?:what|which) (?:year|date|day|month)\b|哪一?年|何时|时候"),
+        regex.compile(r"\p{N}{3,}|\b\p{N}{1,2}\s\p{Lu}|\p{Lu}\p{Ll}+\s\p{N}{1,2}\b|\p{N}年"),
+    ),
+    (
+        regex.compile(r"(?i)\bhow (?:many|much|old|long|far|tall|large|high|big)\b|多少|几"),
+        regex.compile(r"\p{N}|[一二三四五六七八九十百千万亿]"),
+    ),
+    (
+        regex.compile(r"(?i)\bwho(?:m|se)?\b|谁"),
+        regex.compile(r"(?<!^)\p{Lu}\p{Ll}+"),
+    ),
+]
+
+
+def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
+    """The statement that answers best and, if it leaves a word of the question open, another.
+
+    The other is one about somebody or something that the first names, or else the runner-up.
+    """
+    meant = meanings(statements)
+    scores = relevance(question, statements, meant)
+    order = [index for index in ranked(scores) if scores[index] > 0]
+    if not order:
+        return []
+    first, *rest = order
+    wanted = set(content_terms(question))
+    left_open = wanted.difference(meant[first])
+    if not (rest and left_open):
+        return [statements[first]]
+    leads = [
+        lead
+        for name in names(statements[first].text)
+        if len(lead := [term for term in content_terms(name) if term not in wanted]) > 1
+    ]
+    links = {index: _link(leads, meant[index]) for index in rest}
+    gains = {index: len(left_open.intersection(meant[index])) for index in rest}
+    second = max(rest, key=lambda index: links[index] * gains[index])
+    told = links[second] * gains[second]
+    # A surname alone may be another's: it must tell more than the runner-up does.
+    if not told or (links[second] < 1 and told < gains[rest[0]]):
+        linked = (index for index in rest if links[index] == 1)
+        second = next((i for i in linked if _may_tell(question, statements[i].text)), rest[0])
+    return [statements[first], statements[second]]
+
+
+def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
+    """How surely something is about one of the leads: 1 if it has the whole name."""
+    known = set(said)
+    if any(known.issuperset(lead) for lead in leads):
+        return 1
+    return _BY_SURNAME if any(lead[-1] in known for lead in leads) else 0
+
+
+def _may_tell(question: str, text: str) -> bool:
+    """Whether a text has the kind of thing that the question asks for: a place, a date."""
+    return any(asks.search(question) and told.search(text) for asks, told in _EXPECTED)
