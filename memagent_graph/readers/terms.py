@@ -13,7 +13,7 @@ _TOKEN = regex.compile(
     r"|(?P<number>\d+(?:[.,:]\d+)*)"
     rf"|(?P<word>[^\W\d{_UNSPACED}][^\W{_UNSPACED}]*(?:['’][\p{{L}}]+)?)"
 )
-_PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|\p{Lo}+")
+_PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|[\p{Lo}\p{M}]+")
 _SHORTEST_AGENT = 5
 _SNOWBALL = snowballstemmer.stemmer("english").stemWord
 

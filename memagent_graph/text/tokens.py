@@ -129,7 +129,7 @@ class HuggingFaceTokenizer:
 
 
 _WORD_GAP = regex.compile("(?<=[a-z]) (?=[a-z])")
-_PIECE = 1000
+_PIECE = 500
 """Code points of a piece; several are counted at once, one on each core."""
 
 _LEAST_SIZE = 4

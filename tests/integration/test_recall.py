@@ -37,7 +37,7 @@ def test_the_gold_answer_is_kept_and_quoted(recall, data, file, every, in_memory
 
     outs = [agent.invoke({"question": item.question, "document": document}) for item in items]
 
-    kept = [recall.has(out["memory"], i.answers) for out, i in zip(outs, items, strict=True)]
-    quoted = [recall.has(out["answer"], i.answers) for out, i in zip(outs, items, strict=True)]
+    kept = [recall.has(out["memory"], i) for out, i in zip(outs, items, strict=True)]
+    quoted = [recall.has(out["answer"], i) for out, i in zip(outs, items, strict=True)]
     assert sum(kept) / len(items) >= in_memory
     assert sum(quoted) / len(items) >= in_answer

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_graph.readers.statements import statements
+
+
+def cut(text):
+    return [statement.text for statement in statements(text)]
+
+
+def test_prose_is_cut_into_sentences():
+    text = "Dr. Lund left at 3.5 knots. “Where to?” he asked. Nobody knew! It was J. S. Bach."
+
+    assert cut(text) == [
+        "Dr. Lund left at 3.5 knots.",
+        "“Where to?” he asked.",
+        "Nobody knew!",
+        "It was J. S. Bach.",
+    ]
+
+
+def test_a_sentence_goes_on_over_the_line_ends_of_wrapped_prose():
+    text = (
+        "The rain went on over the harbour and nobody\n"
+        "spoke of it until the lamps were lit along the\n"
+        "pier. Then the ferry came."
+    )
+
+    assert len(cut(text)) == 2
+    assert cut(text)[1] == "Then the ferry came."
+
+
+def test_code_is_cut_into_lines_and_a_signature_keeps_its_docstring():
+    text = 'import os\ndef drain(self):\n    """Close idle sockets."""\n    return None\n'
+
+    assert cut(text) == ["import os", 'def drain(self): """Close idle sockets."""', "return None"]
+
+
+def test_rows_of_a_table_are_statements():
+    assert cut("| city | people |\n| Ghent | 265,000 |") == [
+        "| city | people |",
+        "| Ghent | 265,000 |",
+    ]
+
+
+def test_chinese_is_cut_after_its_own_marks():
+    assert cut("港口下雨。“谁来了？”他问。没有人！") == [
+        "港口下雨。",
+        "“谁来了？”",
+        "他问。",
+        "没有人！",
+    ]
+
+
+PIECES = st.sampled_from(
+    (
+        *"漢。.\n\t\x00\u2028{(",
+        "Word",
+        "word",
+        " ",
+        "! ",
+        "\n\n",
+        "\r\n",
+        "x" * 700,
+        "| a |",
+        "Mr. ",
+    )
+)
+
+
+@given(st.lists(PIECES, max_size=60).map("".join) | st.text())
+def test_statements_are_everything_but_white_space_each_where_it_says(text):
+    found = list(statements(text))
+
+    assert "".join("".join(item.text.split()) for item in found) == "".join(text.split())
+    for item in found:
+        assert " ".join(text[item.start : item.end].split()) == item.text
+    assert all(a.end <= b.start for a, b in pairwise(found))
+
+
+@pytest.mark.parametrize("text", ["word " * 10_000, "x" * 50_000, "a,\n" * 10_000])
+def test_no_statement_is_endless(text):
+    assert max(map(len, cut(text))) <= 600

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_graph.readers.terms import content_terms, names, subject, terms
+
+
+@pytest.mark.parametrize(
+    "spelling", ["drain_idle_sockets", "drainIdleSockets", "DrainIdleSockets", "DRAIN_IDLE_SOCKETS"]
+)
+def test_an_identifier_is_found_by_the_words_it_is_made_of(spelling):
+    assert set(terms("drain idle sockets")) <= set(terms(spelling))
+
+
+def test_an_identifier_is_also_found_as_a_whole():
+    assert "recursion_limit" in terms('config["recursion_limit"]')
+    assert "recursion_limit" in terms("config.recursion_limit")
+
+
+def test_a_number_is_the_same_with_and_without_thousands_marks():
+    assert terms("1,190") == terms("1190") == ["1190"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("painting", "painted"), ("Gates", "gate"), ("director", "directed")]
+)
+def test_inflected_english_words_share_a_term(one, other):
+    assert terms(one) == terms(other)
+
+
+@pytest.mark.parametrize("word", ["Straße", "Москва", "naïve", "हिन्दी", "Ελλάδα"])
+def test_a_word_of_another_script_is_one_term_whatever_its_case(word):
+    assert len(terms(word)) == 1
+    assert terms(word) == terms(word.lower())
+
+
+def test_chinese_is_compared_by_pairs_of_characters():
+    assert terms("灯塔钥匙") == ["灯塔", "塔钥", "钥匙"]
+
+
+def test_chinese_next_to_another_script_is_still_cut_into_pairs():
+    assert terms("iPhone手机") == [*terms("iPhone"), "手机"]
+    assert terms("2013年的Windows系统") == ["2013", "年的", *terms("Windows"), "系统"]
+
+
+def test_words_that_an_answer_does_not_repeat_are_left_out_of_a_question():
+    assert content_terms("Where does the keeper of the lamp live?") == ["keeper", "lamp", "live"]
+    assert "什么" not in content_terms("灯塔是什么？")
+
+
+def test_a_question_of_such_words_only_keeps_them():
+    assert content_terms("Who is it?") == ["who", "is", "it"]
+
+
+@given(st.text())
+def test_a_question_has_each_of_its_terms_once(text):
+    found = content_terms(text)
+
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("It was directed by Ilse Varga.", "Ilse Varga"),
+        ("It is called “Harbour of Glass” there.", "“Harbour of Glass”"),
+        ("Raise a GraphRecursionError here.", "GraphRecursionError"),
+        ("See max_attempts for that.", "max_attempts"),
+        ("《玻璃港》的导演是林晓岚。", "林晓岚"),
+    ],
+)
+def test_names_are_people_titles_and_identifiers(text, name):
+    assert name in names(text)
+
+
+def test_the_subject_is_the_name_that_opens_a_sentence_or_its_first_one():
+    assert subject("The Marrow Bridge was built by Tobias Wren.") == "The Marrow Bridge"
+    assert subject("In spring the engineer Tobias Wren came.") == "Tobias Wren"
+    assert not subject("the rain went on.")
