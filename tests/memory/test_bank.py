@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from datetime import timedelta
+
+import pytest
+from doubles import ChainReader, numbered
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
+from memagent_graph.memory.bank import diff, reading_key
+from memagent_graph.memory.version import MemoryVersion, child_id, edited_id, root_id
+
+SMALL = ReadingConfig(chunk_tokens=50)
+TEXT = numbered(40)
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def bank(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryBank(InMemoryStore())
+    elif request.param == "redis":
+        yield MemoryBank(request.getfixturevalue("redis_store"))
+    else:
+        with SqliteStore.from_conn_string(str(tmp_path / "store.sqlite")) as store:
+            store.setup()
+            yield MemoryBank(store)
+
+
+def read(bank, question="What?", document=TEXT, **asked):
+    agent = create_memagent(ChainReader(), config=SMALL, store=bank.store)
+    return agent.invoke({"question": question, "document": document, **asked})
+
+
+def test_history_is_the_whole_chain_newest_first(bank):
+    out = read(bank)
+
+    history = bank.history(out["version"])
+
+    assert history[0].text == out["memory"]
+    assert [version.step for version in history] == list(range(len(history), 0, -1))
+    assert all(after.parent == before.id for after, before in itertools.pairwise(history))
+    assert history[0].end == len(TEXT)
+    assert history[-1].parent == history[-1].root
+
+
+def test_memories_are_listed_by_name_question_and_source(bank):
+    first = read(bank, "What?", memory_name="ann")
+    second = read(bank, "Which?")
+
+    names = [name for name, _ in bank.list()]
+    version = bank.get(second["version"])
+
+    assert names == ["ann", reading_key(version)]
+    assert [name for name, _ in bank.list(question="Which?")] == [reading_key(version)]
+    assert len(bank.list(source=version.source)) == 2
+    assert bank.list(source="another") == []
+    assert bank.get("ann").id == first["version"]
+    assert bank.get(reading_key(version)).id == second["version"]
+
+
+def test_a_branch_goes_its_own_way_and_takes_no_name_that_is_taken(bank):
+    read(bank, memory_name="ann")
+
+    bank.branch("ann", "bob")
+    bank.edit("bob", "bob's")
+
+    assert bank.get("bob").text == "bob's"
+    assert bank.get("ann").text != "bob's"
+    with pytest.raises(MemoryConflictError, match="taken"):
+        bank.branch("ann", "bob")
+
+
+def test_an_edit_follows_the_version_that_it_replaces(bank):
+    out = read(bank, memory_name="ann")
+
+    edited = bank.edit("ann", "By hand.\nIn two lines.")
+
+    newest, before, *_ = bank.history("ann")
+    assert newest == edited
+    assert (before.id, before.edited, newest.edited) == (out["version"], False, True)
+    assert "+ By hand." in list(diff(before, newest))
+
+
+def test_heads_move_only_from_where_they_were_seen(bank):
+    out = read(bank, memory_name="ann")
+    older = bank.history("ann")[1].id
+
+    assert not bank.move_head("ann", older, expected="somewhere else")
+    assert not bank.move_head("ann", older, expected=None)
+    assert bank.move_head("ann", older, expected=out["version"])
+    assert bank.head("ann").id == older
+
+
+def test_forgetting_spares_what_another_memory_shares(bank):
+    read(bank, memory_name="ann")
+    shared = bank.branch(bank.history("ann")[3].id, "bob")
+    own = bank.history("ann")[0].id
+
+    forgotten = bank.forget("ann")
+
+    assert forgotten == 3
+    assert bank.get("bob") == shared
+    for gone in ("ann", own):
+        with pytest.raises(MemoryNotFoundError):
+            bank.get(gone)
+
+
+def test_what_nothing_leads_to_is_collected_after_a_time(bank):
+    version = read(bank, memory_name="ann")["version"]
+    bank.delete("ann")
+
+    assert bank.collect() == 0
+    assert bank.get(version)
+    assert bank.collect(timedelta(0)) > 5
+    with pytest.raises(MemoryNotFoundError):
+        bank.get(version)
+    with pytest.raises(MemoryNotFoundError, match="ann"):
+        bank.delete("ann")
+
+
+def test_memories_move_to_another_store_as_lines(bank):
+    read(bank, memory_name="ann")
+    reading = read(bank, "Which?")
+    other = MemoryBank(InMemoryStore())
+
+    count = other.import_(bank.export())
+
+    assert count == len(bank.history("ann")) + len(bank.history(reading["version"]))
+    assert other.history("ann") == bank.history("ann")
+    for line in ("{", '{"name": "x"}', '{"version": {"id": 1}}'):
+        with pytest.raises(StoreError):
+            other.import_([line])
+
+
+async def test_a_memory_is_watched_as_it_grows(redis_store):
+    bank = MemoryBank(redis_store)
+    agent = create_memagent(ChainReader(), config=SMALL, store=redis_store)
+
+    async def follow():
+        seen = []
+        async for version in bank.watch("ann", after="0"):
+            seen.append(version)
+            if version.end == len(TEXT):
+                return seen
+        return None
+
+    watching = asyncio.create_task(follow())
+    await agent.ainvoke({"question": "?", "document": TEXT, "memory_name": "ann"})
+
+    assert await watching == list(reversed(await bank.ahistory("ann")))
+    await redis_store.aclose()
+
+
+@given(st.lists(st.text(), min_size=3, max_size=3), st.lists(st.text(), min_size=3, max_size=3))
+def test_ids_are_equal_just_when_all_that_led_to_them_is(one, other):
+    for make in (child_id, edited_id):
+        assert (make(*one) == make(*other)) == (one == other)
+    assert (root_id(*one[:2]) == root_id(*other[:2])) == (one[:2] == other[:2])
+    assert len({root_id("a", "b"), child_id("a", "b", ""), edited_id("a", "b", "")}) == 3
+
+
+def test_a_record_of_a_later_release_is_read_and_one_of_something_else_is_not():
+    version = MemoryVersion(
+        id="1", parent="0", root="0", text="t", tokens=1, step=1, question="?", source="s",
+        source_name="n", start=0, end=1, length=1, fingerprint="f",
+    )  # fmt: skip
+
+    assert MemoryVersion.from_record({**version.to_record(), "later": 1}) == version
+    with pytest.raises(StoreError, match="Not a memory version"):
+        MemoryVersion.from_record({"text": "t"})
