@@ -6,6 +6,7 @@ document: other types would warn on load, and come back as dicts in LangGraph's 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -178,6 +179,9 @@ class Run:
     def emit(self, event: OpenedEvent | ChunkEvent | AnswerEvent) -> None:
         """Send an event to whoever streams this run."""
         if self.write is None:
+            return
+        if sys.version_info >= (3, 11):
+            self.write(event)
             return
         # LangGraph's writer looks for the node's config in a context variable, which async code
         # does not have before Python 3.11.
