@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -14,4 +15,7 @@ def main() -> None:
         sys.exit('memagent: error: the command line needs: pip install "memagent-graph[cli]"')
     from memagent_graph.cli.app import app
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # An answer that the terminal's encoding lacks a letter for must not be lost.
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()

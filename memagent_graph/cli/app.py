@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
@@ -45,10 +45,19 @@ def _add_plugins() -> None:
     """Add the `typer.Typer` of each entry point in `memagent_graph.commands` under its name."""
     for entry in entry_points(group="memagent_graph.commands"):
         try:
-            app.add_typer(entry.load(), name=entry.name)
-        except Exception as error:  # noqa: BLE001 - a broken plugin must not break the command
+            app.add_typer(_load(entry), name=entry.name)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken plugin breaks no command
             message = f"memagent: the command {entry.name!r} cannot be loaded: {error}"
             print(message, file=sys.stderr)
+
+
+def _load(entry: EntryPoint) -> typer.Typer:
+    plugin = entry.load()
+    if not isinstance(plugin, typer.Typer):
+        message = f"{entry.value} is no typer.Typer"
+        raise TypeError(message)
+    typer.main.get_group(plugin)  # a command that cannot be built would break the whole app later
+    return plugin
 
 
 _add_plugins()

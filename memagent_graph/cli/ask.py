@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from memagent_graph.cli.answer import print_answer
 from memagent_graph.cli.reporting import reporting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from langchain_core.runnables import RunnableConfig
 
@@ -46,7 +47,11 @@ _NO_MODEL = (
 
 
 _RESUMABLE = "memagent: stopped. To go on:\n  {command}"
-_LOST = "memagent: stopped. What was read is in the store: the same command goes on there."
+_STORED = "memagent: stopped. What was read is in the store: the same command goes on there."
+_LOST = (
+    "memagent: stopped, and what was read is lost. With --checkpoint FILE the same command goes "
+    "on where it stopped."
+)
 
 
 def ask(
@@ -54,7 +59,7 @@ def ask(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SOURCE...", help="Files, folders or globs; - is stdin.", show_default=False
+            metavar="SOURCE", help="Files, folders or globs; - is stdin.", show_default=False
         ),
     ] = None,
     model: Annotated[
@@ -67,9 +72,9 @@ def ask(
     base_url: Annotated[
         str | None, typer.Option(help="Of an OpenAI-compatible server; or OPENAI_BASE_URL.")
     ] = None,
-    chunk_tokens: Annotated[int, typer.Option(help="Longest chunk.")] = 5000,
-    memory_tokens: Annotated[int, typer.Option(help="Longest memory.")] = 1024,
-    answer_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 1024,
+    chunk_tokens: Annotated[int, typer.Option(help="Longest chunk, in tokens.")] = 5000,
+    memory_tokens: Annotated[int, typer.Option(help="Longest memory, in tokens.")] = 1024,
+    answer_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 1024,
     max_calls: Annotated[
         int | None, typer.Option(help="Answer after this many model calls.")
     ] = None,
@@ -113,17 +118,19 @@ def ask(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.errors import ConfigurationError
     from memagent_graph.graph import create_memagent
     from memagent_graph.memory.stores import open_store
-    from memagent_graph.models.resolve import resolve_reader
+    from memagent_graph.models.resolve import EXTRACTIVE, resolve_reader
     from memagent_graph.prompts import Prompts
+    from memagent_graph.text.source import open_source
 
     sources = sources or []
     if bool(sources) == bool(memory):
         raise typer.BadParameter("Name either what to read (SOURCE...) or a stored --memory.")
     if model is None:
         print(_NO_MODEL, file=sys.stderr)
-    with reporting(_RESUMABLE if checkpoint else _LOST), ExitStack() as stack:
+    with reporting("memagent: stopped."), ExitStack() as stack:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
             memory_tokens=memory_tokens,
@@ -138,16 +145,18 @@ def ask(
             tokenizer=tokenizer,
             base_url=base_url,
         )
+        if base_url and reader.name == EXTRACTIVE:
+            raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
         saver = stack.enter_context(_saver(checkpoint)) if checkpoint else None
+        kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(
-            reader,
-            config=config,
-            tokenizer=tokenizer,
-            checkpointer=saver,
-            store=stack.enter_context(open_store(store)),
+            reader, config=config, tokenizer=tokenizer, checkpointer=saver, store=kept_in
         )
-        thread = _thread(question, sources, reader, config)
-        documents = [sys.stdin.buffer if source == "-" else Path(source) for source in sources]
+        thread = _thread(question, sources, reader, config, tokenizer, name, memory)
+        # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
+        documents = [
+            open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources
+        ]
         document = documents[0] if len(documents) == 1 else documents or None
         asked = {"question": question, "document": document, "memory_name": name}
         if memory:
@@ -155,8 +164,10 @@ def ask(
         going_on = saver is not None and not restart and _unfinished(agent, thread)
         if going_on:
             print("memagent: going on with the stopped run.", file=sys.stderr)
-        output = _read(agent, None if going_on else asked, thread, {"document": document})
-        _print(output, as_json=as_json, show_memory=show_memory)
+        reuses = kept_in is not None and getattr(reader, "deterministic", True)
+        with reporting(_RESUMABLE if checkpoint else _STORED if reuses else _LOST):
+            output = _read(agent, None if going_on else asked, thread, {"document": document})
+        print_answer(output, as_json=as_json, show_memory=show_memory)
 
 
 ask.__doc__ = _EXAMPLES
@@ -180,11 +191,15 @@ def _saver(file: Path) -> Iterator[Any]:
 
 
 def _thread(
-    question: str, sources: list[str], reader: Reader, config: ReadingConfig
+    question: str,
+    sources: list[str],
+    reader: Reader,
+    config: ReadingConfig,
+    *others: str | None,
 ) -> RunnableConfig:
-    """The same command is the same thread."""
+    """The same command is the same thread, and no other command is."""
     places = [name if name == "-" else str(Path(name).absolute()) for name in sources]
-    record = [question, places, reader.name, reader.fingerprint, config.chunk_tokens]
+    record = [question, places, reader.name, reader.fingerprint, config.model_dump(), others]
     return {"configurable": {"thread_id": sha256(json.dumps(record).encode()).hexdigest()[:16]}}
 
 
@@ -199,7 +214,11 @@ def _read(
     """Run the graph, with a progress bar where a person is watching."""
     output: dict[str, Any] = {}
     with ExitStack() as stack:
-        show = stack.enter_context(_progress()) if sys.stderr.isatty() else None
+        show = None
+        if sys.stderr.isatty():
+            from memagent_graph.cli.progress import progress_bar
+
+            show = stack.enter_context(progress_bar())
         for mode, part in agent.stream(
             asked,
             thread,
@@ -216,66 +235,3 @@ def _read(
             if show is not None:
                 show(part)
     return output
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[dict[str, Any]], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("chunk {task.fields[chunk]} of {task.fields[chunks]}"),
-        TextColumn("[dim]{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("reading", total=None, chunk=0, chunks="?", rate="")
-        begun: list[tuple[float, int]] = []
-
-        def show(event: dict[str, Any]) -> None:
-            if event["event"] == "opened":
-                name = Path(event["source"]).name or event["source"]
-                progress.update(task, description=f"reading {name}", total=event["length"])
-            elif event["event"] == "chunk":
-                begun.append((progress.get_time(), event["tokens"]))
-                (since, first), (now, tokens) = begun[0], begun[-1]
-                rate = f"{(tokens - first) / (now - since):,.0f} tokens/s" if now > since else ""
-                progress.update(
-                    task,
-                    completed=event["position"],
-                    chunk=event["chunk"],
-                    chunks=event["chunks"],
-                    rate=rate,
-                )
-
-        yield show
-
-
-_STOPPED = {
-    "max_calls": "the budget of calls was spent",
-    "deadline": "the time was up",
-    "done": "the reader had enough",
-}
-
-
-def _print(output: dict[str, Any], *, as_json: bool, show_memory: bool) -> None:
-    if as_json:
-        print(json.dumps(output, ensure_ascii=False, indent=2))
-        return
-    print(output["answer"])
-    places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in output["citations"])
-    for place in places:
-        print(f"  at {place}")
-    if show_memory:
-        print(f"\nMemory:\n{output['memory']}")
-    for warning in output["warnings"]:
-        print(f"memagent: warning: {warning}", file=sys.stderr)
-    usage = output["usage"]
-    why = _STOPPED.get(output["stopped"])
-    covered = f", {output['coverage']:.0%} of the document read: {why}" if why else ""
-    print(
-        f"[{output['reader']}: {usage['document_tokens']:,} tokens in {usage['calls']} calls and "
-        f"{usage['seconds']:.1f} s{covered}]"
-    )

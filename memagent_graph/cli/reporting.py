@@ -30,12 +30,18 @@ def reporting(on_interrupt: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        command = shlex.join(["memagent", *sys.argv[1:]])
+        # What is printed must go on, also where this run was told to start over.
+        command = shlex.join(["memagent", *(word for word in sys.argv[1:] if word != "--restart")])
         print(f"\n{on_interrupt.format(command=command)}".rstrip(), file=sys.stderr)
         raise typer.Exit(130) from None
     except (MemAgentError, ValueError) as error:
         hint = " (--restart starts over)" if isinstance(error, SourceChangedError) else ""
         print(f"memagent: error: {_one_line(error)}{hint}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except BrokenPipeError:  # whoever read the output has enough; typer ends quietly
+        raise
+    except OSError as error:
+        print(f"memagent: error: {_one_line(error)}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,58 @@
+"""What a reading found, as a person or a program wants it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+_STOPPED = {
+    "max_calls": "the budget of calls was spent",
+    "deadline": "the time was up",
+    "done": "the reader had enough",
+}
+
+
+def print_answer(output: dict[str, Any], *, as_json: bool, show_memory: bool) -> None:
+    """Print the answer and where it stands, or all there is; what to know about it on stderr.
+
+    Args:
+        output: the fields of `ReadingOutput`.
+        as_json: print nothing but the output, as one JSON document.
+        show_memory: print the final memory too.
+    """
+    if as_json:
+        print(json.dumps(output, ensure_ascii=False, indent=2))
+    else:
+        _print_for_people(output, show_memory=show_memory)
+    sys.stdout.flush()  # a full disk shows here, where it can be said in one line
+    for warning in () if as_json else output["warnings"]:
+        print(f"memagent: warning: {warning}", file=sys.stderr)
+    if why := _STOPPED.get(output["stopped"]):
+        covered = f"memagent: {output['coverage']:.0%} of the document was read: {why}."
+        print(covered, file=sys.stderr)
+
+
+def _print_for_people(output: dict[str, Any], *, show_memory: bool) -> None:
+    print(output["answer"])
+    places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in output["citations"])
+    for place in places:
+        print(f"  at {place}")
+    if show_memory:
+        _print_memory(output["memory"])
+    usage = output["usage"]
+    print(
+        f"[{output['reader']}: {usage['document_tokens']:,} tokens in {usage['calls']} calls and "
+        f"{usage['seconds']:.1f} s]"
+    )
+
+
+def _print_memory(memory: str) -> None:
+    if not sys.stdout.isatty():
+        print(f"\nMemory:\n{memory}")
+        return
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    Console().print(Panel(Text(memory), title="memory", title_align="left", border_style="dim"))
