@@ -110,7 +110,8 @@ async def overwrite_memory(
         return await (call if left is None else asyncio.wait_for(call, left))
 
     try:
-        update = await update_from(before, evidence)
+        with reading.cutting_ahead(chunk, run):
+            update = await update_from(before, evidence)
         other = await versioning.adopted(run)
         if other is not None and other.id == parent:  # somebody else read the last chunk first
             update = await update_from(other.text, other.evidence)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -16,10 +18,13 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.memory.version import reading_fingerprint
+from memagent_graph.sync import in_thread
 from memagent_graph.text.chunking import Chunk, cut_at_sentence, next_chunk
 from memagent_graph.text.source import open_source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
+_PATIENCE = 0.002
+"""Seconds after which a reader is one that waits for a model: others need all of the processor."""
 _LONGEST_PAUSE = 60.0
 """Seconds for which a server's Retry-After is obeyed; the retry policy waits on top."""
 
@@ -85,11 +92,32 @@ class Reading:
             SourceError: The document cannot be opened again, or is another one now.
         """
         source = run.source or reopen(state, run)
-        chunk = self.chunk_at(source, state["progress"]["position"])
+        position = state["progress"]["position"]
+        ahead, run.ahead = run.ahead, None
+        if ahead is not None and ahead[0] == position:
+            chunk = ahead[1].result()
+        else:
+            chunk = self.chunk_at(source, position)
         if chunk is None:
             message = f"{source.name} ends before the position that the reading had reached."
             raise SourceChangedError(message)
         return chunk
+
+    @contextmanager
+    def cutting_ahead(self, chunk: Chunk, run: Run) -> Iterator[None]:
+        """Cut the chunk after `chunk` while a reader that takes its time reads this one."""
+
+        def cut() -> None:
+            run.ahead = chunk.end, in_thread(partial(self.chunk_at, chunk.source, chunk.end))
+
+        if chunk.end == chunk.source.length or run.ahead is not None:
+            yield
+            return
+        starting = asyncio.get_running_loop().call_later(_PATIENCE, cut)
+        try:
+            yield
+        finally:
+            starting.cancel()
 
     async def judged(self, error: ModelError, attempt: int, step: int | None) -> ModelError:
         """The error to raise: this one while attempts are left, else one that names the chunk."""

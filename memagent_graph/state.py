@@ -20,12 +20,14 @@ from memagent_graph.readers.base import Evidence, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from langgraph.store.base import BaseStore
 
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.memory.writer import VersionWriter
+    from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
 
 Stopped = Literal["end", "done", "max_calls", "deadline"]
@@ -161,6 +163,7 @@ class Run:
         known: id and text of the version that was stored last.
         finished: the last version of a reading that ended and has no name.
         lost: races for a named memory's head that were lost.
+        ahead: the chunk after the one that is being read, and where it begins.
     """
 
     document: Any = None
@@ -175,6 +178,7 @@ class Run:
     known: tuple[str, str] | None = None
     finished: MemoryVersion | None = None
     lost: int = 0
+    ahead: tuple[int, Future[Chunk | None]] | None = None
 
     def emit(self, event: OpenedEvent | ChunkEvent | AnswerEvent) -> None:
         """Send an event to whoever streams this run."""

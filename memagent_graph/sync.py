@@ -1,4 +1,4 @@
-"""Wait for a coroutine from synchronous code, on one event loop that the process shares.
+"""Event loops in threads of their own, and one that the process shares for synchronous code.
 
 A loop of its own for each call would not do: HTTP clients keep their connections on the loop
 that opened them. Nor would the caller's thread: in a notebook it already runs a loop.
@@ -9,21 +9,44 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
 
 
-class _LoopThread:
-    def __init__(self) -> None:
+class LoopThread:
+    """An event loop that runs in a daemon thread of its own.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._run, name="memagent-loop", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` on this loop and wait for its result in this thread.
+
+        An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
+        """
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` on this loop from another; cancelling the one cancels the other."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -32,15 +55,15 @@ class _LoopThread:
                 self.loop.run_forever()
 
 
-_shared: _LoopThread | None = None
+_shared: LoopThread | None = None
 _lock = threading.Lock()
 
 
-def _loop_thread() -> _LoopThread:
+def _loop_thread() -> LoopThread:
     global _shared  # noqa: PLW0603 - one loop a process is the point
     with _lock:
         if _shared is None or _shared.pid != os.getpid():  # threads do not survive a fork
-            _shared = _LoopThread()
+            _shared = LoopThread("memagent-loop")
         return _shared
 
 
@@ -54,12 +77,21 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
         # Something on the shared loop calls back into synchronous code: waiting here for
         # this very loop would never end.
         return _wait_elsewhere(coroutine)
-    future = asyncio.run_coroutine_threadsafe(coroutine, shared.loop)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+    return shared.wait_for(coroutine)
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """Begin `work` in a thread of its own: a pool's threads would not survive a fork."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is whoever asks for the result that it concerns
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="memagent-work", daemon=True).start()
+    return future
 
 
 def _wait_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -25,6 +25,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.readers.base import Update
+from memagent_graph.text.source import TextSource
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 TEXT = numbered(100)
@@ -51,6 +52,35 @@ def test_every_chunk_is_folded_once_in_order_and_the_answer_comes_from_the_last_
     assert ends[-1] == len(TEXT)
     assert len(reader.spans) > 10
     assert out["answer"] == out["memory"] == read_through()
+
+
+def test_the_next_chunk_is_cut_while_the_model_reads_this_one():
+    class Watched(TextSource):
+        def read(self, start, size):
+            reads.append(start)
+            return super().read(start, size)
+
+    class Waiting(ChainReader):
+        async def update(self, question, memory, chunk, **options):
+            update = await super().update(question, memory, chunk, **options)
+            if chunk.end < len(TEXT):
+                for _ in range(2000):
+                    if chunk.end in reads:
+                        break
+                    await asyncio.sleep(0.001)
+                ahead.append(chunk.end in reads)
+            return update
+
+    reads, ahead = [], []
+
+    out = create_memagent(Waiting(), config=SMALL).invoke(
+        {"question": "?", "document": Watched(TEXT)}
+    )
+
+    assert ahead
+    assert all(ahead)
+    assert all(reads.count(start) == 1 for start in reads if start)  # and is not cut again
+    assert out["memory"] == read_through()
 
 
 def test_the_output_tells_cost_coverage_reader_and_why_reading_ended():

@@ -47,7 +47,7 @@ class Source(Protocol):
     uri: str | None
 
     def read(self, start: int, size: int) -> str:
-        """Code points `start` to `start + size`, fewer at the end.
+        """Code points `start` to `start + size`, fewer at the end; also from several threads.
 
         Raises:
             SourceChangedError: The file is no longer the one that was opened.

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from memagent_graph.text import tokens
+from memagent_graph.text.tokens import HuggingFaceTokenizer
+
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+# How Qwen 2 and 3, and GPT-4o, split a text before they look for tokens.
+QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GPT_4O = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITTERS = {
+    "gpt-2": (pre_tokenizers.ByteLevel(add_prefix_space=False), None),
+    "qwen": ([pre_tokenizers.Split(Regex(QWEN), "isolated"), BYTES], normalizers.NFC()),
+    "gpt-4o": ([pre_tokenizers.Split(Regex(GPT_4O), "isolated"), BYTES], None),
+    "bytes": (BYTES, None),
+    "metaspace": (pre_tokenizers.Metaspace(), None),
+    "words": (pre_tokenizers.BertPreTokenizer(), normalizers.Lowercase()),
+    "none": (None, normalizers.Strip()),
+}
+CORPUS = ["The fox and the dog saw a door, and said: it's the Door! " * 20, "ab, cd.\nThe-fox"]
+TEXTS = st.lists(
+    st.sampled_from(
+        [
+            "The fox",
+            " and",
+            " the",
+            " Door",
+            ",",
+            ".",
+            "\n",
+            "\n\n",
+            " ",
+            "  ",
+            "'s",
+            "'T",
+            "-",
+            '"',
+            "?!",
+            "...",
+            "é",
+            "é",
+            "漢字",
+            "1",
+            "x",
+            "X",
+            "_",
+            "<|end|>",
+            "\t",
+            ": ",
+            "naïve",
+        ]
+    )
+    | st.text(max_size=6),
+    max_size=40,
+).map(lambda parts: "".join(parts).encode("utf-8", "ignore").decode())
+
+
+def trained(name):
+    splitter, normalizer = SPLITTERS[name]
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    if splitter is not None:
+        sequence = pre_tokenizers.Sequence(splitter) if isinstance(splitter, list) else splitter
+        backend.pre_tokenizer = sequence
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    backend.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], show_progress=False)
+    )
+    backend.add_special_tokens(["<|end|>"])
+    return backend
+
+
+BACKENDS = {name: trained(name) for name in SPLITTERS}
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+@settings(deadline=None)
+@example(text="The fox's door, and the-fox. \n\nThe  Door<|end|> and")
+@given(text=TEXTS)
+def test_word_by_word_gives_the_tokens_of_the_whole(name, text):
+    backend = BACKENDS[name]
+    tokenizer = HuggingFaceTokenizer(backend)
+
+    ids = tokenizer.encode(text)
+
+    assert ids == backend.encode(text, add_special_tokens=False).ids
+    assert ids == tokenizer.encode(text)  # now from what it knows
+    assert tokenizer.count(text) == len(ids)
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+@settings(deadline=None)
+@given(text=TEXTS, budget=st.integers(1, 50))
+def test_a_prefix_ends_where_the_token_after_the_budget_begins(name, text, budget):
+    backend = BACKENDS[name]
+
+    length = HuggingFaceTokenizer(backend).prefix(text, budget)
+
+    encoding = backend.encode(text, add_special_tokens=False)
+    over = encoding.token_to_chars(budget) if budget < len(encoding) else None
+    assert length == (over[0] if over else len(text))
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"),
+    [("gpt-2", True), ("qwen", True), ("gpt-4o", True), ("bytes", False), ("none", False)],
+)
+def test_only_a_tokenizer_that_splits_words_first_is_asked_word_by_word(name, splits):
+    assert HuggingFaceTokenizer(BACKENDS[name])._separable is splits
+
+
+def test_an_added_token_of_several_words_is_not_torn_apart():
+    backend = trained("gpt-2")
+    backend.add_tokens([AddedToken("the fox and", single_word=False)])
+
+    tokenizer = HuggingFaceTokenizer(backend)
+
+    text = "See the fox and the dog"
+    assert tokenizer.encode(text) == backend.encode(text, add_special_tokens=False).ids
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(tokens, "_MOST_KNOWN", 1000)
+    tokenizer = HuggingFaceTokenizer(BACKENDS["gpt-2"])
+    texts = ["".join(f" word{letter}{number}" for letter in "abcde") for number in range(500)]
+
+    found = [tokenizer.encode(text) for text in texts]
+
+    assert found == [BACKENDS["gpt-2"].encode(text).ids for text in texts]
+    assert sum(map(len, chain(tokenizer._known))) < 2000
