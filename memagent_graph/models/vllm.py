@@ -1,0 +1,251 @@
+"""A chat model on vLLM within this process."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.outputs import ChatResult
+from pydantic import Field, PrivateAttr, ValidationError
+from vllm import SamplingParams
+from vllm.exceptions import VLLMClientError
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.models.chat_template import ChatTemplate
+from memagent_graph.models.generation import Generation
+from memagent_graph.models.reply import reply_end, reply_part, whole_reply
+from memagent_graph.models.vllm_engine import ENGINE_ARGUMENTS, Engine, shared_engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+
+    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+    from langchain_core.messages import BaseMessage
+    from langchain_core.outputs import ChatGenerationChunk
+    from vllm.outputs import CompletionOutput
+
+    from memagent_graph.text.tokens import Tokenizer
+
+
+class ChatVLLM(BaseChatModel):
+    """A chat model on vLLM's engine, which batches the calls of all who use it.
+
+    The engine starts at the first call and is one in this process for all that name the same
+    model with the same engine arguments, from any thread and event loop. It runs in processes of
+    its own, which Python spawns: a script that uses it keeps its work under
+    `if __name__ == "__main__":`.
+
+    Args:
+        model: a folder or a hub id.
+        temperature: 0 by default, so that a memory can be reused.
+        top_p: nucleus sampling.
+        seed: of the sampling of each call.
+        max_tokens: longest reply; set here, it also overrides a reader's budgets, which leaves
+            a reasoning model room to think.
+        stop: strings that end the reply.
+        sampling: more of vLLM's `SamplingParams` (`top_k`, `repetition_penalty`).
+        logprobs: ask for the log-probability of each token.
+        adapter: a folder with LoRA weights. Others who name the model without an adapter share
+            the engine if they give `enable_lora=True` and the same `max_lora_rank`.
+        chat_template_kwargs: variables of the model's chat template (`enable_thinking`).
+        engine: arguments of `vllm.AsyncEngineArgs`. They may be given as keyword arguments of
+            the model itself: `ChatVLLM(model="...", tensor_parallel_size=2, max_model_len=8192)`.
+
+    A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
+
+    Raises:
+        ConfigurationError: An argument makes no sense, or there is no such model.
+        ContextLengthError: A prompt leaves no room for a reply.
+        TransientModelError: vLLM's queue is full, or its process died and is started again.
+        ModelError: vLLM does not start (too little memory, mostly), or refuses a request.
+    """
+
+    model: str
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: list[str] | None = None
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    logprobs: bool = False
+    adapter: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    engine: dict[str, Any] = Field(default_factory=dict)
+
+    _engine: Engine = PrivateAttr()
+    _lora: LoRARequest | None = PrivateAttr(default=None)
+
+    def __init__(self, **fields: Any) -> None:
+        own = {name: value for name, value in fields.items() if name in type(self).model_fields}
+        others = {name: fields[name] for name in fields.keys() - own.keys()}
+        if unknown := others.keys() - ENGINE_ARGUMENTS:
+            message = f"Neither ChatVLLM nor vLLM knows {', '.join(sorted(unknown))}."
+            raise ConfigurationError(message)
+        try:
+            super().__init__(**own | {"engine": own.get("engine", {}) | others})
+        except ValidationError as error:
+            text = "; ".join(f"{found['loc'][0]}: {found['msg']}" for found in error.errors())
+            raise ConfigurationError(text) from error
+        if self.adapter:
+            self.engine = {"enable_lora": True, "max_lora_rank": _rank(self.adapter)} | self.engine
+            name = str(Path(self.adapter).absolute())
+            self._lora = LoRARequest(name, crc32(name.encode()) or 1, name)
+        self._engine = shared_engine({"model": self.model} | self.engine)
+
+    @property
+    def _llm_type(self) -> str:
+        return "vllm"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        own = ("model", "temperature", "top_p", "seed", "sampling", "adapter", "stop")
+        found = {name: getattr(self, name) for name in (*own, "chat_template_kwargs")}
+        return found | {name: self.engine.get(name) for name in _SHAPING if name in self.engine}
+
+    @property
+    def window_tokens(self) -> int:
+        """Context length in tokens; raises as the class does when there is no such model."""
+        return int(self._engine.config.max_model_len)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's own, to cut chunks with; None if it is none of the `tokenizers` library."""
+        return self._template.tokenizer
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self._engine.tokenizer, self.chat_template_kwargs)
+
+    def close(self) -> None:
+        """Stop the engine, for all who share it; whoever calls it again starts it again."""
+        self._engine.close()
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return self._engine.thread.wait_for(self._complete(messages, stop, kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return await self._engine.thread.run(self._complete(messages, stop, kwargs))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        parts, thread = self._parts(messages, stop, kwargs), self._engine.thread
+        try:
+            while (part := thread.wait_for(_next(parts))) is not None:
+                yield part
+        finally:
+            thread.wait_for(parts.aclose())
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        parts, thread = self._parts(messages, stop, kwargs), self._engine.thread
+        try:
+            while (part := await thread.run(_next(parts))) is not None:
+                yield part
+        finally:
+            await thread.run(parts.aclose())
+
+    async def _complete(
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
+    ) -> ChatResult:
+        started = perf_counter()
+        prompt = self._template.token_ids(messages)
+        params = self._params(stop, options, RequestOutputKind.FINAL_ONLY)
+        result = ChatResult(generations=[])
+        async for output in self._engine.generate(prompt, params, self._lora):
+            last = output.outputs[0]
+            generation = _generation(prompt, [last], started)
+            result = whole_reply(last.text, generation, self.model)
+        return result
+
+    async def _parts(
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
+    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+        started = perf_counter()
+        prompt = self._template.token_ids(messages)
+        params = self._params(stop, options, RequestOutputKind.DELTA)
+        written: list[CompletionOutput] = []
+        async for output in self._engine.generate(prompt, params, self._lora):
+            written.append(output.outputs[0])
+            if not output.finished:
+                yield reply_part(written[-1].text)
+        yield reply_end(written[-1].text, _generation(prompt, written, started), self.model)
+
+    def _params(
+        self, stop: list[str] | None, options: dict[str, Any], kind: RequestOutputKind
+    ) -> SamplingParams:
+        given = {name: getattr(self, name) for name in _SAMPLING}
+        given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | options
+        if stop is not None:
+            given["stop"] = stop
+        try:
+            return SamplingParams(output_kind=kind, **given)
+        except (
+            TypeError,
+            ValueError,
+            VLLMClientError,
+        ) as error:  # a name or a value that vLLM does not know
+            message = f"vLLM cannot sample like this: {error}"
+            raise ConfigurationError(message) from error
+
+
+_SAMPLING = ("temperature", "top_p", "seed", "max_tokens", "stop")
+_SHAPING = ("dtype", "hf_overrides", "quantization", "revision", "tokenizer", "tokenizer_revision")
+"""Engine arguments that change what a model writes; the others are about speed and room."""
+
+
+def _rank(adapter: str) -> int:
+    """The rank that the engine must be ready for."""
+    file = Path(adapter) / "adapter_config.json"
+    try:
+        return int(json.loads(file.read_text(encoding="utf-8"))["r"])
+    except (OSError, ValueError, KeyError) as error:
+        message = f"{adapter!r} holds no LoRA adapter: adapter_config.json with its rank r. {error}"
+        raise ConfigurationError(message) from error
+
+
+def _generation(prompt: list[int], written: list[CompletionOutput], started: float) -> Generation:
+    logprobs = [
+        position[token_id].logprob
+        for part in written
+        for token_id, position in zip(part.token_ids, part.logprobs or (), strict=False)
+    ]
+    return Generation(
+        prompt_token_ids=prompt,
+        token_ids=[token_id for part in written for token_id in part.token_ids],
+        logprobs=logprobs or None,
+        finish_reason=written[-1].finish_reason,
+        seconds=perf_counter() - started,
+    )
+
+
+async def _next(parts: AsyncGenerator[ChatGenerationChunk, None]) -> ChatGenerationChunk | None:
+    return await anext(parts, None)

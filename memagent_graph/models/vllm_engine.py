@@ -1,0 +1,182 @@
+"""vLLM's engine within this process: one for each model, shared by all who name it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import uuid
+from contextlib import suppress
+from dataclasses import fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import GracefulHTTPError, RetryableRequestError, VLLMClientError
+from vllm.inputs.engine import tokens_input
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from memagent_graph.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    ModelError,
+    TransientModelError,
+)
+from memagent_graph.sync import LoopThread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+    from vllm.outputs import RequestOutput
+
+ENGINE_ARGUMENTS = frozenset(field.name for field in fields(AsyncEngineArgs))
+"""What `Engine` takes: the arguments of vLLM itself."""
+
+_WONT_START = (
+    "vLLM could not start {model!r}: {reason} If memory ran out (vLLM's log above says so): lower "
+    "max_model_len, max_num_seqs or gpu_memory_utilization, raise tensor_parallel_size, or take a "
+    "quantized model; on a CPU set VLLM_CPU_KVCACHE_SPACE to the GiB that the cache may take."
+)
+
+
+class Engine:
+    """Starts vLLM when the first prompt comes, on an event loop of its own.
+
+    A caller's loop would not do: it may end while other loops and threads still use the engine.
+
+    Args:
+        arguments: of `vllm.AsyncEngineArgs`.
+    """
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        # Counting for a log that nobody reads costs time at every step.
+        self.arguments = AsyncEngineArgs(**{"disable_log_stats": True} | arguments)
+        self.thread = LoopThread("memagent-vllm")
+        self._started: asyncio.Future[AsyncLLM] | None = None
+
+    @cached_property
+    def config(self) -> Any:
+        """The `ModelConfig` of vLLM, known without starting the engine.
+
+        Raises:
+            ConfigurationError: There is no such model, or vLLM cannot run it.
+        """
+        try:
+            return self.arguments.create_model_config()
+        except Exception as error:  # as many kinds as there are ways to be no model
+            message = (
+                f"vLLM cannot run {self.arguments.model!r}: {_reason(error)} Name a folder with a "
+                "model's config.json and weights, or a hub id that this machine can reach."
+            )
+            raise ConfigurationError(message) from error
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's own, of `transformers`."""
+        return cached_tokenizer_from_config(self.config)
+
+    async def generate(
+        self, prompt: list[int], params: SamplingParams, adapter: LoRARequest | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Generate on this engine's loop; closing the iterator, or cancelling, stops it.
+
+        Args:
+            prompt: token ids.
+            params: how to sample, and which outputs to yield.
+            adapter: LoRA weights to use.
+
+        Raises:
+            ContextLengthError: The prompt leaves no room for a reply.
+            TransientModelError: The queue is full, or the engine died, which starts it anew.
+            ModelError: vLLM does not start, or refuses the request.
+        """
+        if len(prompt) >= self.config.max_model_len:
+            message = (
+                f"The prompt is too long for the model: {len(prompt)} tokens, and the context "
+                f"holds {self.config.max_model_len} with the reply."
+            )
+            raise ContextLengthError(message)
+        llm = await self._running()
+        try:
+            async for output in llm.generate(
+                tokens_input(prompt), params, uuid.uuid4().hex, lora_request=adapter
+            ):
+                yield output
+        except EngineDeadError as error:
+            await self._discard(llm)
+            message = f"vLLM's engine of {self.arguments.model!r} died; it is started again."
+            raise TransientModelError(message) from error
+        except (GracefulHTTPError, RetryableRequestError) as error:
+            message = f"vLLM cannot take the request now: {error}"
+            raise TransientModelError(message) from error
+        except (VLLMClientError, EngineGenerateError, ValueError) as error:
+            message = f"vLLM refused the request: {_reason(error)}"
+            raise ModelError(message) from error
+
+    def close(self) -> None:
+        """Stop the engine and its processes; the next prompt starts it again."""
+        self.thread.wait_for(self._close())
+
+    async def _running(self) -> AsyncLLM:
+        """The engine, started once however many ask at the same time."""
+        if self._started is None:
+            self._started = asyncio.ensure_future(asyncio.to_thread(self._start))
+        started = self._started
+        try:
+            return await asyncio.shield(started)
+        except ModelError:
+            if self._started is started:
+                self._started = None  # whoever asks next tries again
+            raise
+
+    def _start(self) -> AsyncLLM:
+        try:
+            return AsyncLLM.from_engine_args(self.arguments)
+        except Exception as error:  # vLLM passes on whatever its processes die of
+            message = _WONT_START.format(model=self.arguments.model, reason=_reason(error))
+            raise ModelError(message) from error
+
+    async def _discard(self, llm: AsyncLLM) -> None:
+        if self._started is None or self._started.result() is not llm:
+            return  # another one was started since
+        self._started = None
+        if llm.output_handler is not None:
+            llm.output_handler.cancel()  # before it takes the shutdown for a crash
+        llm.output_processor.propagate_error(EngineDeadError())  # to those who still wait
+        llm.shutdown()
+        llm.engine_core.resources.ctx.destroy(linger=0)  # which the shutdown leaves open
+
+    async def _close(self) -> None:
+        if self._started is not None:
+            with suppress(ModelError):
+                await self._discard(await self._running())
+
+
+_engines: dict[tuple[int, str], Engine] = {}
+
+
+def shared_engine(arguments: dict[str, Any]) -> Engine:
+    """The engine with these arguments that this process has, or else a new one."""
+    # A forked child has its own: processes and threads of the parent's are not its.
+    key = (os.getpid(), json.dumps(arguments, sort_keys=True, default=repr))
+    if key not in _engines:
+        _engines[key] = Engine(arguments)
+    return _engines[key]
+
+
+@atexit.register
+def _close_all() -> None:
+    for (pid, _), engine in list(_engines.items()):
+        if pid == os.getpid():
+            engine.close()
+    _engines.clear()
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
