@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 DOCUMENTS, CHUNKS = 64, 12
 ENGINE = {"max_num_seqs": DOCUMENTS, "max_model_len": 8192, "dtype": "float32"}
-BUDGETS = {"question_tokens": 64, "memory_tokens": 64, "answer_tokens": 64}
+BUDGETS = {"question_tokens": 64, "memory_tokens": 32, "answer_tokens": 32}
 QUESTION = "Which words are reserved?"
 Call = tuple[list[int], int, float, float]
 """Prompt, length of the reply, when the engine took it and when it was done, in seconds."""
@@ -150,7 +150,7 @@ def alone(job: Callable[..., Any], *arguments: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--chunk-tokens", type=int, default=256)
+    parser.add_argument("--chunk-tokens", type=int, default=128)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--only", choices=["batch", "between"])
@@ -168,10 +168,15 @@ def main() -> None:
             config = ReadingConfig(chunk_tokens=asked.chunk_tokens, **BUDGETS)
             here, calls, documents = alone(in_process, folder, config)
             prompts, replies = sum(len(call[0]) for call in calls), sum(call[1] for call in calls)
-            print(f"{len(calls)} calls, {prompts:,} prompt and {replies:,} reply tokens")
+            print(
+                f"{len(calls)} calls, {prompts:,} prompt and {replies:,} reply tokens", flush=True
+            )
+            print(f"graph, in the process  {here:7.1f} s", flush=True)
             batch = alone(offline, folder, calls)
-            print(f"one offline batch      {batch:7.1f} s")
-            print(f"graph, in the process  {here:7.1f} s   {here / batch:.2f} x (at most 1.15)")
+            print(
+                f"one offline batch      {batch:7.1f} s, so {here / batch:.2f} x (at most 1.15)",
+                flush=True,
+            )
             there = alone(through_server, folder, documents, config)
             print(f"graph, by the server   {there:7.1f} s   {there / batch:.2f} x (at most 1.3)")
         if asked.only != "batch":

@@ -10,9 +10,10 @@ class Generation(TypedDict):
 
     Attributes:
         prompt_token_ids: the prompt as the engine read it; None when it does not tell.
-        token_ids: the completion as the engine wrote it; None when it does not tell.
-        logprobs: natural logarithm of the probability of each completion token; None when it
-            was not asked for or is not told.
+        token_ids: the completion as the engine wrote it, with the token that ended it; None
+            when it does not tell.
+        logprobs: natural logarithm of the probability of each completion token under the model
+            itself, before temperature and nucleus; None when it was not asked for or not told.
         finish_reason: the engine's word for why it stopped ("stop", "length", ...).
         seconds: from the request to the end of the reply.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
@@ -12,6 +13,8 @@ from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
@@ -68,8 +71,9 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: Any) ->
     """Make a chat model of a string.
 
     Args:
-        model: "openai:<model>" for any OpenAI-compatible server, "vllm:<path or hub id>", or
-            whatever LangChain's `init_chat_model` knows ("anthropic:claude-...").
+        model: "openai:<model>" for any OpenAI-compatible server, "vllm:<path or hub id>"
+            and "hf:<path or hub id>" for one in this process, or whatever LangChain's
+            `init_chat_model` knows ("anthropic:claude-...").
         base_url: of the server; `OPENAI_BASE_URL` by default.
         options: passed on to the model.
 
@@ -78,13 +82,14 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: Any) ->
         MissingDependencyError: The model's package is not installed.
     """
     provider, _, name = model.partition(":")
-    if provider == "vllm" and name:
+    if provider in _IN_PROCESS and name:
+        module, kind, extra = _IN_PROCESS[provider]
         try:
-            from memagent_graph.models.vllm import ChatVLLM
+            chat: Callable[..., BaseChatModel] = getattr(import_module(module), kind)
         except ImportError as error:
-            message = f'{model!r} needs: pip install "memagent-graph[vllm]" ({error})'
+            message = f'{model!r} needs: pip install "memagent-graph[{extra}]" ({error})'
             raise MissingDependencyError(message) from error
-        return ChatVLLM(model=name, **options)
+        return chat(model=name, **options)
     if provider == "openai" and name:
         from memagent_graph.models.endpoint import ChatEndpoint
 
@@ -94,13 +99,19 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: Any) ->
     )
 
 
+_IN_PROCESS = {
+    "vllm": ("memagent_graph.models.vllm", "ChatVLLM", "vllm"),
+    "hf": ("memagent_graph.models.transformers", "ChatTransformers", "transformers"),
+}
+
+
 def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
         message = (
-            f"{model!r} is none of the built-in kinds (extractive, openai:<model>). For other "
-            "providers: pip install langchain and the provider's package."
+            f"{model!r} is none of the built-in kinds (extractive, openai:<model>, vllm:<model>, "
+            "hf:<model>). For other providers: pip install langchain and the provider's package."
         )
         raise MissingDependencyError(message) from error
     try:

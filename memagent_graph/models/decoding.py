@@ -1,0 +1,150 @@
+"""Decode several prompts together, row by row independent of who else is in the batch.
+
+Why not `generate()` of transformers: a batch there shares one sampler, one seed and one length,
+and keeps computing rows that have ended. Here each row has its own and leaves when it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tokenizers.decoders import DecodeStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tokenizers import Tokenizer
+
+
+@dataclass
+class Row:
+    """One prompt, how to continue it, and what came of it.
+
+    Attributes:
+        prompt: token ids.
+        max_tokens: longest reply, in tokens.
+        temperature: 0 takes the likeliest token.
+        top_p: probability that the tokens to choose from add up to, at least.
+        seed: of the sampling; None draws one.
+        stop: strings that end the reply and are not part of it.
+        emit: told each piece of text that is certain.
+        left: whether nobody waits for the reply any more.
+        token_ids: the reply, with the token that ended it.
+        logprobs: natural logarithms of their probabilities under the model, before temperature
+            and `top_p`.
+        text: the reply without special tokens.
+        finish_reason: "stop" or "length", once it ended.
+    """
+
+    prompt: list[int]
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    emit: Callable[[str], None] = lambda _text: None
+    left: Callable[[], bool] = lambda: False
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        self._generator = torch.Generator()
+        if self.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(self.seed)
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._emitted = 0
+
+    def choose(self, logprobs: torch.Tensor) -> int:
+        """The next token, from the log-probabilities `[vocabulary]` of all."""
+        if self.temperature == 0:
+            return int(logprobs.argmax())
+        chances = torch.softmax(logprobs / self.temperature, -1)
+        if self.top_p < 1:
+            ordered, order = chances.sort(descending=True)
+            ordered[ordered.cumsum(-1) - ordered >= self.top_p] = 0
+            return int(order[torch.multinomial(ordered, 1, generator=self._generator)])
+        return int(torch.multinomial(chances, 1, generator=self._generator))
+
+    def append(
+        self, token: int, logprob: float, ends: frozenset[int], tokenizer: Tokenizer
+    ) -> None:
+        """Add a token, and see whether it ends the reply."""
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        if token in ends:
+            self.finish_reason = "stop"
+        else:
+            self.text += self._stream.step(tokenizer, token) or ""
+            places = [place for place in (self.text.find(word) for word in self.stop) if place >= 0]
+            if places:
+                self.text = self.text[: min(places)]
+                self.finish_reason = "stop"
+            elif len(self.token_ids) >= self.max_tokens:
+                self.finish_reason = "length"
+        self._emit()
+
+    def _emit(self) -> None:
+        """Emit what no stop string can take back."""
+        certain = len(self.text)
+        if self.finish_reason is None and self.stop:
+            certain -= max(map(len, self.stop)) - 1
+        if certain > self._emitted:
+            self.emit(self.text[self._emitted : certain])
+            self._emitted = certain
+
+
+@torch.inference_mode()
+def decode(model: Any, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequence[Row]) -> None:
+    """Generate the replies of all `rows` to their ends.
+
+    Args:
+        model: a causal language model of `transformers`, in evaluation mode.
+        tokenizer: its own.
+        ends: token ids that end a reply.
+        rows: what to continue; they hold the results.
+    """
+    rows = list(rows)
+    width = max(len(row.prompt) for row in rows)
+    device = model.device
+    padded = [[0] * (width - len(row.prompt)) + row.prompt for row in rows]
+    ids = torch.tensor(padded, device=device)
+    lengths = torch.tensor([len(row.prompt) for row in rows], device=device)
+    # [rows, width]: padding is on the left, so that all rows grow at the same end.
+    mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    cache = None
+    while rows:
+        output = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache = output.past_key_values
+        logprobs = torch.log_softmax(output.logits[:, -1].float(), -1).cpu()
+        for row, chances in zip(rows, logprobs, strict=True):
+            token = row.choose(chances)
+            row.append(token, float(chances[token]), ends, tokenizer)
+        going = [
+            number
+            for number, row in enumerate(rows)
+            if row.finish_reason is None and not row.left()
+        ]
+        if len(going) < len(rows):
+            rows = [rows[number] for number in going]
+            if not rows:
+                return
+            kept = torch.tensor(going, device=device)
+            cache.batch_select_indices(kept)
+            mask, positions = mask[kept], positions[kept]
+        ids = torch.tensor([[row.token_ids[-1]] for row in rows], device=device)
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], -1)
+        positions = positions[:, -1:] + 1

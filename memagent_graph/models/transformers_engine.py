@@ -1,0 +1,253 @@
+"""A model of `transformers` in this process: one copy of the weights, one thread that runs it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
+from memagent_graph.models.decoding import Row, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CLOSED = "The model was closed while it was writing this reply; calling it again loads it again."
+_GATHERING = 0.003
+"""Seconds for which a batch waits for more calls: those of readings that ended a batch together."""
+
+
+class Engine:
+    """Gathers the calls of all threads and event loops into batches.
+
+    A batch is what waits when the model becomes free. The weights are loaded at the first call.
+
+    Args:
+        model: a folder or a hub id.
+        revision: of the hub's repository.
+        device: "cpu", "cuda", "mps"; None takes the best there is.
+        dtype: of the weights ("float32"); "auto" takes the model's own.
+        adapter: folder with LoRA weights.
+        max_batch: most calls in a batch.
+
+    Attributes:
+        version: how often the weights were replaced.
+        batches: number of calls of each batch so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        revision: str | None,
+        device: str | None,
+        dtype: str,
+        adapter: str | None,
+        max_batch: int,
+    ) -> None:
+        self.name = model
+        self.version = 0
+        self.batches: list[int] = []
+        self._from = {"pretrained_model_name_or_path": model, "revision": revision}
+        self._device = device
+        self._dtype = dtype
+        self._adapter = adapter
+        self._max_batch = max_batch
+        self._lock = threading.Lock()
+        self._model_in_use = threading.Lock()
+        self._calls: queue.SimpleQueue[tuple[Row, Future[Row]] | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        self._closing = False
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's own, of `transformers`.
+
+        Raises:
+            ConfigurationError: There is no such model.
+        """
+        return self._loaded(AutoTokenizer)
+
+    @cached_property
+    def window_tokens(self) -> int | None:
+        """Context length in tokens, if the model's configuration has it."""
+        config = self._loaded(AutoConfig).get_text_config()
+        return getattr(config, "max_position_embeddings", None)
+
+    @cached_property
+    def model(self) -> Any:
+        """The weights, on their device and in evaluation mode."""
+        device = self._device or _best_device()
+        try:
+            model = self._loaded(AutoModelForCausalLM, dtype=self._dtype).to(device)
+            if self._adapter is not None:
+                from peft import PeftModel
+
+                model = PeftModel.from_pretrained(model, self._adapter).merge_and_unload()
+        except torch.OutOfMemoryError as error:
+            message = (
+                f"{self.name!r} does not fit into the memory of {device!r}: name another device, "
+                "dtype='bfloat16', or a smaller model."
+            )
+            raise ModelError(message) from error
+        return model.eval()
+
+    def submit(self, row: Row) -> Future[Row]:
+        """Generate; the future holds the same row with its reply, and can be cancelled.
+
+        Raises:
+            ContextLengthError: The prompt leaves no room for a reply.
+        """
+        window = self.window_tokens
+        if window is not None:
+            if len(row.prompt) >= window:
+                message = (
+                    f"The prompt is too long for the model: {len(row.prompt)} tokens, and the "
+                    f"context holds {window} with the reply."
+                )
+                raise ContextLengthError(message)
+            row.max_tokens = min(row.max_tokens, window - len(row.prompt))
+        future: Future[Row] = Future()
+        row.left = lambda: self._closing or future.cancelled()
+        self._calls.put((row, future))
+        with self._lock:
+            if self._worker is None:
+                self._closing = False
+                self._worker = threading.Thread(
+                    target=self._work, name="memagent-transformers", daemon=True
+                )
+                self._worker.start()
+        return future
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the weights between two batches, as training does.
+
+        Args:
+            weights: a state dict of the model.
+
+        Raises:
+            ConfigurationError: They are another model's.
+        """
+        with self._model_in_use:
+            try:
+                self.model.load_state_dict(weights)
+            except RuntimeError as error:
+                message = f"These are not the weights of {self.name!r}: {error}"
+                raise ConfigurationError(message) from error
+            self.version += 1
+
+    def close(self) -> None:
+        """Break off all calls, end the thread and let go of the weights; a new call starts anew."""
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            self._closing = True  # the batch that is running ends at its next token
+            self._calls.put(None)
+            worker.join()
+        self.__dict__.pop("model", None)
+
+    def _loaded(self, kind: Any, **options: Any) -> Any:
+        try:
+            return kind.from_pretrained(**self._from, **options)
+        except (OSError, ValueError) as error:
+            message = (
+                f"{self.name!r} cannot be loaded: {' '.join(str(error).split())[:300]} Name a "
+                "folder with a model's config.json, weights and tokenizer, or a hub id that this "
+                "machine can reach."
+            )
+            raise ConfigurationError(message) from error
+
+    def _work(self) -> None:
+        while (calls := self._gathered()) is not None:
+            rows = [row for row, _ in calls]
+            try:
+                with self._model_in_use:
+                    self.batches.append(len(rows))
+                    self._decode(rows)
+            except Exception as error:  # noqa: BLE001 - it is the callers whom it concerns
+                failure = _failure(error)
+                for _, future in calls:
+                    with suppress(InvalidStateError):
+                        future.set_exception(failure)
+            else:
+                for row, future in calls:
+                    with suppress(InvalidStateError):  # it was cancelled
+                        if row.finish_reason is None:
+                            future.set_exception(ModelError(_CLOSED))
+                        else:
+                            future.set_result(row)
+
+    def _decode(self, rows: list[Row]) -> None:
+        ends = _ends(self.model, self.tokenizer)
+        try:
+            decode(self.model, self.tokenizer.backend_tokenizer, ends, rows)
+        except torch.OutOfMemoryError:
+            if len(rows) == 1 or any(row.token_ids for row in rows):
+                raise
+            self._max_batch = half = len(rows) // 2
+            self._decode(rows[:half])
+            self._decode(rows[half:])
+
+    def _gathered(self) -> list[tuple[Row, Future[Row]]] | None:
+        """The calls that wait, at least one; None when the engine closes."""
+        calls: list[tuple[Row, Future[Row]]] = []
+        while len(calls) < self._max_batch:
+            try:
+                call = self._calls.get(timeout=_GATHERING if calls else None)
+            except queue.Empty:
+                break
+            if call is None:
+                for _, future in calls:
+                    future.set_exception(ModelError(_CLOSED))
+                return None
+            if not call[1].cancelled():
+                calls.append(call)
+        return calls
+
+
+_engines: dict[tuple[Any, ...], Engine] = {}
+
+
+def shared_engine(**arguments: Any) -> Engine:
+    """The engine with these arguments that this process has, or else a new one."""
+    key = (os.getpid(), *sorted(arguments.items()))
+    if key not in _engines:
+        _engines[key] = Engine(**arguments)
+    return _engines[key]
+
+
+@atexit.register
+def _close_all() -> None:
+    for (pid, *_), engine in list(_engines.items()):
+        if pid == os.getpid():
+            engine.close()
+
+
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
+    found = model.generation_config.eos_token_id
+    listed = found if isinstance(found, list) else [found]
+    return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
+
+
+def _failure(error: Exception) -> ModelError:
+    if isinstance(error, ModelError):
+        return error
+    if isinstance(error, torch.OutOfMemoryError):
+        return ModelError(
+            "The model ran out of memory: lower max_batch or chunk_tokens, or set dtype='bfloat16'."
+        )
+    return ModelError(f"The model failed: {type(error).__name__}: {error}")
