@@ -102,7 +102,9 @@ def offline(folder: str, calls: list[Call]) -> float:
     prompts = [{"prompt_token_ids": prompt} for prompt, _, _, _ in calls]
     started = time.perf_counter()
     llm.generate(prompts, params, use_tqdm=False)
-    return time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    llm.llm_engine.engine_core.shutdown()
+    return seconds
 
 
 def through_server(folder: str, documents: list[str], config: ReadingConfig) -> float:

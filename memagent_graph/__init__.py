@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memagent_graph.batch import Result, read_many
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph import create_memagent
     from memagent_graph.memory.bank import MemoryBank
@@ -21,7 +22,9 @@ __all__ = [
     "Prompts",
     "ReadingConfig",
     "RedisStore",
+    "Result",
     "create_memagent",
+    "read_many",
 ]
 
 __version__ = "0.1.0"
@@ -33,7 +36,9 @@ _HOMES = {
     "Prompts": "prompts",
     "ReadingConfig": "config",
     "RedisStore": "memory.redis",
+    "Result": "batch",
     "create_memagent": "graph",
+    "read_many": "batch",
 }
 
 

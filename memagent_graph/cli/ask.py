@@ -12,6 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memagent_graph.cli.answer import print_answer
+from memagent_graph.cli.options import (
+    AnswerTokens,
+    BaseUrl,
+    ChunkTokens,
+    MemoryTokens,
+    Model,
+    PromptsFile,
+    Store,
+    TokenizerFile,
+    chosen_reader,
+)
 from memagent_graph.cli.reporting import reporting
 
 if TYPE_CHECKING:
@@ -40,12 +51,6 @@ _EXAMPLES = """Answer a question from files, folders or standard input.
 **Exit codes**: 0 answered, 1 an error said in one line, 2 wrong usage, 130 interrupted.
 """
 
-_NO_MODEL = (
-    "memagent: no model was named, so the built-in extractive reader quotes what fits the "
-    "question; it understands nothing. Name a model with --model or MEMAGENT_MODEL."
-)
-
-
 _RESUMABLE = "memagent: stopped. To go on:\n  {command}"
 _STORED = "memagent: stopped. What was read is in the store: the same command goes on there."
 _LOST = (
@@ -62,31 +67,19 @@ def ask(
             metavar="SOURCE", help="Files, folders or globs; - is stdin.", show_default=False
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MEMAGENT_MODEL",
-            help="extractive, openai:MODEL, or a name that LangChain's init_chat_model knows.",
-        ),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="Of an OpenAI-compatible server; or OPENAI_BASE_URL.")
-    ] = None,
-    chunk_tokens: Annotated[int, typer.Option(help="Longest chunk, in tokens.")] = 5000,
-    memory_tokens: Annotated[int, typer.Option(help="Longest memory, in tokens.")] = 1024,
-    answer_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 1024,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    chunk_tokens: ChunkTokens = 5000,
+    memory_tokens: MemoryTokens = 1024,
+    answer_tokens: AnswerTokens = 1024,
     max_calls: Annotated[
         int | None, typer.Option(help="Answer after this many model calls.")
     ] = None,
     deadline: Annotated[
         float | None, typer.Option(help="Answer after this many seconds of reading.")
     ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer.json, its folder or a hub id.")
-    ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="JSON file with the prompts `update` and `answer`.")
-    ] = None,
+    tokenizer: TokenizerFile = None,
+    prompts: PromptsFile = None,
     show_memory: Annotated[
         bool, typer.Option("--show-memory", help="Print the final memory.")
     ] = False,
@@ -97,14 +90,7 @@ def ask(
         Path | None,
         typer.Option(help="SQLite file: the same command goes on where a stopped one was."),
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MEMAGENT_STORE",
-            help="Where memories are kept for the next time: a Redis URL, an SQLite file "
-            "(by default one in your data folder), or none.",
-        ),
-    ] = None,
+    store: Store = None,
     name: Annotated[
         str | None, typer.Option(help="Continue the memory of this name, or begin it.")
     ] = None,
@@ -118,18 +104,13 @@ def ask(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.errors import ConfigurationError
     from memagent_graph.graph import create_memagent
     from memagent_graph.memory.stores import open_store
-    from memagent_graph.models.resolve import EXTRACTIVE, resolve_reader
-    from memagent_graph.prompts import Prompts
     from memagent_graph.text.source import open_source
 
     sources = sources or []
     if bool(sources) == bool(memory):
         raise typer.BadParameter("Name either what to read (SOURCE...) or a stored --memory.")
-    if model is None:
-        print(_NO_MODEL, file=sys.stderr)
     with reporting("memagent: stopped."), ExitStack() as stack:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
@@ -138,15 +119,7 @@ def ask(
             max_calls=max_calls,
             deadline=deadline,
         )
-        reader = resolve_reader(
-            model,
-            config=config,
-            prompts=Prompts.from_file(prompts) if prompts else None,
-            tokenizer=tokenizer,
-            base_url=base_url,
-        )
-        if base_url and reader.name == EXTRACTIVE:
-            raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
+        reader = chosen_reader(model, base_url, prompts, tokenizer, config)
         saver = stack.enter_context(_saver(checkpoint)) if checkpoint else None
         kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(

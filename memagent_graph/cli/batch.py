@@ -1,0 +1,167 @@
+"""`memagent batch`: many questions and files, a line of JSON for each answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path  # noqa: TC003 - typer reads it
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from memagent_graph.cli.options import (
+    AnswerTokens,
+    BaseUrl,
+    ChunkTokens,
+    MemoryTokens,
+    Model,
+    PromptsFile,
+    Store,
+    TokenizerFile,
+    chosen_reader,
+)
+from memagent_graph.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memagent_graph.batch import Result
+
+_EXAMPLES = """Answer many questions, several at once; the same command goes on where it stopped.
+
+Each line of TASKS is one JSON object: `question`, and either `document` (a path, or a list of
+paths, relative to TASKS) or `text`; `id` if it has one. Other fields are kept.
+
+**Examples**
+
+    memagent batch tasks.jsonl --out results.jsonl --model openai:gpt-4o
+
+    memagent batch tasks.jsonl --out results.jsonl --model vllm:Qwen/Qwen2.5-7B-Instruct
+
+Each result is added to RESULTS when it is done: the task's fields with `id`, and `answer`,
+`memory`, `evidence`, `usage`, ... or else `error`. What has an answer there is not asked again;
+what failed is.
+
+**Exit codes**: 0 all answered, 1 some failed, 2 wrong usage, 130 interrupted.
+"""
+
+_STOPPED = "memagent: stopped. The results so far are kept; to go on:\n  {command}"
+
+
+def batch(
+    tasks: Annotated[Path, typer.Argument(help="A file of JSON lines.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where results are added, as JSON lines.")],
+    model: Model = None,
+    base_url: BaseUrl = None,
+    concurrency: Annotated[int, typer.Option(help="Documents that are read at once.")] = 64,
+    chunk_tokens: ChunkTokens = 5000,
+    memory_tokens: MemoryTokens = 1024,
+    answer_tokens: AnswerTokens = 1024,
+    tokenizer: TokenizerFile = None,
+    prompts: PromptsFile = None,
+    store: Store = None,
+) -> None:
+    """Replaced by `_EXAMPLES` below."""
+    from memagent_graph.batch import read_many
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph import create_memagent
+    from memagent_graph.memory.stores import open_store
+
+    with reporting(_STOPPED):
+        config = ReadingConfig(
+            chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
+        )
+        answered = _mend(out)
+        asked = list(_read_tasks(tasks, answered))
+        if answered:
+            print(f"memagent: {len(answered)} were answered before.", file=sys.stderr)
+        failed = 0
+        with open_store(store) as kept_in, out.open("a", encoding="utf-8") as results:
+            reader = chosen_reader(model, base_url, prompts, tokenizer, config)
+            agent = create_memagent(reader, config=config, tokenizer=tokenizer, store=kept_in)
+            for result in read_many(
+                agent, asked, concurrency=concurrency, progress=sys.stderr.isatty()
+            ):
+                failed += result.error is not None
+                results.write(json.dumps(_record(result), ensure_ascii=False) + "\n")
+                results.flush()
+        print(f"memagent: {len(asked) - failed} answered, {failed} failed.", file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+batch.__doc__ = _EXAMPLES
+
+
+def _read_tasks(file: Path, answered: set[str]) -> Iterator[dict[str, Any]]:
+    """The tasks that have no answer yet, with their ids and documents.
+
+    Raises:
+        ConfigurationError: A line is no task.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    seen: set[str] = set()
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            task = json.loads(line)
+            name = str(task.setdefault("id", str(number)))
+            task["document"] = _document(task, file.parent)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            message = (
+                f"{file}:{number} is no task: {error}. A task is a JSON object with `question`, "
+                "and `document` (a path or a list of paths) or `text`."
+            )
+            raise ConfigurationError(message) from error
+        if name in seen:
+            message = f"{file}:{number}: the id {name!r} is there twice."
+            raise ConfigurationError(message)
+        seen.add(name)
+        if name not in answered:
+            yield task
+
+
+def _document(task: dict[str, Any], folder: Path) -> Any:
+    if "text" in task:
+        return str(task["text"])
+    named = task["document"]
+    if isinstance(named, list):
+        return [folder / name for name in named]
+    return folder / named
+
+
+def _record(result: Result) -> dict[str, Any]:
+    kept = {key: value for key, value in result.task.items() if key not in ("document", "text")}
+    if result.output is None:
+        return {**kept, "error": f"{type(result.error).__name__}: {result.error}"}
+    return {**kept, **result.output, "seconds": round(result.seconds, 3)}
+
+
+def _mend(file: Path) -> set[str]:
+    """Ids of the results that have an answer; failures and a torn last line are taken out.
+
+    Raises:
+        ConfigurationError: The file is something else, which must not be lost.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    if not file.exists():
+        return set()
+    lines = file.read_text("utf-8", errors="replace").splitlines()
+    kept: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            if "answer" in record:
+                kept[str(record["id"])] = line
+        except (ValueError, TypeError, KeyError) as error:
+            if 1 < number == len(lines):  # torn by a crash
+                break
+            message = f"{file} has other things than results in it: name a new file for --out."
+            raise ConfigurationError(message) from error
+    mended = file.with_name(f"{file.name}.mended")
+    mended.write_text("".join(f"{line}\n" for line in kept.values()), "utf-8")
+    mended.replace(file)
+    return set(kept)

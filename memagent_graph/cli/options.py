@@ -1,0 +1,78 @@
+"""Options that several commands have, and the reader that they choose."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.readers.base import Reader
+
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MEMAGENT_MODEL",
+        help="extractive, openai:MODEL, vllm:MODEL, hf:MODEL, or a name that LangChain's "
+        "init_chat_model knows.",
+    ),
+]
+BaseUrl: TypeAlias = Annotated[
+    str | None, typer.Option(help="Of an OpenAI-compatible server; or OPENAI_BASE_URL.")
+]
+ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
+MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
+AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+TokenizerFile: TypeAlias = Annotated[
+    str | None, typer.Option("--tokenizer", help="A tokenizer.json, its folder or a hub id.")
+]
+PromptsFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--prompts", help="JSON file with the prompts `update` and `answer`."),
+]
+Store: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MEMAGENT_STORE",
+        help="Where memories are kept for the next time: a Redis URL, an SQLite file "
+        "(by default one in your data folder), or none.",
+    ),
+]
+
+_NO_MODEL = (
+    "memagent: no model was named, so the built-in extractive reader quotes what fits the "
+    "question; it understands nothing. Name a model with --model or MEMAGENT_MODEL."
+)
+
+
+def chosen_reader(
+    model: str | None,
+    base_url: str | None,
+    prompts: Path | None,
+    tokenizer: str | None,
+    config: ReadingConfig,
+) -> Reader:
+    """Make the reader that the options name, and say so when they name none.
+
+    Raises:
+        MemAgentError: There is no such model, prompts file or tokenizer.
+    """
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.models.resolve import EXTRACTIVE, resolve_reader
+    from memagent_graph.prompts import Prompts
+
+    if model is None:
+        print(_NO_MODEL, file=sys.stderr)
+    reader = resolve_reader(
+        model,
+        config=config,
+        prompts=Prompts.from_file(prompts) if prompts else None,
+        tokenizer=tokenizer,
+        base_url=base_url,
+    )
+    if base_url and reader.name == EXTRACTIVE:
+        raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
+    return reader

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from doubles import numbered
+
+COMMAND = [sys.executable, "-m", "memagent_graph", "batch"]
+WITHOUT_STORE = {**os.environ, "MEMAGENT_STORE": "none"}
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    """Twelve tasks in a folder of their own, by path, by list of paths and by text."""
+    lines = []
+    for number in range(12):
+        (tmp_path / f"{number}.txt").write_text(f"The lamp {number} is red. " + numbered(60))
+        lines.append(
+            {"id": number, "question": f"Where is the lamp {number}?", "document": f"{number}.txt"}
+        )
+    lines[3] = {"id": 3, "question": "Who pays?", "text": "Mr. Fox pays the rent.", "topic": "lease"}
+    lines[4]["document"] = ["4.txt", "5.txt"]
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return file
+
+
+def run(tasks, *extra, env=WITHOUT_STORE):
+    out = tasks.parent / "results.jsonl"
+    command = [*COMMAND, str(tasks), "--out", str(out), *extra]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env), out
+
+
+def records(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_each_task_gets_one_line_with_its_own_fields_and_its_answer(tasks):
+    done, out = run(tasks)
+
+    assert done.returncode == 0, done.stderr
+    found = {str(record["id"]): record for record in records(out)}
+    assert len(found) == 12
+    assert "lamp 7 is red" in found["7"]["answer"]
+    lease = next(record for record in found.values() if record.get("topic") == "lease")
+    assert "Mr. Fox" in lease["answer"]
+    assert lease["question"] == "Who pays?"
+    assert "12 answered, 0 failed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_failed_says_why_and_is_tried_again_and_what_was_answered_is_not(tasks):
+    (tasks.parent / "7.txt").rename(tasks.parent / "away.txt")
+    done, out = run(tasks)
+    assert done.returncode == 1
+    [failed] = [record for record in records(out) if "error" in record]
+    assert failed["id"] == 7
+    assert "7.txt" in failed["error"]
+    (tasks.parent / "away.txt").rename(tasks.parent / "7.txt")
+
+    again, _ = run(tasks)
+
+    assert again.returncode == 0
+    assert "11 were answered before" in again.stderr
+    assert "1 answered, 0 failed" in again.stderr
+    assert sorted(str(record["id"]) for record in records(out)) == sorted(
+        {str(record["id"]) for record in records(out)}
+    )
+    assert len(records(out)) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
+    number, tasks, openai_server
+):
+    reply = openai_server.reply
+    openai_server.reply = lambda body: time.sleep(0.02) or reply(body)
+    out = tasks.parent / "results.jsonl"
+    command = [*COMMAND, str(tasks), "--out", str(out), "--concurrency", "3"]
+    command += ["--model", "openai:small", "--base-url", openai_server.base_url]
+    command += ["--chunk-tokens", "200"]
+    with subprocess.Popen(command, env=WITHOUT_STORE, stderr=subprocess.PIPE, text=True) as process:
+        while not out.exists() or len(out.read_text().splitlines()) < 3:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        with out.open("a") as file:
+            file.write('{"id": 11, "answ')  # as a crash within a write would leave it
+    else:
+        assert process.returncode == 130
+        assert "To go on:\n  memagent batch" in stderr
+    before = out.read_text().splitlines()[:3]
+
+    again = subprocess.run(command, env=WITHOUT_STORE, capture_output=True, text=True, check=False)
+
+    assert again.returncode == 0, again.stderr
+    found = [str(record["id"]) for record in records(out)]
+    assert len(found) == len(set(found)) == 12
+    assert out.read_text().splitlines()[:3] == before
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{not json}", "tasks.jsonl:1"),
+        ('{"question": "?"}', "document"),
+        ("[1, 2]", "tasks.jsonl:1"),
+        ('{"id": 1, "question": "?", "text": ""}\n{"id": 1, "question": "?", "text": ""}', "twice"),
+    ],
+)
+def test_a_file_that_holds_no_tasks_is_said_to_in_one_line(content, words, tasks):
+    tasks.write_text(content)
+
+    done, _ = run(tasks)
+
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_holds_something_else_is_not_overwritten(tasks):
+    out = tasks.parent / "results.jsonl"
+    out.write_text("my novel\nchapter one\n")
+
+    done, _ = run(tasks)
+
+    assert done.returncode == 1
+    assert "name a new file" in done.stderr
+    assert out.read_text() == "my novel\nchapter one\n"

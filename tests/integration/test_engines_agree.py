@@ -1,0 +1,70 @@
+"""The same model behind each engine writes the same memories, token for token."""
+
+from __future__ import annotations
+
+import warnings
+from pydoc_data.topics import topics
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from servers.vllm_server import vllm_server
+from tiny_model import tiny_model
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.models.transformers import ChatTransformers
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # those of vLLM's own imports
+    pytest.importorskip("vllm.sampling_params", reason="vLLM is not installed: make test-vllm")
+    from memagent_graph.models.vllm import ChatVLLM
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=300, memory_tokens=64, answer_tokens=64)
+
+
+class Recorder(BaseCallbackHandler):
+    def __init__(self):
+        self.generations = []
+
+    def on_llm_end(self, response, **_):
+        message = response.generations[0][0].message
+        self.generations.append(message.response_metadata["generation"])
+
+
+def reading(model, tokenizer):
+    """Output and generations of one reading."""
+    recorder = Recorder()
+    agent = create_memagent(model, config=CONFIG, tokenizer=tokenizer)
+    asked = {"question": "What is a class?", "document": topics["class"] + topics["try"]}
+    return agent.invoke(asked, {"callbacks": [recorder]}), recorder.generations
+
+
+def test_vllm_in_process_and_served_and_transformers_agree(tmp_path):
+    folder = tiny_model(tmp_path / "tiny")
+    here = ChatTransformers(model=str(folder), logprobs=True)
+    tokenizer = here.tokenizer
+    expected, generations = reading(here, tokenizer)
+    here.close()
+
+    engine = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
+    in_process = ChatVLLM(model=str(folder), logprobs=True, **engine)
+    found = {"in process": reading(in_process, tokenizer)}
+    in_process.close()
+    with vllm_server(folder, tmp_path / "vllm.log", "--max-model-len", "2048") as server:
+        there = ChatEndpoint(
+            model=server.name, base_url=server.base_url, logprobs=True, return_token_ids=True
+        )
+        found["served"] = reading(there, tokenizer)
+
+    assert len(generations) > 8
+    for where, (output, others) in found.items():
+        assert output["memory"] == expected["memory"], where
+        assert output["answer"] == expected["answer"], where
+        assert len(others) == len(generations), where
+        for mine, other in zip(generations, others, strict=True):
+            assert other["prompt_token_ids"] == mine["prompt_token_ids"], where
+            assert other["token_ids"] == mine["token_ids"], where
+            assert other["finish_reason"] == mine["finish_reason"], where
+            assert other["logprobs"] == pytest.approx(mine["logprobs"], abs=1e-2), where

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from itertools import count
+
+import pytest
+from doubles import ChainReader, numbered
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import ReadingConfig, create_memagent, read_many
+from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
+from memagent_graph.models.endpoint import ChatEndpoint
+
+CONFIG = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
+
+
+def task(number, **others):
+    return {"question": "What?", "document": f"Text {number}. " + numbered(20), **others}
+
+
+class Watched(ChainReader):
+    """Knows how many updates run at once, and fails where it is told to."""
+
+    def __init__(self, failing=(), **options):
+        super().__init__(**options)
+        self.failing = failing
+        self.running = self.most = 0
+
+    async def update(self, question, memory, chunk, **options):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if any(chunk.text.startswith(f"Text {number}.") for number in self.failing):
+                raise ModelError("told to fail")
+            return await super().update(question, memory, chunk, **options)
+        finally:
+            self.running -= 1
+
+
+def test_each_task_gives_the_result_that_it_gives_alone():
+    agent = create_memagent(ChainReader(), config=CONFIG)
+    tasks = [task(number, id=f"t{number}", note=number) for number in range(20)]
+
+    results = {result.id: result for result in read_many(agent, tasks, concurrency=7)}
+
+    assert set(results) == {f"t{number}" for number in range(20)}
+    for each in tasks:
+        alone = agent.invoke({key: each[key] for key in ("question", "document")})
+        assert results[each["id"]].output["memory"] == alone["memory"]
+        assert results[each["id"]].task is each
+
+
+async def test_failed_tasks_have_their_errors_and_the_others_go_on():
+    agent = create_memagent(Watched(failing=[3, 5]), config=CONFIG)
+    tasks = [*map(task, range(8)), {"document": "no question"}, None]
+
+    results = {result.id: result async for result in read_many(agent, tasks)}
+
+    errors = {name: result.error for name, result in results.items() if result.error}
+    assert set(errors) == {"3", "5", "8", "9"}
+    assert isinstance(errors["3"], ModelError)
+    assert isinstance(errors["8"], QuestionError)
+    assert all(results[str(number)].output["answer"] for number in (0, 1, 2, 4, 6, 7))
+
+
+async def test_only_so_many_tasks_are_taken_at_a_time_and_they_may_be_endless():
+    reader = Watched(delay=0.001)
+    taken = count()
+    endless = (task(number) for number in taken)
+    results = read_many(create_memagent(reader, config=CONFIG), endless, concurrency=5)
+
+    found = []
+    async for result in results:
+        found.append(result.id)
+        if len(found) == 20:
+            break
+
+    assert reader.most == 5
+    assert next(taken) <= 20 + 2 * 5
+
+
+async def test_tasks_may_come_asynchronously():
+    async def coming():
+        for number in range(4):
+            await asyncio.sleep(0)
+            yield task(number)
+
+    agent = create_memagent(ChainReader(), config=CONFIG)
+
+    assert len([result async for result in read_many(agent, coming())]) == 4
+
+
+@pytest.mark.parametrize("sync", [True, False])
+async def test_leaving_the_loop_leaves_no_task_behind(sync):
+    reader = Watched(delay=0.01)
+    results = read_many(create_memagent(reader, config=CONFIG), map(task, count()), concurrency=8)
+
+    def leave():
+        for _ in results:
+            break
+
+    async def aleave():
+        generator = aiter(results)
+        await anext(generator)
+        await generator.aclose()
+
+    await (asyncio.to_thread(leave) if sync else aleave())
+
+    assert reader.running == 0
+
+
+async def test_cancelling_the_consumer_cancels_the_readings():
+    reader = Watched(delay=0.01)
+    agent = create_memagent(reader, config=CONFIG)
+
+    async def consume():
+        async for _ in read_many(agent, map(task, count()), concurrency=8):
+            pass
+
+    consumer = asyncio.create_task(consume())
+    await asyncio.sleep(0.05)
+    consumer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await consumer
+
+    assert reader.running == 0
+    assert len(asyncio.all_tasks()) == 1
+
+
+def test_with_a_store_what_was_read_is_not_read_again():
+    store = InMemoryStore()
+    first, second = ChainReader(), ChainReader()
+    tasks = list(map(task, range(6)))
+    list(read_many(create_memagent(first, config=CONFIG, store=store), tasks[:4]))
+
+    list(read_many(create_memagent(second, config=CONFIG, store=store), tasks))
+
+    assert len(second.spans) == len(first.spans) / 2
+    assert second.answers == 6
+
+
+def test_with_a_checkpointer_a_stopped_task_goes_on_where_it_was():
+    saver, reader = InMemorySaver(), ChainReader()
+    stopping = create_memagent(
+        reader, config=CONFIG, checkpointer=saver, interrupt_after=["overwrite_memory"]
+    )
+    stopping.invoke(task(1), {"configurable": {"thread_id": "1"}})
+    assert len(reader.spans) == 1
+    agent = create_memagent(reader, config=CONFIG, checkpointer=saver)
+
+    [result] = read_many(agent, [task(1, id=1)])
+
+    assert len(reader.spans) == len(set(reader.spans))
+    assert result.output["coverage"] == 1
+
+
+def test_two_hundred_readings_by_an_endpoint_lose_nothing(openai_server):
+    openai_server.script = ["ok", 500, "ok", "drop", 429] * 20
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    agent = create_memagent(model, config=CONFIG)
+
+    results = list(read_many(agent, map(task, range(200)), concurrency=200))
+
+    assert not [result.error for result in results if result.error]
+    assert len({result.output["memory"] for result in results}) == 200
+
+
+def test_two_event_loops_after_each_other_and_at_once():
+    agent = create_memagent(ChainReader(), config=CONFIG)
+
+    async def all_of(tasks):
+        return {result.id: result.output["memory"] async for result in read_many(agent, tasks)}
+
+    found = []
+    tasks = list(map(task, range(5)))
+    threads = [
+        threading.Thread(target=lambda: found.append(asyncio.run(all_of(tasks)))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found.append(asyncio.run(all_of(tasks)))
+
+    assert found == [found[0]] * 4
+
+
+async def test_one_failure_of_abatch_does_not_break_the_others():
+    agent = create_memagent(Watched(failing=[1]), config=CONFIG)
+
+    outputs = await agent.abatch(list(map(task, range(3))), return_exceptions=True)
+
+    assert isinstance(outputs[1], ModelError)
+    assert outputs[0]["answer"]
+    assert outputs[2]["answer"]
+
+
+def test_no_concurrency_is_an_error():
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        read_many(create_memagent(ChainReader()), [], concurrency=0)
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    agent = create_memagent(Watched(failing=[1]), config=CONFIG)
+
+    list(read_many(agent, map(task, range(3)), progress=True))
+    list(read_many(agent, map(task, range(3))))
+
+    shown = capsys.readouterr()
+    assert "failed=1" in shown.err
+    assert not shown.out
