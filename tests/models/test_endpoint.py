@@ -296,7 +296,7 @@ def test_one_model_serves_several_event_loops_and_leaves_nothing_open(openai_ser
 
     gc.collect()  # an open socket would warn here, and warnings are errors
     assert len(replies) == 1
-    assert not model._connections._clients
+    assert not model._server._connections._clients
 
 
 def test_the_key_and_the_address_come_from_the_environment(openai_server, monkeypatch):
