@@ -154,7 +154,7 @@ def create_memagent(
     """
     config = config or ReadingConfig()
     reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
-    check_window(reader, config, config.question_tokens)
+    check_window(reader, config, question_tokens=0)
     counter = load_tokenizer(tokenizer or reader.tokenizer)
     reading = Reading(name, reader, config, counter, store)
     retry = RetryPolicy(

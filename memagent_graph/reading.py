@@ -87,7 +87,7 @@ class Reading:
         prepare = getattr(self.reader, "prepare", None)  # readers need not be of our class
         if prepare is not None:
             await prepare()
-            check_window(self.reader, self.config, question_tokens)
+        check_window(self.reader, self.config, question_tokens)
 
     def chunk_at(self, source: Source, position: int) -> Chunk | None:
         """The chunk that begins there, None at the end."""
@@ -177,21 +177,23 @@ def check_window(reader: Reader, config: ReadingConfig, question_tokens: int) ->
     Args:
         reader: knows the context's length.
         config: the budgets.
-        question_tokens: of the question, or its budget while there is none.
+        question_tokens: of the question; 0 while there is none. Its budget would be too much to
+            ask: with it, the default budgets would not fit the 8,192 tokens that they are for.
     """
     needed = config.window_tokens - config.question_tokens + question_tokens
     holds = reader.window_tokens
     if holds is None or holds >= needed:
         return
-    fitting = config.chunk_tokens - needed + holds
+    smallest = config.model_copy(update={"chunk_tokens": 1}).window_tokens
     advice = (
-        f"Lower chunk_tokens to {fitting} or less"
-        if fitting > 0
-        else "Lower memory_tokens, answer_tokens and chunk_tokens"
+        f"Lower chunk_tokens to {config.chunk_tokens - config.window_tokens + holds} or less"
+        if smallest <= holds
+        else "Lower question_tokens, memory_tokens, answer_tokens and chunk_tokens"
     )
     message = (
-        f"The budgets add up to a window of {needed} tokens, but the context of {reader.name} "
-        f"holds {holds}. {advice}, or serve the model with a longer context."
+        f"The budgets need a context of {needed} tokens for this question, and up to "
+        f"{config.window_tokens} for a longer one, but that of {reader.name} holds {holds}. "
+        f"{advice}, or serve the model with a longer context."
     )
     raise ConfigurationError(message)
 

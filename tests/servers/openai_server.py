@@ -31,6 +31,7 @@ class OpenAIServer:
             with "status" and "headers" for errors.
         requests: bodies of all requests.
         models: what it says that it serves.
+        listing: the status with which it says so.
         headers: of all requests, likewise.
         asked: how often it was asked for its models.
         accepted: connections.
@@ -43,6 +44,7 @@ class OpenAIServer:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.models: list[dict[str, Any]] = [{"id": "small", "max_model_len": 8192}]
+        self.listing = 200
         self.asked = 0
         self.most = 0
         self.accepted = 0
@@ -80,7 +82,7 @@ class OpenAIServer:
             def do_GET(self) -> None:
                 server.asked += 1
                 found = {"object": "list", "data": server.models}
-                server._send(self, 200, found, {})
+                server._send(self, server.listing, found, {})
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -200,9 +202,12 @@ class OpenAIServer:
         handler.send_header("connection", "close")
         handler.end_headers()
         head = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
-        words = choice["message"]["content"].split(" ")
-        for number, word in enumerate(words):
-            delta = {"content": word if number == 0 else f" {word}"}
+        message = choice["message"]
+        first, *words = message["content"].split(" ")
+        deltas = [{"content": first}, *({"content": f" {word}"} for word in words)]
+        if "reasoning_content" in message:
+            deltas.insert(0, {"reasoning_content": message["reasoning_content"]})
+        for delta in deltas:
             part = {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
             handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
         last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
