@@ -10,6 +10,7 @@ import typer
 
 from memagent_graph.cli import memory
 from memagent_graph.cli.ask import ask
+from memagent_graph.cli.doctor import doctor
 
 app = typer.Typer(
     name="memagent",
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(no_args_is_help=True)(ask)
+app.command()(doctor)
 app.add_typer(memory.app, name="memory")
 
 
