@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
 
 _DISTRIBUTION = "memagent-graph"
-_REQUIREMENT = re.compile(r"""([\w.-]+)(?:\[([\w,-]+)\])?.*;.*extra\s*==\s*['"]([\w-]+)['"]""")
+_REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra\s*==\s*['"]([\w-]+)['"]""")
 _QUESTION, _MEMORY = "What does the sign say?", "The sign on the door says: open."
 
 
@@ -165,16 +166,25 @@ def gpu(*, wanted: bool) -> Check:
 def extras() -> Check:
     """Which optional parts are installed."""
     needs: dict[str, list[str]] = {}
-    for line in metadata.requires(_DISTRIBUTION) or ():
+    try:
+        lines = metadata.requires(_DISTRIBUTION) or ()
+    except metadata.PackageNotFoundError:
+        fix = f'pip install "{_DISTRIBUTION}[cli]"'
+        return Check("extras", "warn", f"{_DISTRIBUTION} is not installed as a package", fix)
+    for line in lines:
         if found := _REQUIREMENT.match(line):
-            package, _, extra = found.groups()
-            needs.setdefault(extra, []).append(package)
-    missing = [extra for extra, names in needs.items() if not all(map(_version, names))]
+            needs.setdefault(found[2], []).append(found[1])
+    missing = [extra for extra, names in needs.items() if not all(map(_is_installed, names))]
     there = [extra for extra in needs if extra not in missing]
     text = f"installed: {', '.join(there) or 'none'}"
     if missing:
-        text += f'; to add more: pip install "{_DISTRIBUTION}[{",".join(missing)}]"'
+        text += f"; not installed: {', '.join(missing)}"
     return Check("extras", "ok", text)
+
+
+def _is_installed(package: str) -> bool:
+    """By its name, or by its module's, which builds of vLLM share that have names of their own."""
+    return bool(_version(package)) or find_spec(package.replace("-", "_")) is not None
 
 
 def _version(package: str) -> str:

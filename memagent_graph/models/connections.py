@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from openai import DEFAULT_CONNECTION_LIMITS, AsyncOpenAI, DefaultAsyncHttpxClient
 
@@ -25,6 +26,9 @@ class Connections:
         self._options = options
         self._opened: dict[asyncio.AbstractEventLoop, AsyncGenerator[AsyncOpenAI, None]] = {}
         self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
+        # Keeps clients out of the garbage that this object may become a part of: else their
+        # sockets would be finalized before the generators below get to close them.
+        finalize(self, self._clients.clear).atexit = False
 
     async def client(self) -> AsyncOpenAI:
         """The client for the running event loop."""

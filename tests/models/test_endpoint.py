@@ -11,6 +11,7 @@ from doubles import numbered
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
+from servers.redis_server import wait_until
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import (
@@ -299,6 +300,18 @@ def test_one_model_serves_several_event_loops_and_leaves_nothing_open(openai_ser
     gc.collect()  # an open socket would warn here, and warnings are errors
     assert len(replies) == 1
     assert not model._server._connections._clients
+
+
+def test_a_model_that_is_dropped_closes_its_connections(openai_server):
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    list(model.stream("Hello"))
+    model.invoke("Hello")
+    assert openai_server._connections
+
+    del model
+    gc.collect()  # an open socket would warn here, and warnings are errors
+
+    wait_until(lambda: not openai_server._connections, "its end")
 
 
 def test_the_key_and_the_address_come_from_the_environment(openai_server, monkeypatch):
