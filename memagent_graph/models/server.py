@@ -58,7 +58,7 @@ class Server:
         self._turns = Turns(max_concurrency)
         self._circuit = Circuit(timeout)
         self._asking = Turns(1)
-        self._known: Any = None
+        self._windows: dict[str, int | None] = {}
 
     @asynccontextmanager
     async def call(self, *, queues: bool) -> AsyncIterator[AsyncOpenAI]:
@@ -94,7 +94,7 @@ class Server:
         return windows(await self._list())
 
     async def window(self, model: str) -> int | None:
-        """Context length of a model in tokens, asked for once.
+        """Context length of a model in tokens, asked for until it is known.
 
         None where the server does not tell, or cannot be asked now: the first call will say why.
 
@@ -102,12 +102,14 @@ class Server:
             ModelError: It has no model of this name; the message says which it has.
         """
         async with self._asking.turn():
-            if self._known is None:
+            if model not in self._windows:
                 try:
-                    self._known = await self._list()
+                    listed = await self._list()
                 except ModelError:
                     return None
-        return window_of(model, self._known)
+                # One that is not there may be loaded later: then it is asked for again.
+                self._windows[model] = window_of(model, listed)
+        return self._windows[model]
 
     async def is_healthy(self) -> bool:
         """Whether it answers, were it only that it wants another key."""

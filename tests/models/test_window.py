@@ -147,6 +147,9 @@ async def test_a_name_that_vllm_does_not_serve_is_told_the_right_ones_before_the
         await read(model)
 
     assert openai_server.requests == []
+    openai_server.models.append({"id": "smal", "max_model_len": 9000, "owned_by": "vllm"})
+    out = await read(model)  # an adapter that was loaded meanwhile
+    assert out["coverage"] == 1.0
 
 
 def test_many_readings_at_once_on_several_loops_ask_once(openai_server, model):

@@ -56,6 +56,7 @@ class OpenAIServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else each reply takes 40 ms
 
             def setup(self) -> None:
                 super().setup()
