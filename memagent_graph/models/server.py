@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from openai import APIStatusError, NotFoundError, OpenAIError, Timeout
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _LONGEST_CONNECT = 10.0
 """Seconds to wait for a connection or a list of models, which take less time than a reply."""
+_ASK_AGAIN = 60.0
+"""Seconds after which a server that did not list its models is asked again."""
 _NO_KEY = "not-needed"
 """Sent to servers that ask for no key: the SDK insists on one."""
 _SERVER_FAILURE = 500
@@ -59,6 +62,7 @@ class Server:
         self._circuit = Circuit(timeout)
         self._asking = Turns(1)
         self._windows: dict[str, int | None] = {}
+        self._ask_after = 0.0
 
     @asynccontextmanager
     async def call(self, *, queues: bool) -> AsyncIterator[AsyncOpenAI]:
@@ -94,7 +98,7 @@ class Server:
         return windows(await self._list())
 
     async def window(self, model: str) -> int | None:
-        """Context length of a model in tokens, asked for until it is known.
+        """Context length of a model in tokens, asked for until the server says what it has.
 
         None where the server does not tell, or cannot be asked now: the first call will say why.
 
@@ -102,14 +106,15 @@ class Server:
             ModelError: It has no model of this name; the message says which it has.
         """
         async with self._asking.turn():
-            if model not in self._windows:
+            if model not in self._windows and monotonic() >= self._ask_after:
                 try:
                     listed = await self._list()
                 except ModelError:
+                    self._ask_after = monotonic() + _ASK_AGAIN  # else a batch would ask in turn
                     return None
                 # One that is not there may be loaded later: then it is asked for again.
                 self._windows[model] = window_of(model, listed)
-        return self._windows[model]
+        return self._windows.get(model)
 
     async def is_healthy(self) -> bool:
         """Whether it answers, were it only that it wants another key."""

@@ -112,14 +112,16 @@ async def test_a_server_that_does_not_tell_is_read_with_all_the_same(openai_serv
     assert model.window_tokens is None
 
 
-async def test_a_server_that_does_not_list_its_models_is_read_with_all_the_same(
+async def test_a_server_that_does_not_list_its_models_is_asked_once_and_read_with_all_the_same(
     openai_server, model
 ):
     openai_server.listing = 404
 
-    out = await read(model)
+    outs = await create_memagent(model, config=CONFIG).abatch([ASKED] * 20)
 
-    assert out["coverage"] == 1.0
+    assert [out["coverage"] for out in outs] == [1.0] * 20
+    assert openai_server.asked == 1
+    await model.aclose()
 
 
 @pytest.mark.parametrize(
