@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sized
-from contextlib import aclosing
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from memagent_graph.graph import ReadingGraph
 
 Task = Mapping[str, Any]
-_END: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,58 +80,73 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError("concurrency must be at least 1.")
-        self._agent = agent
-        self._tasks = tasks
-        self._concurrency = concurrency
-        self._config = config
-        self._progress = progress
+        self.agent = agent
+        self.tasks = tasks
+        self.concurrency = concurrency
+        self.config = config
+        self.progress = progress
 
     async def __aiter__(self) -> AsyncIterator[Result]:
-        total = len(self._tasks) if isinstance(self._tasks, Sized) else None
-        async with aclosing(self._results()) as results:
-            with tqdm(total=total, unit="document", disable=not self._progress) as bar:
-                failed = 0
-                async for result in results:
-                    failed += result.error is not None
-                    bar.set_postfix({"failed": failed}, refresh=False)
-                    bar.update()
-                    yield result
-
-    def __iter__(self) -> Iterator[Result]:
-        results: Any = self.__aiter__()
+        readings = _Readings(self)
         try:
-            while (result := wait_for(_next(results))) is not _END:
+            while (result := await readings.next()) is not None:
                 yield result
         finally:
-            wait_for(results.aclose())
+            await readings.close()
 
-    async def _results(self) -> AsyncGenerator[Result, None]:
-        tasks = _numbered(self._tasks)
-        running: set[asyncio.Task[Result]] = set()
+    def __iter__(self) -> Iterator[Result]:
+        readings = _Readings(self)
         try:
-            while await self._fill(running, tasks):
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                await self._fill(running, tasks)  # whoever takes the results may take their time
-                for each in done:
-                    yield each.result()
+            while (result := wait_for(readings.next())) is not None:
+                yield result
         finally:
-            for each in running:
-                each.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            await tasks.aclose()
+            wait_for(readings.close())
 
-    async def _fill(
-        self,
-        running: set[asyncio.Task[Result]],
-        tasks: AsyncGenerator[tuple[int, Task], None],
-    ) -> bool:
-        """Start as many tasks as there is room for; returns whether any run."""
-        while len(running) < self._concurrency:
-            found = await anext(tasks, None)
+
+class _Readings:
+    """The readings of one loop over `read_many`."""
+
+    def __init__(self, asked: read_many) -> None:
+        self._asked = asked
+        self._tasks = _numbered(asked.tasks)
+        self._running: set[asyncio.Task[Result]] = set()
+        self._done: deque[Result] = deque()
+        self._failed = 0
+        total = len(asked.tasks) if isinstance(asked.tasks, Sized) else None
+        self._bar = tqdm(total=total, unit="document", disable=not asked.progress)
+
+    async def next(self) -> Result | None:
+        """The next result, None at the end."""
+        if not self._done:
+            await self._fill()
+            if not self._running:
+                return None
+            done, self._running = await asyncio.wait(
+                self._running, return_when=asyncio.FIRST_COMPLETED
+            )
+            self._done.extend(task.result() for task in done)
+            await self._fill()  # whoever takes the results may take their time
+        result = self._done.popleft()
+        self._failed += result.error is not None
+        self._bar.set_postfix({"failed": self._failed}, refresh=False)
+        self._bar.update()
+        return result
+
+    async def close(self) -> None:
+        """Cancel what still runs, and wait until it is gone."""
+        self._bar.close()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._tasks.aclose()
+
+    async def _fill(self) -> None:
+        """Start as many tasks as there is room for."""
+        while len(self._running) < self._asked.concurrency:
+            found = await anext(self._tasks, None)
             if found is None:
-                break
-            running.add(asyncio.create_task(self._read(*found)))
-        return bool(running)
+                return
+            self._running.add(asyncio.create_task(self._read(*found)))
 
     async def _read(self, number: int, task: Task) -> Result:
         started = perf_counter()
@@ -145,8 +159,8 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
         return Result(name, task, output, failure, perf_counter() - started)
 
     async def _output(self, name: str, task: Task) -> dict[str, Any]:
-        agent: Any = self._agent
-        config = merge_configs(self._config, {"configurable": {"thread_id": name}})
+        agent: Any = self._asked.agent
+        config = merge_configs(self._asked.config, {"configurable": {"thread_id": name}})
         asked: dict[str, Any] | None = {key: value for key, value in task.items() if key != "id"}
         if agent.checkpointer:
             values = (await agent.aget_state(config)).values
@@ -169,7 +183,3 @@ async def _numbered(
         for task in tasks:
             yield number, task
             number += 1
-
-
-async def _next(results: AsyncIterator[Result]) -> Any:
-    return await anext(results, _END)

@@ -17,7 +17,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, RetryPolicy
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import ConfigurationError, TransientModelError
+from memagent_graph.errors import TransientModelError
 from memagent_graph.models.resolve import resolve_reader
 from memagent_graph.nodes import (
     open_document,
@@ -27,7 +27,7 @@ from memagent_graph.nodes import (
     waiting_node,
     write_answer,
 )
-from memagent_graph.reading import Reading
+from memagent_graph.reading import Reading, check_window
 from memagent_graph.state import ReadingInput, ReadingOutput, ReadingState, Run
 from memagent_graph.text.tokens import load_tokenizer
 
@@ -154,7 +154,7 @@ def create_memagent(
     """
     config = config or ReadingConfig()
     reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
-    _check_window(reader, config)
+    check_window(reader, config, question_tokens=0)
     counter = load_tokenizer(tokenizer or reader.tokenizer)
     reading = Reading(name, reader, config, counter, store)
     retry = RetryPolicy(
@@ -189,16 +189,6 @@ def create_memagent(
 
 def _next_step(state: ReadingState) -> str:
     return "write_answer" if state["progress"]["stopped"] else "read_chunk"
-
-
-def _check_window(reader: Reader, config: ReadingConfig) -> None:
-    if reader.window_tokens is not None and reader.window_tokens < config.window_tokens:
-        message = (
-            f"The budgets add up to a window of {config.window_tokens} tokens, but the context "
-            f"of {reader.name} holds {reader.window_tokens}. Lower chunk_tokens to "
-            f"{config.chunk_tokens - config.window_tokens + reader.window_tokens} or less."
-        )
-        raise ConfigurationError(message)
 
 
 def _continues(input: Any) -> bool:

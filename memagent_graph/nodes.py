@@ -46,10 +46,12 @@ async def open_document(
 
     Raises:
         QuestionError: The question is empty or over its budget.
+        ConfigurationError: The budgets do not fit the model's context.
+        ModelError: The server has no such model.
         SourceError: The document cannot be read, or there is none.
         StoreError: The store cannot be reached, or has no memory of that name.
     """
-    reading.check_question(state.get("question"))
+    await reading.prepare(reading.check_question(state.get("question")))
     if run.document is None:
         run.document = state.get("document")
     if run.document is None and state.get("memory"):

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import (
+    ConfigurationError,
     ModelError,
     QuestionError,
     SourceChangedError,
@@ -63,8 +64,8 @@ class Reading:
             return self.config.reuse
         return bool(getattr(self.reader, "deterministic", True))
 
-    def check_question(self, question: str | None) -> None:
-        """Raise `QuestionError` for an empty question or one over its budget."""
+    def check_question(self, question: str | None) -> int:
+        """Count the question's tokens; `QuestionError` when it is empty or over its budget."""
         if not question or not question.strip():
             raise QuestionError('The question is empty: invoke with {"question": ...}.')
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
@@ -74,6 +75,19 @@ class Reading:
                 "what is to be read into the document, or raise question_tokens."
             )
             raise QuestionError(message)
+        return tokens
+
+    async def prepare(self, question_tokens: int) -> None:
+        """Let the reader find out about its model, and check that the model's context suffices.
+
+        Raises:
+            ConfigurationError: It does not.
+            ModelError: There is no such model.
+        """
+        prepare = getattr(self.reader, "prepare", None)  # readers need not be of our class
+        if prepare is not None:
+            await prepare()
+        check_window(self.reader, self.config, question_tokens)
 
     def chunk_at(self, source: Source, position: int) -> Chunk | None:
         """The chunk that begins there, None at the end."""
@@ -155,6 +169,33 @@ class Reading:
         """Seconds until the deadline, None without one."""
         deadline = self.config.deadline
         return None if deadline is None else run.started + deadline - monotonic()
+
+
+def check_window(reader: Reader, config: ReadingConfig, question_tokens: int) -> None:
+    """Raise `ConfigurationError` when the model's context, if known, is too short for the budgets.
+
+    Args:
+        reader: knows the context's length.
+        config: the budgets.
+        question_tokens: of the question; 0 while there is none. Its budget would be too much to
+            ask: with it, the default budgets would not fit the 8,192 tokens that they are for.
+    """
+    needed = config.window_tokens - config.question_tokens + question_tokens
+    holds = reader.window_tokens
+    if holds is None or holds >= needed:
+        return
+    smallest = config.model_copy(update={"chunk_tokens": 1}).window_tokens
+    advice = (
+        f"Lower chunk_tokens to {config.chunk_tokens - config.window_tokens + holds} or less"
+        if smallest <= holds
+        else "Lower question_tokens, memory_tokens, answer_tokens and chunk_tokens"
+    )
+    message = (
+        f"The budgets need a context of {needed} tokens for this question, and up to "
+        f"{config.window_tokens} for a longer one, but that of {reader.name} holds {holds}. "
+        f"{advice}, or serve the model with a longer context."
+    )
+    raise ConfigurationError(message)
 
 
 def reopen(state: ReadingState, run: Run) -> Source:

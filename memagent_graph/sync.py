@@ -10,11 +10,14 @@ import asyncio
 import os
 import threading
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import aclosing, suppress
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 
 T = TypeVar("T")
 
@@ -37,12 +40,7 @@ class LoopThread:
 
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
         """
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return _result(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run `coroutine` on this loop from another; cancelling the one cancels the other."""
@@ -72,17 +70,44 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
 
     An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
     """
-    shared = _loop_thread()
-    if threading.current_thread() is shared.thread:
-        # Something on the shared loop calls back into synchronous code: waiting here for
-        # this very loop would never end.
-        return _wait_elsewhere(coroutine)
-    return shared.wait_for(coroutine)
+    return _result(_begin(coroutine))
+
+
+def iterate(parts: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Iterate over an asynchronous generator; it is closed when the iteration ends or is given up.
+
+    It runs ahead of the iteration: meant for streams that fit into memory.
+    """
+    found: SimpleQueue[T | _End] = SimpleQueue()
+
+    async def run_through() -> None:
+        async with aclosing(parts):
+            async for part in parts:
+                found.put(part)
+
+    future = _begin(run_through())
+    future.add_done_callback(lambda _: found.put(_End()))
+    try:
+        while not isinstance(part := found.get(), _End):
+            yield part
+        future.result()
+    finally:
+        future.cancel()
+
+
+def holds_up_a_loop() -> bool:
+    """Whether this thread runs an event loop, which cannot go on while synchronous code waits."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
     """Begin `work` in a thread of its own: a pool's threads would not survive a fork."""
     future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
     def run() -> None:
         try:
@@ -94,9 +119,22 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def _wait_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:
-    from concurrent.futures import ThreadPoolExecutor
-    from contextvars import copy_context
+class _End:
+    """Follows the last part."""
 
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(copy_context().run, asyncio.run, coroutine).result()
+
+def _begin(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    shared = _loop_thread()
+    if threading.current_thread() is shared.thread:
+        # Something on the shared loop calls back into synchronous code: waiting here for
+        # this very loop would never end.
+        return in_thread(partial(copy_context().run, asyncio.run, coroutine))
+    return asyncio.run_coroutine_threadsafe(coroutine, shared.loop)
+
+
+def _result(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise

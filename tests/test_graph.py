@@ -214,9 +214,8 @@ class TestBudgets:
         assert (out["answer"], out["stopped"], len(reader.calls)) == ("two", "done", 2)
 
     def test_a_window_that_the_model_cannot_hold_is_refused_with_a_budget_that_fits(self):
-        config = ReadingConfig()
-        with pytest.raises(ConfigurationError, match="chunk_tokens to 4999 or less"):
-            create_memagent(ScriptedReader(window_tokens=config.window_tokens - 1), config=config)
+        with pytest.raises(ConfigurationError, match="8328.*holds 7000.*chunk_tokens to 3672"):
+            create_memagent(ScriptedReader(window_tokens=7000))
 
     @pytest.mark.parametrize(
         "budgets", [{"chunk_tokens": 0}, {"memory_tokens": -1}, {"max_calls": 1}, {"deadline": 0}]

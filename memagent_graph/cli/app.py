@@ -11,6 +11,7 @@ import typer
 from memagent_graph.cli import memory
 from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
+from memagent_graph.cli.doctor import doctor
 
 app = typer.Typer(
     name="memagent",
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command(no_args_is_help=True)(ask)
 app.command(no_args_is_help=True)(batch)
+app.command()(doctor)
 app.add_typer(memory.app, name="memory")
 
 

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
-from openai import AsyncOpenAI, OpenAI
+from openai import DEFAULT_CONNECTION_LIMITS, AsyncOpenAI, DefaultAsyncHttpxClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 
 class Connections:
-    """One synchronous client, and an asynchronous one for each event loop.
-
-    A connection belongs to the event loop that opened it.
+    """A client for each event loop: a connection belongs to the loop that opened it.
 
     Args:
+        kept: connections kept open between calls, at most; more may be open during them.
         options: of the clients: address, key, timeout.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, kept: int, **options: Any) -> None:
+        # The class of the HTTP library that this release of the SDK is made with.
+        self._limits = type(DEFAULT_CONNECTION_LIMITS)(max_keepalive_connections=kept)
         self._options = options
-        self._client: OpenAI | None = None
         self._opened: dict[asyncio.AbstractEventLoop, AsyncGenerator[AsyncOpenAI, None]] = {}
         self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
+        # Keeps clients out of the garbage that this object may become a part of: else their
+        # sockets would be finalized before the generators below get to close them.
+        finalize(self, self._clients.clear).atexit = False
 
-    def client(self) -> OpenAI:
-        """The client for synchronous code."""
-        if self._client is None:
-            self._client = OpenAI(**self._options)
-        return self._client
-
-    async def async_client(self) -> AsyncOpenAI:
+    async def client(self) -> AsyncOpenAI:
         """The client for the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
@@ -42,12 +40,6 @@ class Connections:
             await anext(self._opened[loop])
         return self._clients[loop]
 
-    def close(self) -> None:
-        """Close the connections of synchronous code."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
     async def aclose(self) -> None:
         """Close the connections of this event loop, as the loop itself does when it ends."""
         opened = self._opened.get(asyncio.get_running_loop())
@@ -56,7 +48,12 @@ class Connections:
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[AsyncOpenAI, None]:
         """A client until its loop ends: asyncio finishes a loop's generators before closing it."""
-        async with AsyncOpenAI(**self._options) as client:
+        http = DefaultAsyncHttpxClient(
+            limits=self._limits,
+            base_url=self._options["base_url"],
+            timeout=self._options["timeout"],
+        )
+        async with AsyncOpenAI(**self._options, http_client=http) as client:
             self._clients[loop] = client
             try:
                 yield client

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import os
+from contextlib import aclosing
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import convert_to_openai_messages
-from langchain_core.utils.function_calling import convert_to_openai_tool
-from openai import NotFoundError, OpenAIError, Timeout
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, ValidationError
+from openai import OpenAIError
+from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr, ValidationError
 
-from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.completion import PartialCompletion, to_result
-from memagent_graph.models.connections import Connections
-from memagent_graph.models.failures import model_error
+from memagent_graph.models.request import build_request, refused_field, tool_fields
+from memagent_graph.models.server import Server
+from memagent_graph.sync import holds_up_a_loop, iterate, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.messages import AIMessage, BaseMessage
     from langchain_core.outputs import ChatGenerationChunk, ChatResult
     from langchain_core.runnables import Runnable
+    from openai import AsyncOpenAI
 
 _DEFAULT_URL = "https://api.openai.com/v1"
-_LONGEST_CONNECT = 10.0
-"""Seconds to wait for a connection, which takes much less time than a reply."""
-_NO_KEY = "not-needed"
-"""Sent to servers that ask for no key: the SDK insists on one."""
+_FIELDS = ("model", "temperature", "top_p", "seed", "max_tokens", "stop", "extra_body")
+_STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 class ChatEndpoint(BaseChatModel):
@@ -48,6 +47,9 @@ class ChatEndpoint(BaseChatModel):
         stop: strings that end the reply.
         timeout: seconds without a word from the server, which says nothing until a reply that
             is not streamed is whole.
+        max_concurrency: calls under way at once, over all threads and event loops; more wait
+            for their turn. 256 is how many vLLM works on at once by default, and fits the usual
+            limit of 1,024 open files. A stream takes its turn until it is read or closed.
         max_retries: repeats made by the client itself. 0, because the reading graph repeats
             calls already; set it when the model is used on its own.
         extra_body: fields that the server knows and the SDK does not.
@@ -55,6 +57,8 @@ class ChatEndpoint(BaseChatModel):
         return_token_ids: ask a vLLM server for the token ids of prompt and completion.
 
     A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
+
+    While the server is down, calls wait for it up to `timeout`; see `models.circuit.Circuit`.
 
     Raises:
         ConfigurationError: An argument makes no sense; raised on construction.
@@ -76,19 +80,22 @@ class ChatEndpoint(BaseChatModel):
     max_tokens: int | None = None
     stop: list[str] | None = None
     timeout: float = 600.0
+    max_concurrency: PositiveInt = 256
     max_retries: int = 0
     extra_body: dict[str, Any] | None = None
     logprobs: bool = False
     return_token_ids: bool = False
 
-    _connections: Connections = PrivateAttr()
+    _server: Server = PrivateAttr()
+    _window: int | None = PrivateAttr(default=None)
     _refused: set[str] = PrivateAttr(default_factory=set)
 
     def __init__(self, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            text = "; ".join(found["msg"] for found in error.errors())
+            found = [(*item["loc"], item["msg"]) for item in error.errors()]
+            text = "; ".join(": ".join(map(str, parts)) for parts in found)
             raise ConfigurationError(text) from error
 
     def model_post_init(self, context: Any, /) -> None:
@@ -98,10 +105,11 @@ class ChatEndpoint(BaseChatModel):
         if not self.base_url.startswith(("http://", "https://")):
             text = f"{self.base_url!r} is no base URL: one looks like http://localhost:8000/v1."
             raise ValueError(text)
-        self._connections = Connections(
-            api_key=self.api_key.get_secret_value() if self.api_key else _NO_KEY,
-            base_url=self.base_url,
-            timeout=Timeout(self.timeout, connect=min(self.timeout, _LONGEST_CONNECT)),
+        self._server = Server(
+            self.base_url,
+            api_key=self.api_key.get_secret_value() if self.api_key else None,
+            timeout=self.timeout,
+            max_concurrency=self.max_concurrency,
             max_retries=self.max_retries,
         )
 
@@ -122,39 +130,47 @@ class ChatEndpoint(BaseChatModel):
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Let the model call tools; `tool_choice` is "auto", "any", "none" or a tool's name."""
-        formatted = [convert_to_openai_tool(tool) for tool in tools]
-        if tool_choice in ("auto", "none", "required"):
-            kwargs["tool_choice"] = tool_choice
-        elif tool_choice == "any":  # LangChain's word
-            kwargs["tool_choice"] = "required"
-        elif tool_choice:
-            kwargs["tool_choice"] = {"type": "function", "function": {"name": tool_choice}}
-        return self.bind(tools=formatted, **kwargs)
+        return self.bind(**tool_fields(tools, tool_choice), **kwargs)
 
-    def models(self) -> dict[str, int | None]:
-        """Names of the models that the server has, with their context lengths where it tells."""
-        try:
-            return _lengths(self._connections.client().models.list())
-        except (OpenAIError, ValueError) as error:
-            raise model_error(error) from error
+    @property
+    def window_tokens(self) -> int | None:
+        """Context length in tokens; None until it is discovered, or where it is not told."""
+        return self._window
+
+    async def adiscover(self) -> int | None:
+        """Ask the server, once, for the model's context length in tokens.
+
+        None where it does not tell, or cannot be asked now: the first call will say why.
+
+        Raises:
+            ModelError: It has no model of this name; the message says which it has.
+        """
+        self._window = await self._server.window(self.model)
+        return self._window
 
     async def amodels(self) -> dict[str, int | None]:
-        """As `models`, from async code."""
-        client = await self._connections.async_client()
-        try:
-            return _lengths(await client.models.list())
-        except (OpenAIError, ValueError) as error:
-            raise model_error(error) from error
+        """Names of the models that the server has, with their context lengths where it tells."""
+        return await self._server.models()
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        started = perf_counter()
-        return to_result(self._create(messages, stop, kwargs), started)
+    def models(self) -> dict[str, int | None]:
+        """As `amodels`, from synchronous code."""
+        return wait_for(self.amodels())
+
+    async def ahealth(self) -> bool:
+        """Whether the server answers, were it only that it wants another key."""
+        return await self._server.is_healthy()
+
+    def health(self) -> bool:
+        """As `ahealth`, from synchronous code."""
+        return wait_for(self.ahealth())
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop, as the loop itself does when it ends."""
+        await self._server.aclose()
+
+    def close(self) -> None:
+        """Close the connections of synchronous calls."""
+        wait_for(self.aclose())
 
     async def _agenerate(
         self,
@@ -163,24 +179,16 @@ class ChatEndpoint(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        started = perf_counter()
-        return to_result(await self._acreate(messages, stop, kwargs), started)
+        return await self._complete(messages, stop, kwargs)
 
-    def _stream(
+    def _generate(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
-    ) -> Iterator[ChatGenerationChunk]:
-        partial = PartialCompletion(perf_counter())
-        try:
-            with self._create(messages, stop, kwargs | _STREAMED) as parts:
-                for part in parts:
-                    yield partial.chunk(part)
-        except (OpenAIError, ValueError) as error:
-            raise model_error(error) from error
-        yield partial.last()
+    ) -> ChatResult:
+        return wait_for(self._complete(messages, stop, kwargs, queues=not holds_up_a_loop()))
 
     async def _astream(
         self,
@@ -189,99 +197,68 @@ class ChatEndpoint(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        partial = PartialCompletion(perf_counter())
-        try:
-            async with await self._acreate(messages, stop, kwargs | _STREAMED) as parts:
+        async with aclosing(self._parts(messages, stop, kwargs)) as parts:
+            async for part in parts:
+                yield part
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        yield from iterate(self._parts(messages, stop, kwargs, queues=not holds_up_a_loop()))
+
+    async def _complete(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        options: dict[str, Any],
+        *,
+        queues: bool = True,
+    ) -> ChatResult:
+        async with self._server.call(queues=queues) as client:
+            started = perf_counter()
+            return to_result(await self._create(client, messages, stop, options), started)
+
+    async def _parts(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        options: dict[str, Any],
+        *,
+        queues: bool = True,
+    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+        async with self._server.call(queues=queues) as client:
+            partial = PartialCompletion(perf_counter())
+            async with await self._create(client, messages, stop, options | _STREAMED) as parts:
                 async for part in parts:
                     yield partial.chunk(part)
-        except (OpenAIError, ValueError) as error:
-            raise model_error(error) from error
-        yield partial.last()
+            yield partial.last()
 
-    def close(self) -> None:
-        """Close the connections of synchronous calls."""
-        self._connections.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop, as the loop itself does when it ends."""
-        await self._connections.aclose()
-
-    def _create(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
+    async def _create(
+        self,
+        client: AsyncOpenAI,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        options: dict[str, Any],
     ) -> Any:
-        request = self._request(messages, stop, options)
-        try:
-            return self._connections.client().chat.completions.create(**request)
-        except NotFoundError as error:
-            raise model_error(error, served=self._served()) from error
-        except (OpenAIError, ValueError) as error:
-            if self._adapts_to(error, request):
-                return self._create(messages, stop, options)
-            raise model_error(error) from error
-
-    async def _acreate(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
-    ) -> Any:
-        request = self._request(messages, stop, options)
-        client = await self._connections.async_client()
-        try:
-            return await client.chat.completions.create(**request)
-        except NotFoundError as error:
-            raise model_error(error, served=await self._aserved()) from error
-        except (OpenAIError, ValueError) as error:
-            if self._adapts_to(error, request):
-                return await self._acreate(messages, stop, options)
-            raise model_error(error) from error
-
-    def _served(self) -> list[str]:
-        try:
-            return list(self.models())
-        except ModelError:  # the 404 already says enough
-            return []
-
-    async def _aserved(self) -> list[str]:
-        try:
-            return list(await self.amodels())
-        except ModelError:
-            return []
-
-    def _adapts_to(self, error: Exception, request: dict[str, Any]) -> bool:
-        """Whether the server refused a parameter that the request can do without.
-
-        OpenAI's reasoning models take no temperature, and call `max_tokens` by another name.
-        """
-        name = getattr(error, "param", None)
-        refused = getattr(error, "code", None) in ("unsupported_parameter", "unsupported_value")
-        if not refused or name not in _OPTIONAL or name not in request:
-            return False
-        self._refused.add(name)
-        return True
-
-    def _request(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
-    ) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in _FIELDS} | options
         if stop is not None:
             fields["stop"] = stop
-        if self.logprobs:
-            fields["logprobs"] = True
-        if self.return_token_ids:
-            fields["extra_body"] = {**(fields["extra_body"] or {}), "return_token_ids": True}
-        if "max_tokens" in self._refused:
-            fields["max_completion_tokens"] = fields["max_tokens"]
-        request = {
-            name: value
-            for name, value in fields.items()
-            if value is not None and name not in self._refused
-        }
-        return request | {"messages": convert_to_openai_messages(messages)}
-
-
-_FIELDS = ("model", "temperature", "top_p", "seed", "max_tokens", "stop", "extra_body")
-_OPTIONAL = ("temperature", "top_p", "seed", "max_tokens", "stop")
-_STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-
-
-def _lengths(listed: Any) -> dict[str, int | None]:
-    found = getattr(listed, "data", None) or ()
-    return {model.id: getattr(model, "max_model_len", None) for model in found}
+        while True:
+            request = build_request(
+                messages,
+                fields,
+                refused=self._refused,
+                logprobs=self.logprobs,
+                return_token_ids=self.return_token_ids,
+            )
+            try:
+                return await client.chat.completions.create(**request)
+            except OpenAIError as error:
+                name = refused_field(error, request)
+                if name is None:
+                    raise
+                self._refused.add(name)

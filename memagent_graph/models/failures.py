@@ -26,6 +26,9 @@ _TRANSIENT_NAME = re.compile(
     r"Timeout|TimedOut|Connect|Network|RemoteProtocol|IncompleteRead|ReadError|WriteError"
     r"|Overloaded|Unavailable|Throttl|RateLimit|\bAPIError$"  # the last: an error within a stream
 )
+_BROKEN_NAME = re.compile(
+    r"Connect|Network|RemoteProtocol|IncompleteRead|ReadError|WriteError|BrokenResource"
+)
 _LASTING_OS_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 _LASTING_TEXT = re.compile(
     r"certificate.verify.failed|unsupported protocol|missing an 'http", re.IGNORECASE
@@ -68,6 +71,23 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
             f"The model cannot be reached: {text}", retry_after=_retry_after(error)
         )
     return ModelError(f"The model call failed: {type(error).__name__}: {text}")
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Whether there is no server, or the connection to it broke: not that it is slow.
+
+    A gateway says 502 or 503 of a server behind it that is down or starting.
+    """
+    status = _status(error)
+    if status is not None:
+        return status in (502, 503)
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    lineage = " ".join(kind.__name__ for each in (error, root) for kind in type(each).__mro__)
+    if "Timeout" in lineage and "ConnectTimeout" not in lineage:
+        return False
+    return isinstance(error, OSError) or bool(_BROKEN_NAME.search(lineage))
 
 
 def _is_too_long(status: int | None, text: str) -> bool:

@@ -101,6 +101,10 @@ class Answer:
 class Reader(Protocol):
     """Computes the two steps of the fold. Implementations keep no state between calls.
 
+    One whose model tells its context length only when asked also has a coroutine `prepare()`. It
+    is awaited when a reading begins, sets `window_tokens`, and raises `ModelError` if there is no
+    such model.
+
     Attributes:
         name: what to call this reader in output ("extractive", "openai:gpt-4o").
         fingerprint: stands for everything that shapes its replies (model, revision, base URL,

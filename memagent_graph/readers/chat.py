@@ -67,6 +67,16 @@ class ChatReader(Reader):
         off = getattr(self.model, "temperature", None) == 0
         return bool(getattr(self.model, "deterministic", off))
 
+    async def prepare(self) -> None:
+        """Let a model that can ask its server find out how much it holds.
+
+        Raises:
+            ModelError: The server has no such model.
+        """
+        discover = getattr(self.model, "adiscover", None)
+        if discover is not None:
+            self.window_tokens = await discover()
+
     async def update(
         self,
         question: str,

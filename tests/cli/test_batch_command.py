@@ -23,7 +23,12 @@ def tasks(tmp_path):
         lines.append(
             {"id": number, "question": f"Where is the lamp {number}?", "document": f"{number}.txt"}
         )
-    lines[3] = {"id": 3, "question": "Who pays?", "text": "Mr. Fox pays the rent.", "topic": "lease"}
+    lines[3] = {
+        "id": 3,
+        "question": "Who pays?",
+        "text": "Mr. Fox pays the rent.",
+        "topic": "lease",
+    }
     lines[4]["document"] = ["4.txt", "5.txt"]
     file = tmp_path / "tasks.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)) + "\n")

@@ -4,11 +4,14 @@ import asyncio
 import gc
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 from doubles import numbered
+from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
+from servers.redis_server import wait_until
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import (
@@ -296,7 +299,19 @@ def test_one_model_serves_several_event_loops_and_leaves_nothing_open(openai_ser
 
     gc.collect()  # an open socket would warn here, and warnings are errors
     assert len(replies) == 1
-    assert not model._connections._clients
+    assert not model._server._connections._clients
+
+
+def test_a_model_that_is_dropped_closes_its_connections(openai_server):
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    list(model.stream("Hello"))
+    model.invoke("Hello")
+    assert openai_server._connections
+
+    del model
+    gc.collect()  # an open socket would warn here, and warnings are errors
+
+    wait_until(lambda: not openai_server._connections, "its end")
 
 
 def test_the_key_and_the_address_come_from_the_environment(openai_server, monkeypatch):
@@ -310,6 +325,75 @@ def test_the_key_and_the_address_come_from_the_environment(openai_server, monkey
     assert openai_server.headers[0]["authorization"] == "Bearer secret-key"
     assert "secret-key" not in repr(model)
     assert "secret-key" not in ChatReader(model).fingerprint
+
+
+def test_organization_project_and_proxy_come_from_the_environment_as_with_any_client(
+    openai_server, monkeypatch
+):
+    proxy = openai_server.base_url.removesuffix("/v1")  # it answers whatever host is asked for
+    for name, value in {"OPENAI_ORG_ID": "org-7", "OPENAI_PROJECT_ID": "proj-8"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, proxy)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    model = ChatEndpoint(model="small", base_url="http://models.example.invalid/v1")
+
+    model.invoke("Hello")
+    model.close()
+
+    sent = openai_server.headers[0]
+    assert (sent["openai-organization"], sent["openai-project"]) == ("org-7", "proj-8")
+    assert sent["host"] == "models.example.invalid"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_what_a_reasoning_model_thinks_is_kept_beside_the_memory_and_not_in_it(
+    openai_server, model, streamed
+):
+    contents = ["At nine.", "<think>THOUGHT aloud</think>At ten.", "\\boxed{ten}"]
+    openai_server.script = [
+        {"message": {"role": "assistant", "content": content, "reasoning_content": "THOUGHT"}}
+        for content in contents
+    ]
+    replies = Replies()
+    agent = create_memagent(model, config=ReadingConfig(chunk_tokens=100))
+    asked = {"question": "When?", "document": numbered(12)}
+
+    modes = ["messages", "values"] if streamed else ["values"]
+    async for mode, part in agent.astream(asked, {"callbacks": [replies]}, stream_mode=modes):
+        out = part if mode == "values" else None
+
+    assert (out["memory"], out["answer"]) == ("At ten.", "ten")
+    assert "THOUGHT" not in json.dumps(openai_server.requests)
+    assert [bool(body.get("stream")) for body in openai_server.requests] == [streamed] * 3
+    assert [m.additional_kwargs["reasoning_content"] for m in replies.found] == ["THOUGHT"] * 3
+
+
+class Replies(AsyncCallbackHandler):
+    """Keeps the messages of the model."""
+
+    def __init__(self) -> None:
+        self.found = []
+
+    async def on_llm_end(self, response, **_):
+        self.found.append(response.generations[0][0].message)
+
+
+async def test_the_graph_waits_for_as_long_as_the_server_asks(openai_server, model, monkeypatch):
+    waited = []
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr("memagent_graph.reading.asyncio", SimpleNamespace(sleep=sleep))
+    busy = {"status": 429, "headers": {"retry-after": "7"}}
+    openai_server.script = [busy, "ok", {"status": 503, "headers": {"retry-after": "3600"}}]
+    agent = create_memagent(model, config=ReadingConfig(retry_interval=0.001))
+
+    await agent.ainvoke({"question": "What is where?", "document": numbered(5)})
+
+    assert waited == [7.0, 60.0]
 
 
 def test_tools_are_offered_and_calls_come_back(openai_server, model):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Reply = Callable[[dict[str, Any]], str]
+
+
+class _HTTPServer(ThreadingHTTPServer):
+    request_queue_size = 512  # the 5 of the base class resets connections that come together
 
 
 class OpenAIServer:
@@ -25,6 +31,11 @@ class OpenAIServer:
             with "status" and "headers" for errors.
         requests: bodies of all requests.
         models: what it says that it serves.
+        listing: the status with which it says so.
+        headers: of all requests, likewise.
+        asked: how often it was asked for its models.
+        accepted: connections.
+        most: requests that it worked on at once, at most.
     """
 
     def __init__(self, reply: Reply) -> None:
@@ -33,40 +44,91 @@ class OpenAIServer:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.models: list[dict[str, Any]] = [{"id": "small", "max_model_len": 8192}]
+        self.listing = 200
+        self.asked = 0
+        self.most = 0
+        self.accepted = 0
+        self._under_way = 0
+        self._counting = threading.Lock()
         self._closing = threading.Event()
+        self._connections: set[socket.socket] = set()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else each reply takes 40 ms
+
+            def setup(self) -> None:
+                super().setup()
+                server._connections.add(self.connection)
+                server.accepted += 1
+
+            def finish(self) -> None:
+                server._connections.discard(self.connection)
+                with contextlib.suppress(OSError):  # it was cut
+                    super().finish()
+
+            def handle(self) -> None:
+                with contextlib.suppress(OSError):
+                    super().handle()
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 server.requests.append(body)
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})
                 behaviour = server.script.pop(0) if server.script else "ok"
-                server._behave(self, body, behaviour)
+                with server._counted():
+                    server._behave(self, body, behaviour)
 
             def do_GET(self) -> None:
+                server.asked += 1
                 found = {"object": "list", "data": server.models}
-                server._send(self, 200, found, {})
+                server._send(self, server.listing, found, {})
 
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
-        self._thread.start()
+        self._handler = Handler
+        self.port = 0
+        self.start()
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_port}/v1"
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self) -> None:
+        """Listen, after `kill` on the same port as before."""
+        self._http = _HTTPServer(("127.0.0.1", self.port), self._handler)
+        self._http.daemon_threads = True
+        self.port = self._http.server_port
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def kill(self) -> None:
+        """Cut all connections and refuse new ones, as when the process is killed."""
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._closing.set()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._counting:
+            self._under_way += 1
+            self.most = max(self.most, self._under_way)
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._under_way -= 1
 
     def _behave(
         self, handler: BaseHTTPRequestHandler, body: dict[str, Any], behaviour: Any
@@ -141,9 +203,12 @@ class OpenAIServer:
         handler.send_header("connection", "close")
         handler.end_headers()
         head = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
-        words = choice["message"]["content"].split(" ")
-        for number, word in enumerate(words):
-            delta = {"content": word if number == 0 else f" {word}"}
+        message = choice["message"]
+        first, *words = message["content"].split(" ")
+        deltas = [{"content": first}, *({"content": f" {word}"} for word in words)]
+        if "reasoning_content" in message:
+            deltas.insert(0, {"reasoning_content": message["reasoning_content"]})
+        for delta in deltas:
             part = {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
             handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
         last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}

@@ -1,0 +1,195 @@
+"""What `memagent doctor` looks at, one function a subject."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.models.endpoint import ChatEndpoint
+    from memagent_graph.readers.base import Reader
+
+_DISTRIBUTION = "memagent-graph"
+_REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra\s*==\s*['"]([\w-]+)['"]""")
+_QUESTION, _MEMORY = "What does the sign say?", "The sign on the door says: open."
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was found out about one subject.
+
+    Attributes:
+        name: the subject, in a word.
+        status: "fail" when a reading would not run.
+        text: what was found.
+        fix: what to do about it, unless all is well.
+    """
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    text: str
+    fix: str = ""
+
+
+def endpoint(model: ChatEndpoint) -> Iterator[Check]:
+    """The server, and whether it has the model. Yields nothing more once it cannot be reached."""
+    from memagent_graph.errors import ModelError, TransientModelError
+
+    key = "with a key" if model.api_key else "without a key"
+    try:
+        served = model.models()
+    except TransientModelError as error:
+        fix = "Start the server, or correct --base-url or OPENAI_BASE_URL."
+        yield Check("endpoint", "fail", f"{model.base_url}: {error}", fix)
+        return
+    except ModelError as error:  # some serve models and do not list them
+        fix = "Check OPENAI_API_KEY and that the base URL ends in /v1, unless the call below works."
+        yield Check("endpoint", "warn", f"{model.base_url} lists no models: {error}", fix)
+        return
+    yield Check("endpoint", "ok", f"{model.base_url} answers {key}, {len(served)} models")
+    if model.model in served:
+        yield Check("name", "ok", f"the server has {model.model}")
+    else:
+        names = ", ".join(list(served)[:10]) or "none"
+        fix = f"Name one of these with --model openai:NAME: {names}."
+        yield Check("name", "warn", f"the server does not list {model.model}", fix)
+
+
+def context(reader: Reader, config: ReadingConfig) -> Check:
+    """Whether the budgets fit the model's context."""
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.reading import check_window
+
+    holds, needed = reader.window_tokens, config.window_tokens
+    if holds is None:
+        fix = f"See the model's description: its context must hold {needed} tokens."
+        return Check("context", "warn", f"the budgets need {needed} tokens; not told", fix)
+    try:
+        check_window(reader, config, question_tokens=1)
+    except ConfigurationError as error:
+        text, _, fix = str(error).partition(". ")
+        return Check("context", "fail", text, fix)
+    text = f"the model holds {holds} tokens, the budgets need {needed}"
+    if holds < needed:
+        longest = config.question_tokens - needed + holds
+        fix = f"Keep questions under {longest} tokens, or lower --chunk-tokens."
+        return Check("context", "warn", text, fix)
+    return Check("context", "ok", text)
+
+
+def tokenizer(spec: str | None, reader: Reader, *, exact: bool) -> Check:
+    """How tokens are counted; `exact` where an estimate will do only for a while."""
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
+
+    try:
+        found = load_tokenizer(spec or reader.tokenizer)
+    except ConfigurationError as error:
+        text, _, fix = str(error).partition(" Name ")
+        return Check("tokenizer", "fail", text, f"Name {fix}")
+    if exact and isinstance(found, EstimatingTokenizer):
+        fix = "Name the model's with --tokenizer: a tokenizer.json, its folder or a hub id."
+        return Check("tokenizer", "warn", "tokens are estimated, chunks are not exact", fix)
+    return Check("tokenizer", "ok", found.name)
+
+
+async def call(reader: Reader) -> Check:
+    """One short answer from the model, by the way that a reading takes."""
+    from memagent_graph.errors import MemAgentError
+
+    started = perf_counter()
+    try:
+        answer = await reader.respond(_QUESTION, _MEMORY)
+    except MemAgentError as error:
+        return Check("call", "fail", str(error), "The message above says what to change.")
+    seconds = perf_counter() - started
+    tokens = f"{answer.usage.input_tokens} tokens in, {answer.usage.output_tokens} out"
+    return Check("call", "ok", f"answered in {seconds:.1f} s, {tokens}")
+
+
+def store(where: str | None) -> Check:
+    """Whether a store takes an item, gives it back and forgets it."""
+    from memagent_graph.errors import MemAgentError
+    from memagent_graph.memory.stores import open_store
+
+    namespace, key, value = ("memagent_doctor",), "check", {"written": "by memagent doctor"}
+    started = perf_counter()
+    try:
+        with open_store(where) as found:
+            if found is None:
+                fix = "Leave --store and MEMAGENT_STORE out, or name a Redis URL or a file."
+                return Check("store", "warn", "none: nothing that is read is kept", fix)
+            found.put(namespace, key, value)
+            item = found.get(namespace, key)
+            found.delete(namespace, key)
+            kind = type(found).__name__
+    except (MemAgentError, OSError) as error:
+        fix = "Start the server or correct --store or MEMAGENT_STORE; --store none does without."
+        return Check("store", "fail", str(error), fix)
+    if item is None or item.value != value:
+        fix = "Name another one with --store."
+        return Check("store", "fail", f"{kind} did not give back what it was given", fix)
+    milliseconds = 1000 * (perf_counter() - started)
+    return Check("store", "ok", f"{kind} writes and reads, {milliseconds:.0f} ms")
+
+
+def gpu(*, wanted: bool) -> Check:
+    """NVIDIA GPUs of this machine; `wanted` for a model that runs in this process."""
+    command = shutil.which("nvidia-smi")
+    query = "--query-gpu=name,memory.total"
+    found: list[str] = []
+    if command is not None:
+        listed = subprocess.run(  # noqa: S603 - the driver's own program, by its full path
+            [command, query, "--format=csv,noheader"], capture_output=True, text=True, check=False
+        )
+        found = listed.stdout.splitlines() if listed.returncode == 0 else []
+    if not found:
+        text = "no NVIDIA GPU was found; a model behind a server needs none here"
+        fix = "Expect a model in this process to be slow, or name a server with openai:MODEL."
+        return Check("gpu", "warn", text, fix) if wanted else Check("gpu", "ok", text)
+    text = "; ".join(found)
+    if wanted and _version("torch").endswith("+cpu"):
+        fix = "Install the build of PyTorch for CUDA: https://pytorch.org/get-started."
+        return Check("gpu", "warn", f"{text}, but PyTorch is the build for CPUs", fix)
+    return Check("gpu", "ok", text)
+
+
+def extras() -> Check:
+    """Which optional parts are installed."""
+    needs: dict[str, list[str]] = {}
+    try:
+        lines = metadata.requires(_DISTRIBUTION) or ()
+    except metadata.PackageNotFoundError:
+        fix = f'pip install "{_DISTRIBUTION}[cli]"'
+        return Check("extras", "warn", f"{_DISTRIBUTION} is not installed as a package", fix)
+    for line in lines:
+        if found := _REQUIREMENT.match(line):
+            needs.setdefault(found[2], []).append(found[1])
+    missing = [extra for extra, names in needs.items() if not all(map(_is_installed, names))]
+    there = [extra for extra in needs if extra not in missing]
+    text = f"installed: {', '.join(there) or 'none'}"
+    if missing:
+        text += f"; not installed: {', '.join(missing)}"
+    return Check("extras", "ok", text)
+
+
+def _is_installed(package: str) -> bool:
+    """By its name, or by its module's, which builds of vLLM share that have names of their own."""
+    return bool(_version(package)) or find_spec(package.replace("-", "_")) is not None
+
+
+def _version(package: str) -> str:
+    """The installed version, empty where the package is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

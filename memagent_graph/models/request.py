@@ -1,0 +1,68 @@
+"""What is sent to an OpenAI-compatible server, and what a server turned out not to take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import convert_to_openai_messages
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from langchain_core.messages import BaseMessage
+
+_OPTIONAL = ("temperature", "top_p", "seed", "max_tokens", "stop")
+
+
+def build_request(
+    messages: Sequence[BaseMessage],
+    fields: Mapping[str, Any],
+    *,
+    refused: AbstractSet[str] = frozenset(),
+    logprobs: bool = False,
+    return_token_ids: bool = False,
+) -> dict[str, Any]:
+    """Arguments of the SDK's `chat.completions.create`.
+
+    Args:
+        messages: the conversation.
+        fields: of the request, by the SDK's names; those that are None are left out.
+        refused: fields that the server does not take.
+        logprobs: ask for the log-probability of each token.
+        return_token_ids: ask a vLLM server for the token ids of prompt and completion.
+    """
+    request = dict(fields)
+    if logprobs:
+        request["logprobs"] = True
+    if return_token_ids:
+        request["extra_body"] = {**(request.get("extra_body") or {}), "return_token_ids": True}
+    if "max_tokens" in refused:
+        request["max_completion_tokens"] = request.get("max_tokens")
+    wanted = {
+        name: value for name, value in request.items() if value is not None and name not in refused
+    }
+    return wanted | {"messages": convert_to_openai_messages(messages)}
+
+
+def refused_field(error: Exception, request: Mapping[str, Any]) -> str | None:
+    """The field that the server refused and that the request can do without, if that is it.
+
+    OpenAI's reasoning models take no temperature, and call `max_tokens` by another name.
+    """
+    name = getattr(error, "param", None)
+    refused = getattr(error, "code", None) in ("unsupported_parameter", "unsupported_value")
+    return name if refused and name in _OPTIONAL and name in request else None
+
+
+def tool_fields(tools: Sequence[Any], tool_choice: str | None) -> dict[str, Any]:
+    """Fields that offer tools; `tool_choice` is "auto", "any", "none" or a tool's name."""
+    fields: dict[str, Any] = {"tools": [convert_to_openai_tool(tool) for tool in tools]}
+    if tool_choice in ("auto", "none", "required"):
+        fields["tool_choice"] = tool_choice
+    elif tool_choice == "any":  # LangChain's word
+        fields["tool_choice"] = "required"
+    elif tool_choice:
+        fields["tool_choice"] = {"type": "function", "function": {"name": tool_choice}}
+    return fields

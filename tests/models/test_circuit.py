@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from memagent_graph.errors import TransientModelError
+from memagent_graph.models import circuit
+from memagent_graph.models.circuit import Circuit
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+class Checks:
+    """A health check that succeeds from the given time on."""
+
+    def __init__(self, clock: Clock, up_at: float) -> None:
+        self.clock = clock
+        self.up_at = up_at
+        self.times: list[float] = []
+        self.under_way = self.most = 0
+
+    async def __call__(self) -> bool:
+        self.times.append(round(self.clock.now, 1))
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        return self.clock.now >= self.up_at
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(circuit, "monotonic", clock)
+    monkeypatch.setattr(circuit, "asyncio", SimpleNamespace(sleep=clock.sleep))
+    return clock
+
+
+def opened(patience=600.0, *, answered=True):
+    found = Circuit(patience)
+    if answered:
+        found.succeeded()
+    for _ in range(3):
+        found.failed()
+    return found
+
+
+async def test_calls_go_through_until_the_third_failure_in_a_row(clock):
+    line, checks = Circuit(600), Checks(clock, up_at=0)
+    line.failed()
+    line.failed()
+    line.succeeded()
+    line.failed()
+    line.failed()
+    await line.passage(checks)
+    assert checks.times == []
+
+    line.failed()
+    await line.passage(checks)
+
+    assert len(checks.times) == 1
+
+
+async def test_health_checks_are_made_at_growing_intervals_until_one_succeeds(clock):
+    line, checks = opened(), Checks(clock, up_at=130.0)
+
+    await line.passage(checks)
+    await line.passage(checks)  # closed again: no check, no wait
+
+    pauses = [after - before for before, after in pairwise([100.0, *checks.times])]
+    assert pauses[:5] == pytest.approx([0.5, 1.0, 2.0, 4.0, 5.0], abs=0.15)
+    assert max(pauses) < 5.2
+    assert checks.times[-1] == pytest.approx(clock.now, abs=0.1)
+
+
+async def test_of_all_calls_that_wait_one_at_a_time_makes_the_check_and_all_go_on(clock):
+    line, checks = opened(), Checks(clock, up_at=130.0)
+
+    await asyncio.gather(*(line.passage(checks) for _ in range(64)))
+
+    assert checks.most == 1
+    assert len(checks.times) < 12
+
+
+async def test_a_call_that_is_cancelled_within_its_check_leaves_the_next_check_to_others(clock):
+    line, checks = opened(), Checks(clock, up_at=105.0)
+
+    checking = asyncio.Event()
+
+    async def never():
+        checking.set()
+        await asyncio.Event().wait()
+
+    hanging = asyncio.create_task(line.passage(never))
+    await checking.wait()
+    hanging.cancel()
+    await line.passage(checks)
+
+    assert checks.times
+
+
+async def test_a_server_is_waited_for_from_the_moment_it_was_missed_and_then_no_longer(clock):
+    line, checks = opened(patience=60.0), Checks(clock, up_at=1e9)
+
+    with pytest.raises(TransientModelError, match="for 60 s now"):
+        await line.passage(checks)
+    gave_up = clock.now
+    with pytest.raises(TransientModelError, match="base URL"):
+        await line.passage(checks)
+
+    assert clock.now == gave_up
+    clock.now = checks.up_at
+    await line.passage(checks)  # back after all
+
+
+async def test_a_server_that_never_answered_is_not_waited_for(clock):
+    line, checks = opened(answered=False), Checks(clock, up_at=1e9)
+
+    with pytest.raises(TransientModelError, match="cannot be reached"):
+        await line.passage(checks)
+
+    assert clock.now == 100.0

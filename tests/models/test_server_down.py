@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from doubles import numbered
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.errors import ModelError, TransientModelError
+from memagent_graph.models import circuit
+from memagent_graph.models.endpoint import ChatEndpoint
+
+
+@pytest.fixture
+def server(openai_server):
+    """A server that takes long enough for calls to be under way together."""
+    at_once = openai_server.reply
+
+    def reply(body):
+        time.sleep(0.02)
+        return at_once(body)
+
+    openai_server.reply = reply
+    return openai_server
+
+
+def prompts(server):
+    return Counter(body["messages"][-1]["content"] for body in server.requests)
+
+
+def killed_and_restarted(server, model, after):
+    """Kill the server once it has had `after` requests; start it when calls wait for it."""
+
+    def run():
+        while len(server.requests) < after:
+            time.sleep(0.001)
+        server.kill()
+        while model._server._circuit._opened is None:
+            time.sleep(0.001)
+        server.start()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("documents", [1, 64])
+async def test_a_batch_whose_server_is_killed_and_restarted_completes_and_reads_nothing_thrice(
+    documents, server
+):
+    model = ChatEndpoint(model="small", base_url=server.base_url)
+    agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60, retry_interval=0.05))
+    asked = [
+        {"question": f"What is where in {number}?", "document": numbered(20)}
+        for number in range(documents)
+    ]
+    expected = [out["memory"] for out in await agent.abatch(asked)]
+    calls = len(server.requests)
+    server.requests.clear()
+
+    restarts = killed_and_restarted(server, model, after=calls // 2)
+    outs = await agent.abatch(asked)
+    restarts.join()
+
+    assert [out["memory"] for out in outs] == expected
+    assert len(prompts(server)) == calls
+    assert max(prompts(server).values()) <= 2
+    await model.aclose()
+
+
+async def test_while_a_server_is_down_calls_wait_for_it_and_few_requests_are_tried(server):
+    model = ChatEndpoint(model="small", base_url=server.base_url)
+    await model.ainvoke("Hello")
+    server.kill()
+    for _ in range(3):
+        with pytest.raises(TransientModelError, match="cannot be reached"):
+            await model.ainvoke("Hello")
+
+    waiting = [asyncio.create_task(model.ainvoke(f"Hello {number}")) for number in range(50)]
+    done, _ = await asyncio.wait(waiting, timeout=0.2)
+    server.start()
+    replies = await asyncio.gather(*waiting)
+
+    assert not done
+    assert len(replies) == 50
+    assert max(prompts(server).values()) == 1
+    assert server.asked <= 2
+    await model.aclose()
+
+
+async def test_a_server_that_stays_away_is_a_lasting_error_after_the_timeout(server, monkeypatch):
+    monkeypatch.setattr(circuit, "_FIRST_PAUSE", 0.01)
+    model = ChatEndpoint(model="small", base_url=server.base_url, timeout=0.3)
+    agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60, retry_interval=0.01))
+    await model.ainvoke("Hello")
+    server.kill()
+
+    with pytest.raises(ModelError, match="chunk 1 failed after 6 attempts.*base URL") as caught:
+        await agent.ainvoke({"question": "?", "document": numbered(20)})
+
+    assert not isinstance(caught.value, TransientModelError)
+    server.start()
+    await model.aclose()
+
+
+async def test_health_says_whether_the_server_answers(server):
+    model = ChatEndpoint(model="small", base_url=server.base_url)
+
+    up = [await model.ahealth(), model.health()]
+    server.kill()
+    down = [await model.ahealth(), model.health()]
+    server.start()
+
+    assert (up, down) == ([True, True], [False, False])
+    await model.aclose()
+    model.close()
+
+
+@pytest.mark.parametrize("status", [502, 503])
+async def test_a_gateway_without_its_server_counts_as_down_and_an_overloaded_server_does_not(
+    status, server
+):
+    model = ChatEndpoint(model="small", base_url=server.base_url)
+    server.script = [429] * 4 + [status] * 3
+
+    for _ in range(7):
+        assert server.asked == 0
+        with pytest.raises(TransientModelError):
+            await model.ainvoke("Hello")
+    await model.ainvoke("Hello")
+
+    assert server.asked == 1
+    await model.aclose()
+
+
+def test_threads_and_event_loops_share_one_limit(server):
+    model = ChatEndpoint(model="small", base_url=server.base_url, max_concurrency=4)
+
+    async def several():
+        await asyncio.gather(*(model.ainvoke("Hello") for _ in range(10)))
+
+    with ThreadPoolExecutor(6) as threads:
+        loops = [threads.submit(asyncio.run, several()) for _ in range(3)]
+        calls = [threads.submit(model.invoke, "Hello") for _ in range(10)]
+        streams = [threads.submit(lambda: list(model.stream("Hello"))) for _ in range(10)]
+        for future in (*loops, *calls, *streams):
+            future.result()
+
+    assert len(server.requests) == 50
+    assert server.most == 4
+    model.close()
+
+
+async def test_a_synchronous_call_goes_ahead_of_the_turns_of_the_loop_that_it_holds_up(server):
+    model = ChatEndpoint(model="small", base_url=server.base_url, max_concurrency=1)
+
+    async with model._server.call(queues=True):
+        replies = [model.invoke("Hello").text, "".join(p.text for p in model.stream("Hello"))]
+
+    assert replies[0] == replies[1]
+    await model.aclose()
+    model.close()
+
+
+async def test_a_cancelled_call_gives_its_turn_back(server):
+    server.script = ["hang"]
+    model = ChatEndpoint(model="small", base_url=server.base_url, max_concurrency=1)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(model.ainvoke("Hello"), 0.2)
+    await model.ainvoke("Hello")
+    async for _ in model.astream("Hello"):
+        break
+    await model.ainvoke("Hello")
+
+    await model.aclose()
+
+
+async def test_two_hundred_readings_at_once_keep_their_connections(server):
+    model = ChatEndpoint(model="small", base_url=server.base_url)
+    agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60))
+    asked = [{"question": f"{number}?", "document": numbered(12)} for number in range(200)]
+
+    outs = await agent.abatch(asked)
+
+    assert len({out["memory"] for out in outs}) == 200
+    assert server.accepted <= 201
+    await model.aclose()
