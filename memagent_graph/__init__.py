@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from memagent_graph.memory.redis import RedisStore
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.node import MemAgentNode
+    from memagent_graph.planning import plan
     from memagent_graph.prompts import Prompts
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "RedisStore",
     "Result",
     "create_memagent",
+    "plan",
     "read_many",
 ]
 
@@ -38,6 +40,7 @@ _HOMES = {
     "RedisStore": "memory.redis",
     "Result": "batch",
     "create_memagent": "graph",
+    "plan": "planning",
     "read_many": "batch",
 }
 

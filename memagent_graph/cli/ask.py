@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memagent_graph.cli.answer import print_answer
+from memagent_graph.cli.dry_run import print_plan
 from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
@@ -98,6 +99,9 @@ def ask(
         str | None,
         typer.Option(help="Answer from this stored memory (a name or an id); read nothing."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would cost, and read nothing.")
+    ] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start over, whatever the checkpoint file has.")
     ] = False,
@@ -106,11 +110,14 @@ def ask(
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph import create_memagent
     from memagent_graph.memory.stores import open_store
+    from memagent_graph.planning import plan
     from memagent_graph.text.source import open_source
 
     sources = sources or []
     if bool(sources) == bool(memory):
         raise typer.BadParameter("Name either what to read (SOURCE...) or a stored --memory.")
+    if dry_run and memory:
+        raise typer.BadParameter("--dry-run needs something to read (SOURCE...).")
     with reporting("memagent: stopped."), ExitStack() as stack:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
@@ -120,17 +127,21 @@ def ask(
             deadline=deadline,
         )
         reader = chosen_reader(model, base_url, prompts, tokenizer, config)
+        # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
+        documents = [
+            open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources
+        ]
+        document: Any = documents[0] if len(documents) == 1 else documents or None
+        if dry_run:
+            counter = tokenizer or reader.tokenizer
+            print_plan(plan(question, document, config, model, tokenizer=counter), as_json=as_json)
+            return
         saver = stack.enter_context(_saver(checkpoint)) if checkpoint else None
         kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(
             reader, config=config, tokenizer=tokenizer, checkpointer=saver, store=kept_in
         )
         thread = _thread(question, sources, reader, config, tokenizer, name, memory)
-        # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
-        documents = [
-            open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources
-        ]
-        document = documents[0] if len(documents) == 1 else documents or None
         asked = {"question": question, "document": document, "memory_name": name}
         if memory:
             asked["memory"] = memory

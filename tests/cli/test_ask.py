@@ -378,3 +378,16 @@ def test_help_comes_quickly_because_nothing_heavy_is_imported():
 
     assert Path(sys.executable).exists()
     assert done.stdout.strip() == "[]"
+
+
+def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_server):
+    options = ["--model", "openai:small", "--base-url", openai_server.base_url, "--dry-run"]
+
+    shown = memagent("ask", QUESTION, book, *options)
+    planned = json.loads(memagent("ask", QUESTION, book, *options, "--json").stdout)
+
+    assert shown.returncode == 0
+    assert f"{planned['document_tokens']:,} tokens" in shown.stdout
+    assert "as the MemAgent paper does" in shown.stdout
+    assert planned["calls"] == planned["chunks"] + 1
+    assert not openai_server.requests

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from doubles import ChainReader, numbered
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_graph import ReadingConfig, create_memagent, plan
+from memagent_graph.planning import QWEN_7B, ModelShape, attention_ratios, model_shape
+
+SMALL = ReadingConfig(chunk_tokens=50)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "one_pass", "reading"),
+    [(8_000, 1, 1), (32_000, 16, 4), (128_000, 256, 16), (1_000_000, 15_625, 125)],
+)
+def test_attention_alone_gives_the_published_table(tokens, one_pass, reading):
+    assert attention_ratios(tokens) == (one_pass, reading)
+
+
+@given(length=st.integers(0, 300))
+def test_a_plan_tells_the_calls_that_the_reading_makes(length):
+    text, reader = "A beginning. " + numbered(length), ChainReader()
+
+    planned = plan("What?", text, SMALL)
+    output = create_memagent(reader, config=SMALL).invoke({"question": "What?", "document": text})
+
+    assert planned.chunks == len(reader.spans)
+    assert planned.calls == output["usage"]["calls"]
+    assert planned.document_tokens == output["usage"]["document_tokens"]
+
+
+def test_a_budget_of_calls_is_kept_to():
+    planned = plan("What?", numbered(100), SMALL.model_copy(update={"max_calls": 4}))
+
+    assert (planned.calls, planned.chunks) == (4, 3)
+    assert planned.document_tokens == plan("What?", numbered(100), SMALL).document_tokens
+
+
+def test_tokens_are_upper_bounds_made_of_the_budgets():
+    config = ReadingConfig(chunk_tokens=100, memory_tokens=30, answer_tokens=20)
+
+    planned = plan("What?", numbered(100), config)
+
+    fixed = planned.calls * (config.template_tokens + 2)
+    assert planned.reply_tokens == planned.chunks * 30 + 20
+    assert planned.prompt_tokens == pytest.approx(
+        planned.document_tokens + planned.chunks * 30 + fixed, abs=planned.calls
+    )
+    assert planned.window_tokens <= config.window_tokens
+
+
+def test_the_weights_of_a_known_model_are_those_that_it_publishes():
+    # Qwen2.5-7B has 7.61 billion parameters, 6.53 of them outside of its two embeddings.
+    assert QWEN_7B.weights == pytest.approx(6.53e9, rel=0.001)
+    assert QWEN_7B.weights + 2 * 152_064 * 3584 == pytest.approx(7.61e9, rel=0.002)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 10_000))
+def test_operations_add_up_over_a_split_and_grow_with_the_square(first, second, third):
+    shape = ModelShape("tiny", 2, 8, 2, 1, 4, 16, 100)
+    a, b, c = sorted((first, second, third))
+
+    assert shape.operations(a, c) == shape.operations(a, b) + shape.operations(b, c)
+    pairs = sum(range(1, min(c, 100) + 1))
+    assert shape.operations(0, min(c, 100)) == min(c, 100) * 2 * shape.weights + 4 * 2 * 8 * pairs
+
+
+def test_the_whole_model_is_dearer_for_short_texts_and_cheaper_for_long_ones():
+    short, long = (plan("What?", numbered(lines)) for lines in (200, 60_000))
+
+    assert short.operations_of_reading > short.operations_of_one_pass
+    assert long.operations_of_reading < long.operations_of_one_pass
+
+
+def test_sizes_come_from_the_models_own_config(tmp_path):
+    config = {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "intermediate_size": 128,
+        "vocab_size": 500,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    experts = config | {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 32}
+
+    dense = model_shape(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": experts}))
+    sparse = model_shape(f"vllm:{tmp_path}")
+
+    assert (dense.layers, dense.width, dense.kv_heads, dense.head_width) == (3, 64, 4, 16)
+    assert (sparse.intermediate, sparse.head_width) == (64, 32)
+
+
+@pytest.mark.parametrize("model", [None, "extractive", "openai:gpt-4o", "hf:not/downloaded"])
+def test_where_sizes_are_not_known_it_says_that_they_are_assumed(model):
+    assert "assumed" in plan("?", "Text.", model=model).model
