@@ -69,9 +69,11 @@ def texts(tokenizer: Any, chunk_tokens: int) -> list[str]:
     return found
 
 
-async def read_all(model: Any, documents: list[str], config: ReadingConfig) -> float:
+async def read_all(
+    model: Any, documents: list[str], config: ReadingConfig, tokenizer: str | None = None
+) -> float:
     """Seconds to read all documents at once."""
-    agent = create_memagent(model, config=config)
+    agent = create_memagent(model, config=config, tokenizer=tokenizer)
     await model.ainvoke("Warm up.", max_tokens=8)
     inputs = [{"question": QUESTION, "document": text} for text in documents]
     started = time.perf_counter()
@@ -116,7 +118,7 @@ def through_server(folder: str, documents: list[str], config: ReadingConfig) -> 
     log = Path(folder, "server.log")
     with vllm_server(Path(folder), log, "--no-enforce-eager", *arguments) as server:
         model = ChatEndpoint(model=server.name, base_url=server.base_url)
-        return asyncio.run(read_all(model, documents, config))
+        return asyncio.run(read_all(model, documents, config, tokenizer=folder))
 
 
 def between_calls(folder: str) -> list[float]:

@@ -10,6 +10,15 @@ import typer
 
 from memagent_graph.cli import checks
 from memagent_graph.cli.checks import Check
+from memagent_graph.cli.options import (
+    AnswerTokens,
+    BaseUrl,
+    ChunkTokens,
+    MemoryTokens,
+    Model,
+    Store,
+    TokenizerFile,
+)
 from memagent_graph.cli.reporting import reporting
 
 if TYPE_CHECKING:
@@ -22,29 +31,13 @@ _NO_MODEL = "Name a model with --model or MEMAGENT_MODEL; the built-in one under
 
 
 def doctor(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MEMAGENT_MODEL",
-            help="Checked with one short call; the built-in extractive reader by default.",
-        ),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="Of an OpenAI-compatible server; or OPENAI_BASE_URL.")
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MEMAGENT_STORE",
-            help="A Redis URL, an SQLite file (by default one in your data folder), or none.",
-        ),
-    ] = None,
-    chunk_tokens: Annotated[int, typer.Option(help="Longest chunk, in tokens.")] = 5000,
-    memory_tokens: Annotated[int, typer.Option(help="Longest memory, in tokens.")] = 1024,
-    answer_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 1024,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer.json, its folder or a hub id.")
-    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    store: Store = None,
+    chunk_tokens: ChunkTokens = 5000,
+    memory_tokens: MemoryTokens = 1024,
+    answer_tokens: AnswerTokens = 1024,
+    tokenizer: TokenizerFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Check the model, its server and window, the store, the GPU and what is installed.
