@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path  # noqa: TC003 - typer reads it
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
