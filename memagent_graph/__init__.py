@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from memagent_graph.node import MemAgentNode
     from memagent_graph.planning import plan
     from memagent_graph.prompts import Prompts
+    from memagent_graph.retriever import MemAgentRetriever
+    from memagent_graph.tool import create_reading_tool
 
 __all__ = [
     "MemAgentNode",
+    "MemAgentRetriever",
     "MemoryBank",
     "MemoryVersion",
     "Prompts",
@@ -25,6 +28,7 @@ __all__ = [
     "RedisStore",
     "Result",
     "create_memagent",
+    "create_reading_tool",
     "plan",
     "read_many",
 ]
@@ -33,6 +37,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "MemAgentNode": "node",
+    "MemAgentRetriever": "retriever",
     "MemoryBank": "memory.bank",
     "MemoryVersion": "memory.version",
     "Prompts": "prompts",
@@ -40,6 +45,7 @@ _HOMES = {
     "RedisStore": "memory.redis",
     "Result": "batch",
     "create_memagent": "graph",
+    "create_reading_tool": "tool",
     "plan": "planning",
     "read_many": "batch",
 }

@@ -155,6 +155,16 @@ class JoinedSource:
         place = self._parts[index].locate(offset - self._starts[index])
         return place if index % 2 else Location(place.name, 1)
 
+    @property
+    def parts(self) -> list[Source]:
+        """The sources, in order."""
+        return self._parts[1::2]
+
+    def part_at(self, offset: int) -> tuple[Source, int]:
+        """The part that has the code point at `offset` or whose name that is; where it begins."""
+        index = max(bisect_right(self._starts, offset) - 1, 0) | 1
+        return self._parts[index], self._starts[index]
+
 
 def _open(document: Any, name: str | None = None) -> Source:  # noqa: C901 - a list of kinds
     if isinstance(document, str):

@@ -1,0 +1,97 @@
+"""Answer recall of the retriever that reads, against BM25 passages, at equal returned tokens.
+
+All paragraphs of a file are the corpus of both. The retriever reads it for each question with the
+built-in reader; BM25 (rank-bm25) ranks passages of at most 200 words, and as many of its best are
+taken as fill the tokens that the retriever returned for that question, the last one cut. A
+question counts when a gold answer stands in what was returned; a yes/no question of HotpotQA when
+all of its supporting sentences do.
+
+    MEMAGENT_DATA=... python benchmarks/retrieval.py [EVERY]
+
+EVERY takes each so-manieth question only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from extractive_recall import has, hotpot, squad
+from rank_bm25 import BM25Okapi
+
+from memagent_graph import MemAgentRetriever, ReadingConfig
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+PASSAGE_WORDS = 200
+TOKENIZER = EstimatingTokenizer()
+BUDGETS = (256, 512, 1024)
+
+
+def passages(paragraphs: list[str]) -> list[str]:
+    """Each paragraph in pieces of at most `PASSAGE_WORDS` words."""
+    found = []
+    for paragraph in paragraphs:
+        words = paragraph.split()
+        found += [
+            " ".join(words[start : start + PASSAGE_WORDS])
+            for start in range(0, len(words), PASSAGE_WORDS)
+        ]
+    return found
+
+
+def terms(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def best_passages(index: BM25Okapi, texts: list[str], question: str, tokens: int) -> str:
+    """The best passages that fill `tokens`."""
+    scores = index.get_scores(terms(question))
+    found: list[str] = []
+    for number in sorted(range(len(texts)), key=lambda number: -scores[number]):
+        left = tokens - TOKENIZER.count("\n".join(found))
+        if left <= 0:
+            break
+        found.append(texts[number][: TOKENIZER.prefix(texts[number], left)])
+    return "\n".join(found)
+
+
+def compare(name: str, document: str, items: list[Any]) -> None:
+    paragraphs = document.split("\n\n")
+    texts = passages(paragraphs)
+    index = BM25Okapi([terms(text) for text in texts])
+    for budget in BUDGETS:
+        retriever = MemAgentRetriever(
+            corpus=paragraphs,
+            k=len(paragraphs),
+            config=ReadingConfig(memory_tokens=budget),
+            store=None,
+        )
+        ours = theirs = returned = 0
+        for item in items:
+            documents = retriever.invoke(item.question)
+            text = "\n".join(found.page_content for found in documents)
+            tokens = TOKENIZER.count(text)
+            returned += tokens
+            ours += has(text, item)
+            theirs += has(best_passages(index, texts, item.question, tokens), item)
+        print(
+            f"{name:<12} {len(items):>9} {budget:>7} {returned / len(items):>9.0f} "
+            f"{ours / len(items):>8.1%} {theirs / len(items):>8.1%}",
+            flush=True,
+        )
+
+
+def main(folder: Path, every: int) -> None:
+    print(f"{'file':<12} {'questions':>9} {'budget':>7} {'returned':>9} {'reading':>8} {'BM25':>8}")
+    for name, load in (("xquad.en", squad), ("hotpotqa_distractor", hotpot)):
+        document, items = load(folder / f"{name}.json")
+        compare(name.split("_")[0], document, items[::every])
+
+
+if __name__ == "__main__":
+    if "MEMAGENT_DATA" not in os.environ:
+        sys.exit("Set MEMAGENT_DATA to the folder that has the files.")
+    main(Path(os.environ["MEMAGENT_DATA"]), int(sys.argv[1]) if len(sys.argv) > 1 else 1)

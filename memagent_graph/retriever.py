@@ -1,0 +1,208 @@
+"""A retriever that reads the corpus instead of searching an index of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.documents import Document
+from langchain_core.language_models import BaseChatModel  # noqa: TC002 - a field's type
+from langchain_core.retrievers import BaseRetriever
+from langgraph.store.memory import InMemoryStore
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from memagent_graph.batch import read_many
+from memagent_graph.config import ReadingConfig
+from memagent_graph.graph import ReadingGraph, create_memagent
+from memagent_graph.sync import wait_for
+from memagent_graph.text.source import JoinedSource, open_source
+
+if TYPE_CHECKING:
+    from langchain_core.callbacks import (
+        AsyncCallbackManagerForRetrieverRun,
+        CallbackManagerForRetrieverRun,
+    )
+
+    from memagent_graph.text.source import Source
+
+
+class MemAgentRetriever(BaseRetriever):
+    """Reads a corpus for each query, and returns what its memory holds, by source.
+
+    A corpus that is longer than a segment is read in segments at once, whose memories are
+    folded into one by one more reading with the same question. A corpus that was read for the
+    same query is not read again: memories are kept in the store.
+
+    Args:
+        corpus: documents, as the graph takes them (a `Path` is a file or a folder, a `str` is
+            text), or another retriever, whose results for the query are then read.
+        model: who reads, as for `create_memagent`.
+        k: most documents to return.
+        config: budgets and switches of the reading.
+        store: where memories are kept; in this process only by default.
+        segments: most parts of the corpus that are read at once.
+
+    Each document returned holds the statements of the memory that came from one source, in
+    `page_content`. Its metadata: `source`, `start` and `end` (code points in that source, from
+    the first statement to the last), `lines`, `evidence` (each statement with its own span),
+    `answer` (to the query, from the whole memory) and `coverage`. The source with most of the
+    memory comes first. Readers that do not know where their memory came from, as chat models,
+    give one document with the whole memory and all sources.
+
+    Raises:
+        MemAgentError: The corpus cannot be read, or the model fails.
+
+    Example:
+        ```python
+        retriever = MemAgentRetriever(corpus=Path("contracts/"), model="openai:gpt-4o")
+        retriever.invoke("Who may terminate the lease early?")
+        ```
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    corpus: Any
+    model: str | BaseChatModel | Any = None
+    k: int = Field(default=4, ge=1)
+    config: ReadingConfig = Field(default_factory=ReadingConfig)
+    store: Any = Field(default_factory=InMemoryStore)
+    segments: int = Field(default=16, ge=1)
+
+    _agent: ReadingGraph = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Make the graph that reads."""
+        super().model_post_init(context)
+        self._agent = create_memagent(self.model, config=self.config, store=self.store)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        corpus = self.corpus
+        if isinstance(corpus, BaseRetriever):
+            corpus = corpus.invoke(query, {"callbacks": run_manager.get_child()})
+        return wait_for(self._read(query, corpus, run_manager.get_child()))
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        corpus = self.corpus
+        if isinstance(corpus, BaseRetriever):
+            corpus = await corpus.ainvoke(query, {"callbacks": run_manager.get_child()})
+        return await self._read(query, corpus, run_manager.get_child())
+
+    async def _read(self, query: str, corpus: Any, callbacks: Any) -> list[Document]:
+        parts = _parts(corpus)
+        if not parts:
+            return []
+        least = self.config.chunk_tokens * _TOKEN  # less would not fill a prompt
+        segments = [JoinedSource(group, "corpus") for group in _groups(parts, self.segments, least)]
+        outputs = await self._outputs(query, segments, callbacks)
+        statements = {
+            item["text"]: placed
+            for segment, output in zip(segments, outputs, strict=True)
+            for item in output["evidence"]
+            if (placed := _placed(segment, item))["start"] >= 0  # and not the name of the part
+        }
+        final = outputs[0]
+        memories = [output["memory"] for output in outputs if output["memory"].strip()]
+        if len(memories) > 1:
+            final = (await self._outputs(query, [memories], callbacks))[0]
+        elif memories:
+            final = next(output for output in outputs if output["memory"] == memories[0])
+        kept = [
+            statements[item["text"]] for item in final["evidence"] if item["text"] in statements
+        ]
+        about = {
+            "answer": final["answer"],
+            "coverage": min(output["coverage"] for output in outputs),
+        }
+        return _by_source(kept, about)[: self.k] or _whole(final["memory"], parts, about)
+
+    async def _outputs(self, query: str, documents: list[Any], callbacks: Any) -> list[Any]:
+        """The outputs of one reading of each document, in order."""
+        tasks = [
+            {"id": number, "question": query, "document": document}
+            for number, document in enumerate(documents)
+        ]
+        found: dict[str, Any] = {}
+        async for result in read_many(
+            self._agent, tasks, concurrency=self.segments, config={"callbacks": callbacks}
+        ):
+            if result.error is not None:
+                raise result.error
+            found[result.id] = result.output
+        return [found[str(number)] for number in range(len(documents))]
+
+
+_TOKEN = 4
+"""Code points of a token, about."""
+
+
+def _parts(corpus: Any) -> list[Source]:
+    """All single sources of the corpus; documents without text are left out."""
+    if isinstance(corpus, Iterable) and not isinstance(corpus, str | bytes):
+        listed = [item for item in corpus if not _is_blank(item)]
+        return [part for item in listed for part in _parts(open_source(item))] if listed else []
+    source = open_source(corpus)
+    if isinstance(source, JoinedSource):
+        return [part for inner in source.parts for part in _parts(inner)]
+    return [source]
+
+
+def _is_blank(item: Any) -> bool:
+    return isinstance(item, Document) and not item.page_content.strip()
+
+
+def _groups(parts: list[Source], most: int, least: int) -> list[list[Source]]:
+    """At most `most` runs of parts, of about the same length and not under `least` code points."""
+    total = sum(part.length for part in parts)
+    size = max(least, -(-total // most))
+    groups: list[list[Source]] = [[]]
+    room = size
+    for part in parts:
+        if groups[-1] and part.length > room and len(groups) < most:
+            groups.append([])
+            room = size
+        groups[-1].append(part)
+        room -= part.length
+    return groups
+
+
+def _placed(segment: JoinedSource, item: dict[str, Any]) -> dict[str, Any]:
+    """A statement with its span in the part that it came from."""
+    part, begin = segment.part_at(item["start"])
+    start, end = item["start"] - begin, item["end"] - begin
+    return {**item, "source": part.name, "start": start, "end": end}
+
+
+def _by_source(statements: list[dict[str, Any]], about: dict[str, Any]) -> list[Document]:
+    """A document for each source of statements, the one with most of the text first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for statement in statements:
+        found.setdefault(statement["source"], []).append(statement)
+    documents = [
+        Document(
+            page_content="\n".join(item["text"] for item in items),
+            metadata={
+                "source": source,
+                "start": min(item["start"] for item in items),
+                "end": max(item["end"] for item in items),
+                "lines": [item["line"] for item in items],
+                "evidence": items,
+                **about,
+            },
+        )
+        for source, items in found.items()
+    ]
+    return sorted(documents, key=lambda document: -len(document.page_content))
+
+
+def _whole(memory: str, parts: list[Source], about: dict[str, Any]) -> list[Document]:
+    """The whole memory, of a reader that does not know where it came from."""
+    if not memory.strip():
+        return []
+    length = sum(part.length for part in parts)
+    names = [part.name for part in parts]
+    span = {"source": ", ".join(names), "start": 0, "end": length, "lines": [], "evidence": []}
+    return [Document(page_content=memory, metadata={**span, **about})]

@@ -1,0 +1,143 @@
+"""A tool with which an agent asks a document of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangChain reads the annotation
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from pydantic import BaseModel, Field, create_model
+
+from memagent_graph.errors import ConfigurationError, MemAgentError
+from memagent_graph.graph import create_memagent
+
+if TYPE_CHECKING:
+    import os
+
+    from langchain_core.language_models import BaseChatModel
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.source import DocumentLike
+
+_DESCRIPTION = (
+    "Read one of the sources from beginning to end, however long it is, and answer a question from "
+    "it. Ask one complete question that can be understood without this conversation; ask again "
+    "for something else. Returns the answer and where in the source it stands."
+)
+_MOST_PLACES = 5
+"""Places that are named to the agent; the artifact has all."""
+
+
+def create_reading_tool(
+    model: str | BaseChatModel | Reader | None = None,
+    *,
+    sources: Mapping[str, DocumentLike] | Iterable[str | os.PathLike[str]],
+    config: ReadingConfig | None = None,
+    store: BaseStore | None = None,
+    name: str = "read",
+    description: str = _DESCRIPTION,
+) -> BaseTool:
+    """Create a tool that takes a question and the name of a source.
+
+    The tool can reach the sources that it was given and nothing else: their names are looked up,
+    never opened as paths. What goes wrong comes back as the tool's message, for the agent to
+    act on. In a LangGraph agent the reading's events reach the host's stream, and memories the
+    host's store.
+
+    Args:
+        model: who reads, as for `create_memagent`.
+        sources: documents by name, as the graph takes them (a `str` is text, a `Path` a file), or
+            paths alone, which are then named by their last part.
+        config: budgets and switches of the reading.
+        store: where memories are kept, if not in the host's store.
+        name: of the tool.
+        description: what the agent is told of it.
+
+    Returns:
+        A tool whose message is the answer, and whose artifact has the fields of `ReadingOutput`.
+
+    Raises:
+        ConfigurationError: There are no sources, or two of the same name.
+
+    Example:
+        ```python
+        read = create_reading_tool("openai:gpt-4o", sources=[Path("lease.pdf"), Path("minutes/")])
+        agent = create_agent("openai:gpt-4o", tools=[read])
+        ```
+    """
+    named = _named(sources)
+    agent: Any = create_memagent(model, config=config, store=store, name=name)
+
+    def read(question: str, source: str, config: RunnableConfig) -> tuple[str, dict[str, Any]]:
+        context = {"document": named[source]}
+        try:
+            return _told(agent.invoke({"question": question}, _apart(config), context=context))
+        except MemAgentError as error:
+            raise ToolException(str(error)) from error
+
+    async def aread(
+        question: str, source: str, config: RunnableConfig
+    ) -> tuple[str, dict[str, Any]]:
+        context = {"document": named[source]}
+        asked = {"question": question}
+        try:
+            return _told(await agent.ainvoke(asked, _apart(config), context=context))
+        except MemAgentError as error:
+            raise ToolException(str(error)) from error
+
+    return StructuredTool.from_function(
+        read,
+        aread,
+        name=name,
+        description=description,
+        args_schema=_schema(list(named)),
+        response_format="content_and_artifact",
+        handle_tool_error=True,
+        handle_validation_error=f"Give a question. Choose one of: {', '.join(named)}.",
+    )
+
+
+def _named(
+    sources: Mapping[str, DocumentLike] | Iterable[str | os.PathLike[str]],
+) -> dict[str, Any]:
+    if isinstance(sources, Mapping):
+        found = dict(sources)
+    else:
+        paths = [Path(path) for path in sources]
+        found = {path.name or str(path): path for path in paths}
+        if len(found) < len(paths):
+            raise ConfigurationError("Two sources have the same name: give them as a mapping.")
+    if not found:
+        raise ConfigurationError("A reading tool needs at least one source.")
+    return found
+
+
+def _schema(names: list[str]) -> type[BaseModel]:
+    source: Any = Literal[tuple(names)]
+    return create_model(
+        "ReadingRequest",
+        question=(str, Field(description="One complete question, understandable by itself.")),
+        source=(source, Field(description="Name of the source to read.")),
+    )
+
+
+def _apart(config: RunnableConfig) -> RunnableConfig:
+    """The host's config without its checkpoints: two calls of one step would share theirs."""
+    runtime = config.get("configurable", {}).get("__pregel_runtime")
+    kept: dict[str, Any] = {} if runtime is None else {"__pregel_runtime": runtime}
+    return {**config, "configurable": kept}
+
+
+def _told(output: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    cited = output["citations"] or output["evidence"]
+    places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in cited)
+    text = output["answer"]
+    if places:
+        text += f"\n\nIt stands at {', '.join(list(places)[:_MOST_PLACES])}."
+    if output["coverage"] < 1:
+        text += f"\n\nOnly {output['coverage']:.0%} of the source was read."
+    return text, output

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from doubles import ChainReader, numbered
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnablePassthrough
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import MemAgentRetriever, ReadingConfig
+from memagent_graph.errors import ModelError, SourceNotFoundError
+from memagent_graph.readers.base import Update
+
+QUESTION = "Where does the person live who signed the lease?"
+SIGNED = "The lease was signed by Mr. Fox."
+LIVES = "Mr. Fox lives in Rue Morgue."
+SMALL = ReadingConfig(chunk_tokens=50)
+
+
+def corpus(tmp_path=None):
+    filler = numbered(60)
+    texts = {
+        "lease.txt": f"{filler}\n{SIGNED}\n{filler}",
+        "people.txt": f"{filler}\n{LIVES}\n{filler}",
+        "weather.txt": filler,
+    }
+    if tmp_path is None:
+        return [Document(text, metadata={"source": name}) for name, text in texts.items()]
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+class Fixed(BaseRetriever):
+    documents: list[Document]
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        return self.documents
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_statements_come_back_by_source_with_spans_into_that_source(segments):
+    documents = corpus()
+
+    found = MemAgentRetriever(corpus=documents, segments=segments, config=SMALL).invoke(QUESTION)
+
+    texts = {document.metadata["source"]: document.page_content for document in documents}
+    by_source = {document.metadata["source"]: document for document in found}
+    assert SIGNED in by_source["lease.txt"].page_content
+    assert LIVES in by_source["people.txt"].page_content
+    for source, document in by_source.items():
+        metadata = document.metadata
+        for item in metadata["evidence"]:
+            assert texts[source][item["start"] : item["end"]] == item["text"]
+            line = texts[source].count("\n", 0, item["start"]) + 1
+            assert item["line"] == line
+        assert metadata["start"] == min(item["start"] for item in metadata["evidence"])
+        assert metadata["coverage"] == 1
+        assert LIVES in metadata["answer"]
+
+
+async def test_sync_async_and_batch_agree_over_a_folder(tmp_path):
+    retriever = MemAgentRetriever(corpus=corpus(tmp_path))
+
+    found = retriever.invoke(QUESTION)
+
+    assert {Path(document.metadata["source"]).name for document in found} >= {
+        "lease.txt",
+        "people.txt",
+    }
+    assert await retriever.ainvoke(QUESTION) == found
+    assert retriever.batch([QUESTION] * 2) == [found] * 2
+
+
+def test_at_most_k_documents_are_returned_those_with_most_first():
+    found = MemAgentRetriever(corpus=corpus(), k=1).invoke(QUESTION)
+
+    everything = MemAgentRetriever(corpus=corpus(), k=9).invoke(QUESTION)
+    assert found == everything[:1]
+    lengths = [len(document.page_content) for document in everything]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_rag_chain_works_with_one_line_changed():
+    def told(documents):
+        return "\n".join(document.page_content for document in documents)
+
+    chain = RunnablePassthrough() | MemAgentRetriever(corpus=corpus()) | told
+
+    assert LIVES in chain.invoke(QUESTION)
+
+
+def test_another_retrievers_results_are_read_and_nothing_else():
+    lease, *_ = corpus()
+    retriever = MemAgentRetriever(corpus=Fixed(documents=[lease, Document("")]))
+
+    found = retriever.invoke(QUESTION)
+
+    assert [document.metadata["source"] for document in found] == ["lease.txt"]
+    assert MemAgentRetriever(corpus=Fixed(documents=[])).invoke(QUESTION) == []
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_a_reader_that_knows_no_evidence_gives_one_document_with_all_sources(segments):
+    retriever = MemAgentRetriever(
+        corpus=corpus(), model=ChainReader(), config=SMALL, segments=segments
+    )
+
+    [found] = retriever.invoke(QUESTION)
+
+    assert found.page_content
+    assert found.metadata["source"] == "lease.txt, people.txt, weather.txt"
+    assert found.metadata["evidence"] == []
+
+
+def test_a_corpus_is_read_once_for_the_same_query_also_by_another_retriever():
+    store, first, second = InMemoryStore(), ChainReader(), ChainReader()
+    options = {"corpus": corpus(), "config": SMALL, "store": store, "segments": 2}
+    expected = MemAgentRetriever(model=first, **options).invoke(QUESTION)
+
+    assert MemAgentRetriever(model=second, **options).invoke(QUESTION) == expected
+    assert first.spans
+    assert not second.spans
+
+
+def test_segments_are_read_at_once_and_the_memories_folded_by_one_more_reading():
+    reader = ChainReader()
+    documents = [Document(numbered(20), metadata={"source": str(n)}) for n in range(8)]
+
+    MemAgentRetriever(corpus=documents, model=reader, config=SMALL, segments=4).invoke(QUESTION)
+
+    assert reader.answers == 4 + 1
+
+
+def test_what_cannot_be_read_is_an_error_and_not_an_empty_result(tmp_path):
+    class Failing(ChainReader):
+        async def update(self, *_, **__) -> Update:
+            raise ModelError("down")
+
+    with pytest.raises(SourceNotFoundError):
+        MemAgentRetriever(corpus=tmp_path / "gone.txt").invoke(QUESTION)
+    with pytest.raises(ModelError, match="down"):
+        MemAgentRetriever(corpus=corpus(), model=Failing()).invoke(QUESTION)
+
+
+@pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
+def test_it_is_a_tool_too():
+    tool = MemAgentRetriever(corpus=corpus()).as_tool(
+        name="search_leases", description="Search the leases."
+    )
+
+    assert LIVES in str(tool.invoke(QUESTION))

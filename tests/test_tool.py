@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from doubles import ChainReader, numbered
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import MemoryBank, ReadingConfig, create_reading_tool
+from memagent_graph.errors import ConfigurationError
+
+CONFIG = ReadingConfig(chunk_tokens=50)
+LEASE = "The rent is paid by Mr. Fox. " + numbered(80)
+
+
+@pytest.fixture
+def lease(tmp_path):
+    file = tmp_path / "lease.txt"
+    file.write_text(LEASE)
+    return file
+
+
+def call(question="Who pays the rent?", source="lease.txt", number=1):
+    arguments = {"question": question, "source": source}
+    return {"name": "read", "args": arguments, "id": str(number), "type": "tool_call"}
+
+
+class Calling(GenericFakeChatModel):
+    """Says what it is given, whatever tools it has."""
+
+    def bind_tools(self, tools, **_):
+        return self
+
+
+def agent_that_calls(*calls, tool, **options):
+    said = [AIMessage("", tool_calls=list(calls)), AIMessage("Done.")]
+    return create_agent(Calling(messages=iter(said)), [tool], **options)
+
+
+def test_the_schema_tells_an_agent_what_it_may_ask(lease):
+    tool = create_reading_tool(sources={"lease.txt": lease, "minutes": "They met."})
+
+    schema = tool.tool_call_schema.model_json_schema()
+
+    assert set(schema["properties"]) == {"question", "source"}
+    assert schema["properties"]["source"]["enum"] == ["lease.txt", "minutes"]
+    assert all(field["description"] for field in schema["properties"].values())
+    assert "question" in tool.description
+
+
+def test_it_answers_with_the_place_and_has_everything_in_the_artifact(lease):
+    message = create_reading_tool(sources=[lease]).invoke(call())
+
+    assert message.content.startswith("The rent is paid by Mr. Fox.")
+    assert "lease.txt:1" in message.content
+    assert message.artifact["evidence"]
+    assert message.artifact["coverage"] == 1
+
+
+@pytest.mark.parametrize(
+    "source", ["secret.txt", "../secret.txt", "/etc/passwd", "lease.txt/../secret.txt", "", "*"]
+)
+def test_what_it_was_not_given_cannot_be_reached(source, lease):
+    (lease.parent / "secret.txt").write_text("The password is swordfish.")
+    tool = create_reading_tool(sources=[lease])
+
+    message = tool.invoke(call("What is the password?", source))
+
+    assert message.status == "error"
+    assert "Choose one of: lease.txt" in message.content
+    assert "swordfish" not in message.content
+
+
+def test_what_goes_wrong_comes_back_as_a_message_that_an_agent_can_act_on(lease, tmp_path):
+    tool = create_reading_tool(sources={"lease": lease, "gone": tmp_path / "gone.txt"})
+
+    gone = tool.invoke(call(source="gone"))
+    empty = tool.invoke(call(" ", "lease"))
+
+    assert (gone.status, empty.status) == ("error", "error")
+    assert "gone.txt" in gone.content
+    assert "question is empty" in empty.content
+
+
+async def test_sync_and_async_calls_of_one_agent_step_do_not_mix_under_a_checkpointer(lease):
+    other = lease.with_name("other.txt")
+    other.write_text("The rent is paid by Mrs. Owl. " + numbered(80))
+    tool = create_reading_tool(sources=[lease, other], config=CONFIG)
+    calls = [call(source=name, number=n) for n, name in enumerate(["lease.txt", "other.txt"] * 3)]
+    thread = {"configurable": {"thread_id": "1"}}
+
+    def answers(state):
+        found = [m.content for m in state["messages"] if isinstance(m, ToolMessage)]
+        return ["Fox" if "Fox" in text else "Owl" if "Owl" in text else text for text in found]
+
+    asked = {"messages": [HumanMessage("Who pays?")]}
+    agents = [agent_that_calls(*calls, tool=tool, checkpointer=InMemorySaver()) for _ in range(2)]
+    sync = await asyncio.to_thread(agents[0].invoke, asked, thread)
+    other_way = await agents[1].ainvoke(asked, thread)
+
+    assert answers(sync) == answers(other_way) == ["Fox", "Owl"] * 3
+
+
+def test_in_an_agent_memories_go_to_its_store_and_events_to_its_stream(lease):
+    store, reader = InMemoryStore(), ChainReader()
+    tool = create_reading_tool(reader, sources=[lease], config=CONFIG)
+    asked = {"messages": [HumanMessage("Who pays?")]}
+
+    events = [
+        event
+        for _ in range(2)
+        for event in agent_that_calls(call(), tool=tool, store=store).stream(
+            asked, stream_mode="custom"
+        )
+    ]
+
+    assert [event["event"] for event in events].count("answer") == 2
+    assert len(reader.spans) == len(set(reader.spans))  # the second asking read nothing again
+    assert store.search(MemoryBank(store).namespace, limit=1)
+
+
+def test_sources_without_distinct_names_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="same name"):
+        create_reading_tool(sources=[tmp_path / "a" / "x.txt", tmp_path / "b" / "x.txt"])
+    with pytest.raises(ConfigurationError, match="at least one"):
+        create_reading_tool(sources=[])
