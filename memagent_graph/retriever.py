@@ -42,12 +42,13 @@ class MemAgentRetriever(BaseRetriever):
         store: where memories are kept; in this process only by default.
         segments: most parts of the corpus that are read at once.
 
-    Each document returned holds the statements of the memory that came from one source, in
-    `page_content`. Its metadata: `source`, `start` and `end` (code points in that source, from
-    the first statement to the last), `lines`, `evidence` (each statement with its own span),
-    `answer` (to the query, from the whole memory) and `coverage`. The source with most of the
-    memory comes first. Readers that do not know where their memory came from, as chat models,
-    give one document with the whole memory and all sources.
+    Each document returned holds in `page_content` the statements of the memory that came from one
+    source: the sources that the answer cites first, then those with most of them. Those of the
+    first three that are passages already, of at most 2,000 code points, are returned whole.
+    Metadata: `source`, `start` and `end` (code points in that source, from the first statement to
+    the last), `lines`, `evidence` (each statement with its own span), `answer` (to the query, from
+    the whole memory) and `coverage`. Readers that do not know where their memory came from, as
+    chat models, give one document with the whole memory and all sources.
 
     Raises:
         MemAgentError: The corpus cannot be read, or the model fails.
@@ -117,7 +118,10 @@ class MemAgentRetriever(BaseRetriever):
             "answer": final["answer"],
             "coverage": min(output["coverage"] for output in outputs),
         }
-        return _by_source(kept, about)[: self.k] or _whole(final["memory"], parts, about)
+        if not kept:
+            return _memory(final["memory"], parts, about)
+        cited = {item["text"] for item in final["citations"]}
+        return _by_source(kept, cited, about)[: self.k]
 
     async def _outputs(self, query: str, documents: list[Any], callbacks: Any) -> list[Any]:
         """The outputs of one reading of each document, in order."""
@@ -170,35 +174,55 @@ def _groups(parts: list[Source], most: int, least: int) -> list[list[Source]]:
 
 
 def _placed(segment: JoinedSource, item: dict[str, Any]) -> dict[str, Any]:
-    """A statement with its span in the part that it came from."""
+    """A statement with the part that it came from and its span there."""
     part, begin = segment.part_at(item["start"])
     start, end = item["start"] - begin, item["end"] - begin
-    return {**item, "source": part.name, "start": start, "end": end}
+    return {**item, "part": part, "source": part.name, "start": start, "end": end}
 
 
-def _by_source(statements: list[dict[str, Any]], about: dict[str, Any]) -> list[Document]:
-    """A document for each source of statements, the one with most of the text first."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def _by_source(
+    statements: list[dict[str, Any]], cited: set[str], about: dict[str, Any]
+) -> list[Document]:
+    """A document for each source: those that the answer cites first, then by how much they gave."""
+
+    def rank(items: list[dict[str, Any]]) -> tuple[int, int]:
+        texts = [item["text"] for item in items]
+        return -sum(text in cited for text in texts), -sum(map(len, texts))
+
+    groups: dict[int, list[dict[str, Any]]] = {}
     for statement in statements:
-        found.setdefault(statement["source"], []).append(statement)
-    documents = [
-        Document(
-            page_content="\n".join(item["text"] for item in items),
-            metadata={
-                "source": source,
-                "start": min(item["start"] for item in items),
-                "end": max(item["end"] for item in items),
-                "lines": [item["line"] for item in items],
-                "evidence": items,
-                **about,
-            },
-        )
-        for source, items in found.items()
-    ]
-    return sorted(documents, key=lambda document: -len(document.page_content))
+        groups.setdefault(id(statement["part"]), []).append(statement)
+    ranked = sorted(groups.values(), key=rank)
+    return [_document(items, about, number) for number, items in enumerate(ranked)]
 
 
-def _whole(memory: str, parts: list[Source], about: dict[str, Any]) -> list[Document]:
+def _document(items: list[dict[str, Any]], about: dict[str, Any], number: int) -> Document:
+    part: Source = items[0]["part"]
+    whole = number < _WHOLE_SOURCES and part.length <= _SHORT
+    start = 0 if whole else min(item["start"] for item in items)
+    end = part.length if whole else max(item["end"] for item in items)
+    evidence = [{key: item[key] for key in _EVIDENCE} for item in items]
+    return Document(
+        page_content=part.read(start, end) if whole else "\n".join(item["text"] for item in items),
+        metadata={
+            "source": part.name,
+            "start": start,
+            "end": end,
+            "lines": [item["line"] for item in items],
+            "evidence": evidence,
+            **about,
+        },
+    )
+
+
+_EVIDENCE = ("text", "source", "line", "start", "end")
+_SHORT = 2000
+"""Code points of a source that is a passage already."""
+_WHOLE_SOURCES = 3
+"""So many passages are returned whole: what a statement leaves unsaid often stands next to it."""
+
+
+def _memory(memory: str, parts: list[Source], about: dict[str, Any]) -> list[Document]:
     """The whole memory, of a reader that does not know where it came from."""
     if not memory.strip():
         return []

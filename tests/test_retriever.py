@@ -56,7 +56,9 @@ def test_statements_come_back_by_source_with_spans_into_that_source(segments):
             assert texts[source][item["start"] : item["end"]] == item["text"]
             line = texts[source].count("\n", 0, item["start"]) + 1
             assert item["line"] == line
-        assert metadata["start"] == min(item["start"] for item in metadata["evidence"])
+        whole = document.page_content == texts[source]
+        first = min(item["start"] for item in metadata["evidence"])
+        assert metadata["start"] == (0 if whole else first)
         assert metadata["coverage"] == 1
         assert LIVES in metadata["answer"]
 
@@ -74,13 +76,15 @@ async def test_sync_async_and_batch_agree_over_a_folder(tmp_path):
     assert retriever.batch([QUESTION] * 2) == [found] * 2
 
 
-def test_at_most_k_documents_are_returned_those_with_most_first():
-    found = MemAgentRetriever(corpus=corpus(), k=1).invoke(QUESTION)
+def test_at_most_k_documents_are_returned_those_that_the_answer_stands_in_first():
+    chatter = [
+        Document(f"In the year {n} a lease was a long roll of paper that hung from a wall to dry.")
+        for n in range(1801, 1806)
+    ]
 
-    everything = MemAgentRetriever(corpus=corpus(), k=9).invoke(QUESTION)
-    assert found == everything[:1]
-    lengths = [len(document.page_content) for document in everything]
-    assert lengths == sorted(lengths, reverse=True)
+    found = MemAgentRetriever(corpus=[*chatter, *corpus()], k=2).invoke(QUESTION)
+
+    assert {document.metadata["source"] for document in found} == {"lease.txt", "people.txt"}
 
 
 def test_a_rag_chain_works_with_one_line_changed():
@@ -152,3 +156,22 @@ def test_it_is_a_tool_too():
     )
 
     assert LIVES in str(tool.invoke(QUESTION))
+
+
+def test_passages_among_the_first_three_are_returned_whole_and_long_sources_are_not():
+    passages = [
+        Document(f"It rained. {SIGNED} It was {n} o'clock.", metadata={"source": str(n)})
+        for n in range(5)
+    ]
+
+    found = MemAgentRetriever(corpus=passages, k=9).invoke(QUESTION)
+
+    assert [document.page_content in {p.page_content for p in passages} for document in found] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ][: len(found)]
+    long = MemAgentRetriever(corpus=corpus()).invoke(QUESTION)
+    assert all(len(document.page_content) < 1000 for document in long)

@@ -26,3 +26,51 @@ def test_three_processes_share_a_memory(where, request):
     assert any(line.startswith("other agent: The Marguerite reached Hull") for line in lines)
     assert any(line.startswith("follower: chunk 1: The Marguerite left Bergen") for line in lines)
     assert any("+ The Marguerite reached Hull" in line for line in lines)
+
+
+def shown(example, *arguments):
+    command = [sys.executable, str(EXAMPLES / example), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def test_a_node_reads_within_an_existing_graph():
+    assert "ninety days of notice" in shown("node_in_graph.py").splitlines()[-1]
+
+
+def test_the_rag_chain_finds_the_second_hop_only_after_the_change():
+    before, _, after = shown("replace_rag.py").partition("after:")
+
+    assert "Trondheim" in after
+    assert "Trondheim" not in before
+
+
+def test_contracts_are_reviewed_question_by_question(tmp_path):
+    (tmp_path / "lease.txt").write_text("The tenant is Elk Ltd.\nThe rent is 80 euros a month.\n")
+
+    made_up, own = shown("review_contracts.py"), shown("review_contracts.py", tmp_path)
+
+    assert "hare.txt: How much is the rent?  The rent is 750 euros a month.  (line 1)" in made_up
+    assert "The rent is 80 euros a month.  (line 2)" in own
+
+
+def test_a_code_base_is_asked(tmp_path):
+    (tmp_path / "lamp.py").write_text("def dim(lamp):\n    raise LampError('too dark already')\n")
+
+    assert "errors.py:" in shown("ask_code.py")
+    assert "lamp.py:1" in shown("ask_code.py", "Which error is raised: too dark?", tmp_path)
+
+
+def test_papers_are_digested_in_branches():
+    lines = shown("research_digest.py").splitlines()
+
+    assert len(lines) == 3
+    assert any("salt.txt" in line and "salt slows the rust" in line for line in lines)
+
+
+def test_each_example_begins_with_its_command_and_is_listed_for_whom_it_is():
+    listed = (EXAMPLES / "README.md").read_text("utf-8")
+
+    for file in EXAMPLES.glob("*.py"):
+        assert file.read_text("utf-8").startswith(f'"""python examples/{file.name}')
+        assert f"[{file.name}]({file.name})" in listed

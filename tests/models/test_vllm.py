@@ -203,6 +203,23 @@ async def test_a_stream_that_is_left_stops_generating(model):
     assert llm.output_processor.get_num_unfinished_requests() == 0
 
 
+def test_a_full_queue_is_worth_another_attempt_and_the_readings_complete(folder):
+    model = ChatVLLM(model=folder, **ENGINE | {"max_num_seqs": 2}, max_num_queued_reqs=2)
+    model.invoke("Start", max_tokens=1)
+    patient = CONFIG.model_copy(update={"retry_interval": 0.05, "max_attempts": 10})
+
+    refused = model.batch(["Hello"] * 20, max_tokens=50, return_exceptions=True)
+    outputs = create_memagent(model, config=patient).batch(
+        [{"question": QUESTION, "document": document(number)} for number in range(8)]
+    )
+    model.close()
+
+    errors = [reply for reply in refused if isinstance(reply, Exception)]
+    assert errors
+    assert all(isinstance(error, TransientModelError) for error in errors)
+    assert all(output["coverage"] == 1 for output in outputs)
+
+
 def test_an_engine_that_dies_is_started_again_and_the_readings_complete(folder):
     model = ChatVLLM(model=folder, **ENGINE, seed=7, max_num_batched_tokens=2048)
     store = InMemoryStore()
