@@ -18,7 +18,7 @@ from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelE
 from memagent_graph.models.decoding import Row, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _CLOSED = "The model was closed while it was writing this reply; calling it again loads it again."
 _GATHERING = 0.003
@@ -63,9 +63,7 @@ class Engine:
         self._max_batch = max_batch
         self._lock = threading.Lock()
         self._model_in_use = threading.Lock()
-        self._calls: queue.SimpleQueue[tuple[Row, Future[Row]] | None] = queue.SimpleQueue()
-        self._worker: threading.Thread | None = None
-        self._closing = False
+        self._worker: _Worker | None = None
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -116,15 +114,12 @@ class Engine:
                 raise ContextLengthError(message)
             row.max_tokens = min(row.max_tokens, window - len(row.prompt))
         future: Future[Row] = Future()
-        row.left = lambda: self._closing or future.cancelled()
-        self._calls.put((row, future))
         with self._lock:
             if self._worker is None:
-                self._closing = False
-                self._worker = threading.Thread(
-                    target=self._work, name="memagent-transformers", daemon=True
-                )
-                self._worker.start()
+                self._worker = _Worker(self._work)
+            worker = self._worker
+            row.left = lambda: worker.closing or future.cancelled()
+            worker.calls.put((row, future))
         return future
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -148,10 +143,11 @@ class Engine:
         """Break off all calls, end the thread and let go of the weights; a new call starts anew."""
         with self._lock:
             worker, self._worker = self._worker, None
+            if worker is not None:
+                worker.closing = True  # the batch that is running ends at its next token
+                worker.calls.put(None)
         if worker is not None:
-            self._closing = True  # the batch that is running ends at its next token
-            self._calls.put(None)
-            worker.join()
+            worker.thread.join()
         self.__dict__.pop("model", None)
 
     def _loaded(self, kind: Any, **options: Any) -> Any:
@@ -165,8 +161,8 @@ class Engine:
             )
             raise ConfigurationError(message) from error
 
-    def _work(self) -> None:
-        while (calls := self._gathered()) is not None:
+    def _work(self, worker: _Worker) -> None:
+        while (calls := worker.gathered(self._max_batch)) is not None:
             rows = [row for row, _ in calls]
             try:
                 with self._model_in_use:
@@ -196,17 +192,34 @@ class Engine:
             self._decode(rows[:half])
             self._decode(rows[half:])
 
-    def _gathered(self) -> list[tuple[Row, Future[Row]]] | None:
-        """The calls that wait, at least one; None when the engine closes."""
+
+class _Worker:
+    """The thread that runs a model, until it is closed, and the calls that wait for it.
+
+    Args:
+        work: what the thread does.
+    """
+
+    def __init__(self, work: Callable[[_Worker], None]) -> None:
+        self.calls: queue.SimpleQueue[tuple[Row, Future[Row]] | None] = queue.SimpleQueue()
+        self.closing = False
+        self.thread = threading.Thread(
+            target=work, args=(self,), name="memagent-transformers", daemon=True
+        )
+        self.thread.start()
+
+    def gathered(self, most: int) -> list[tuple[Row, Future[Row]]] | None:
+        """The calls that wait, at least one; None at the end."""
         calls: list[tuple[Row, Future[Row]]] = []
-        while len(calls) < self._max_batch:
+        while len(calls) < most:
             try:
-                call = self._calls.get(timeout=_GATHERING if calls else None)
+                call = self.calls.get(timeout=_GATHERING if calls else None)
             except queue.Empty:
                 break
             if call is None:
                 for _, future in calls:
-                    future.set_exception(ModelError(_CLOSED))
+                    with suppress(InvalidStateError):
+                        future.set_exception(ModelError(_CLOSED))
                 return None
             if not call[1].cancelled():
                 calls.append(call)
