@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 
@@ -15,6 +16,9 @@ def main() -> None:
         sys.exit('memagent: error: the command line needs: pip install "memagent-graph[cli]"')
     from memagent_graph.cli.app import app
 
+    # vLLM would log to standard output, between the answers.
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # An answer that the terminal's encoding lacks a letter for must not be lost.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import warnings
 from pydoc_data.topics import topics
 
@@ -68,3 +72,18 @@ def test_vllm_in_process_and_served_and_transformers_agree(tmp_path):
             assert other["token_ids"] == mine["token_ids"], where
             assert other["finish_reason"] == mine["finish_reason"], where
             assert other["logprobs"] == pytest.approx(mine["logprobs"], abs=1e-2), where
+
+
+def test_the_command_line_prints_nothing_but_the_answer(tmp_path):
+    folder = tiny_model(tmp_path / "tiny")
+    (tmp_path / "class.txt").write_text(topics["class"])
+    command = [sys.executable, "-m", "memagent_graph", "ask", "What is a class?", "class.txt"]
+    command += ["--model", f"vllm:{folder}", "--store", "none", "--json"]
+    command += ["--chunk-tokens", "500", "--memory-tokens", "32", "--answer-tokens", "32"]
+    environment = {name: os.environ[name] for name in os.environ if "LOGGING" not in name}
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+
+    assert json.loads(done.stdout)["usage"]["calls"] > 2
