@@ -30,24 +30,30 @@ The Marguerite reached Hull on Saturday and sold the cod at a loss.
 """
 
 
+def say(line: str) -> None:
+    """Print a line in one piece: three processes write to the same terminal."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def read(where: str) -> None:
     """The agent that reads."""
     with open_store(where) as store:
         agent = create_memagent(config=ReadingConfig(chunk_tokens=45), store=store)
         asked = {"question": "What happened to the Marguerite, her cargo and her cook?"}
         out = agent.invoke({**asked, "document": LOG, "memory_name": NAME})
-    print(f"reader: read {out['usage']['document_tokens']} tokens", flush=True)
+    say(f"reader: read {out['usage']['document_tokens']} tokens")
 
 
 async def follow(where: str) -> None:
     """The agent that follows what the first one learns, and stops at the end of the log."""
     with open_store(where) as store:
         before = None
-        print("follower: ready", flush=True)
+        say("follower: ready")
         async for version in MemoryBank(store).watch(NAME, after="0"):
             for line in diff(before, version) if before else version.text.splitlines():
                 if not line.startswith("  "):
-                    print(f"follower: chunk {version.step}: {line}", flush=True)
+                    say(f"follower: chunk {version.step}: {line}")
             before = version
             if version.end == version.length:
                 return
@@ -58,8 +64,8 @@ def answer(where: str) -> None:
     with open_store(where) as store:
         agent = create_memagent(store=store)
         out = agent.invoke({"question": "Where was the cod sold?", "memory": NAME})
-    print(f"other agent: {out['answer'].splitlines()[0]}", flush=True)
-    print(f"other agent: {out['usage']['calls']} call", flush=True)
+    say(f"other agent: {out['answer'].splitlines()[0]}")
+    say(f"other agent: {out['usage']['calls']} call")
 
 
 def main(where: str) -> None:

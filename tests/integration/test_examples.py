@@ -22,9 +22,11 @@ def test_three_processes_share_a_memory(where, request):
     )
 
     lines = done.stdout.splitlines()
-    assert "other agent: 1 call" in lines
+    assert "other agent: 1 call" in lines, done
     assert any(line.startswith("other agent: The Marguerite reached Hull") for line in lines)
-    assert any(line.startswith("follower: chunk 1: The Marguerite left Bergen") for line in lines)
+    assert any(
+        line.startswith("follower: chunk 1: The Marguerite left Bergen") for line in lines
+    ), done
     assert any("+ The Marguerite reached Hull" in line for line in lines)
 
 
