@@ -18,6 +18,8 @@ VLLM_RUN := VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR $(VLLM_BIN)/python
 VLLM_NEEDS = import importlib.metadata as m; \
 	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
 
+INTEGRATIONS := $(wildcard integrations/*/pyproject.toml)
+
 QUESTION ?= Which error is raised when the graph has exhausted the maximum number of steps?
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 
@@ -53,9 +55,10 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[cli,documents,encryption]'
 	touch $@
 
-$(INSTALLED_ALL): $(INSTALLED)
+$(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
+	$(BIN)/python -m pip install --quiet $(INTEGRATIONS:%/pyproject.toml=--editable %)
 	touch $@
 
 $(VLLM_INSTALLED): pyproject.toml

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, read_many
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation import ConversationMemory, ConversationNode
     from memagent_graph.graph import create_memagent
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.redis import RedisStore
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from memagent_graph.tool import create_reading_tool
 
 __all__ = [
+    "ConversationMemory",
+    "ConversationNode",
     "MemAgentNode",
     "MemAgentRetriever",
     "MemoryBank",
@@ -36,6 +39,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ConversationMemory": "conversation",
+    "ConversationNode": "conversation",
     "MemAgentNode": "node",
     "MemAgentRetriever": "retriever",
     "MemoryBank": "memory.bank",

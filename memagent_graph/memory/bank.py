@@ -82,7 +82,7 @@ class MemoryBank:
         found: MemoryVersion | None = None
         ids, size = iter(ids), 1
         while batch := [*islice(ids, size)]:
-            items = await self._batch([GetOp(self._versions, key) for key in batch])
+            items = await self.items([GetOp(self._versions, key) for key in batch])
             for item in items:
                 if item is None:
                     return found
@@ -97,7 +97,7 @@ class MemoryBank:
             MemoryNotFoundError: It is neither a name nor the id of a version.
         """
         places = (self._heads, self._readings, self._versions)
-        head, reading, version = await self._batch([GetOp(place, reference) for place in places])
+        head, reading, version = await self.items([GetOp(place, reference) for place in places])
         pointer = head or reading
         if pointer is not None:
             return await self._version(pointer.value["version"])
@@ -108,7 +108,7 @@ class MemoryBank:
 
     async def ahead(self, name: str) -> MemoryVersion | None:
         """The newest version of a named memory, or None if there is no such name."""
-        (item,) = await self._batch([GetOp(self._heads, name)])
+        (item,) = await self.items([GetOp(self._heads, name)])
         return None if item is None else await self._version(item.value["version"])
 
     async def amove_head(self, name: str, to: str, *, expected: str | None) -> bool:
@@ -130,11 +130,14 @@ class MemoryBank:
     async def ahistory(self, reference: str) -> list[MemoryVersion]:
         """All versions that led to a memory, newest first."""
         history = [await self.aget(reference)]
-        while True:
-            (item,) = await self._batch([GetOp(self._versions, history[-1].parent)])
-            if item is None:  # the parent of the first is the root, which is no version
-                return history
-            history.append(MemoryVersion.from_record(item.value))
+        while version := await self.before(history[-1]):
+            history.append(version)
+        return history
+
+    async def before(self, version: MemoryVersion) -> MemoryVersion | None:
+        """The version that this one follows, None for the first."""
+        (item,) = await self.items([GetOp(self._versions, version.parent)])
+        return None if item is None else MemoryVersion.from_record(item.value)
 
     async def abranch(self, reference: str, name: str) -> MemoryVersion:
         """Give a memory another name, which from here on goes its own way.
@@ -171,11 +174,11 @@ class MemoryBank:
         Raises:
             MemoryNotFoundError: There is no such name.
         """
-        items = await self._batch([GetOp(self._heads, name), GetOp(self._readings, name)])
+        items = await self.items([GetOp(self._heads, name), GetOp(self._readings, name)])
         if items == [None, None]:
             message = f"There is no memory named {name!r}."
             raise MemoryNotFoundError(message)
-        await self._batch([PutOp(self._heads, name, None), PutOp(self._readings, name, None)])
+        await self.items([PutOp(self._heads, name, None), PutOp(self._readings, name, None)])
 
     async def aforget(self, name: str) -> int:
         """Delete a name and those of its versions that no other memory has; say how many."""
@@ -183,7 +186,7 @@ class MemoryBank:
         await self.adelete(name)
         shared = await self._reachable()
         gone = sorted(own - shared)
-        await self._batch([PutOp(self._versions, key, None) for key in gone])
+        await self.items([PutOp(self._versions, key, None) for key in gone])
         return len(gone)
 
     async def acollect(self, older_than: timedelta = timedelta(days=30)) -> int:
@@ -195,13 +198,21 @@ class MemoryBank:
             async for item in self._items(self._versions)
             if item.key not in kept and item.value["created_at"] < limit
         ]
-        await self._batch([PutOp(self._versions, key, None) for key in gone])
+        await self.items([PutOp(self._versions, key, None) for key in gone])
         return len(gone)
+
+    async def aclear(self) -> int:
+        """Delete everything below this namespace, whoever put it there; say how many items."""
+        count = 0
+        while found := [item async for item in self._items(self.namespace, below=True)]:
+            await self.items([PutOp(tuple(item.namespace), item.key, None) for item in found])
+            count += len(found)
+        return count
 
     async def arecord_reading(self, version: MemoryVersion) -> None:
         """Remember a reading without a name by its newest version, so that it can be listed."""
         key = reading_key(version)
-        await self._batch([PutOp(self._readings, key, {"version": version.id})])
+        await self.items([PutOp(self._readings, key, {"version": version.id})])
 
     async def alist(
         self, *, question: str | None = None, source: str | None = None
@@ -264,7 +275,7 @@ class MemoryBank:
             yield MemoryVersion.from_record(found.item.value)
 
     async def _version(self, key: str) -> MemoryVersion:
-        (item,) = await self._batch([GetOp(self._versions, key)])
+        (item,) = await self.items([GetOp(self._versions, key)])
         if item is None:
             message = f"Version {key} is gone: it expired or was deleted in the store."
             raise MemoryNotFoundError(message)
@@ -276,21 +287,25 @@ class MemoryBank:
             current: MemoryVersion | None = version
             while current is not None and current.id not in reached:
                 reached.add(current.id)
-                (item,) = await self._batch([GetOp(self._versions, current.parent)])
-                current = None if item is None else MemoryVersion.from_record(item.value)
+                current = await self.before(current)
         return reached
 
-    async def _items(self, namespace: tuple[str, ...]) -> AsyncIterator[Item]:
+    async def _items(
+        self, namespace: tuple[str, ...], *, below: bool = False
+    ) -> AsyncIterator[Item]:
         offset = 0
         while True:
-            (page,) = await self._batch([SearchOp(namespace, None, _PAGE, offset)])
+            (page,) = await self.items([SearchOp(namespace, None, _PAGE, offset)])
             for item in page:
-                yield item
+                found = tuple(item.namespace)[: len(namespace) if below else None]
+                if found == namespace:  # some stores take a prefix for the beginning of a string
+                    yield item
             if len(page) < _PAGE:
                 return
             offset += _PAGE
 
-    async def _batch(self, ops: Sequence[Op]) -> list[Any]:
+    async def items(self, ops: Sequence[Op]) -> list[Any]:
+        """The results of a store's operations, whichever of its two sides works."""
         try:
             return await self.store.abatch(ops)
         except NotImplementedError:  # LangGraph's SqliteStore has only its sync side
@@ -307,6 +322,7 @@ class MemoryBank:
     delete = _blocking(adelete)
     forget = _blocking(aforget)
     collect = _blocking(acollect)
+    clear = _blocking(aclear)
     list = _blocking(alist)
     export = _blocking(aexport)
     import_ = _blocking(aimport)
@@ -326,6 +342,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         evidence=tuple(item for item in before.evidence if item.text in text),
         cut=False,
         edited=True,
+        messages=(),
         created_at=datetime.now(timezone.utc).isoformat(),
     )
 

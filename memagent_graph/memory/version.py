@@ -37,6 +37,8 @@ class MemoryVersion:
         evidence: where the memory's statements came from.
         cut: whether the memory was over its budget and lost its end.
         edited: whether a person wrote it.
+        thread: of a conversation's memory, the thread whose messages were folded into it.
+        messages: ids of those messages.
         created_at: ISO 8601, UTC.
     """
 
@@ -56,6 +58,8 @@ class MemoryVersion:
     evidence: tuple[Evidence, ...] = ()
     cut: bool = False
     edited: bool = False
+    thread: str | None = None
+    messages: tuple[str, ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat())
 
     def to_record(self) -> dict[str, Any]:
@@ -73,6 +77,7 @@ class MemoryVersion:
         values = {key: value for key, value in record.items() if key in known}
         try:
             values["evidence"] = tuple(Evidence(**item) for item in values.get("evidence", ()))
+            values["messages"] = tuple(values.get("messages", ()))
             return cls(**values)
         except TypeError as error:
             message = f"Not a memory version: {sorted(record)}. Was it written by something else?"

@@ -185,13 +185,17 @@ def terms(text: str) -> list[str]:
 
 def content_terms(question: str) -> list[str]:
     """Terms of a question that an answer is likely to repeat, each once."""
-    question = _QUESTION_CJK.sub(" ", question)
+    return telling_terms(_QUESTION_CJK.sub(" ", question)) or list(dict.fromkeys(terms(question)))
+
+
+def telling_terms(text: str) -> list[str]:
+    """Terms of a text but for those that say nothing by themselves, each once."""
     found = [
         term
-        for term in terms(question)
+        for term in terms(text)
         if term not in _EMPTY_STEMS and not _EMPTY_CJK.intersection(term)
     ]
-    return list(dict.fromkeys(found)) or list(dict.fromkeys(terms(question)))
+    return list(dict.fromkeys(found))
 
 
 _EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}

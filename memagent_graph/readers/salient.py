@@ -1,0 +1,168 @@
+"""The built-in reader of conversations: keeps what people tell of themselves."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+import regex
+
+from memagent_graph.messages import ASSISTANT, LINE, TOOL, USER
+from memagent_graph.readers.base import Evidence, Update
+from memagent_graph.readers.extractive import ExtractiveReader
+from memagent_graph.readers.ranking import ranked
+from memagent_graph.readers.salience import replaces, salience
+from memagent_graph.readers.statements import statements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.tokens import Tokenizer
+
+_VERSION = "salient-1"
+_HEARSAY = 0.3
+"""What a statement of the assistant counts against one of the person."""
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_DAY = regex.compile(rf"(?P<day>\d\d?) (?P<month>{'|'.join(_MONTHS)})(?: (?P<year>\d{{4}}))?")
+
+
+class SalientReader(ExtractiveReader):
+    """Keeps the statements of a conversation that tell most of the people in it.
+
+    The memory is one statement a line, below the day on which it was told ("5 Mar 2026"); what
+    others than the user said follows below their name ("@assistant"). `salience` says what is
+    kept when there is no room for all, `replaces` which newer statement takes an older one's
+    place. What the assistant said counts less, what tools were given and returned not at all.
+
+    Args:
+        config: the budgets, of which it needs `memory_tokens`.
+        tokenizer: measures the memory; the built-in estimate by default.
+    """
+
+    def __init__(
+        self, config: ReadingConfig | None = None, tokenizer: Tokenizer | None = None
+    ) -> None:
+        super().__init__(config, tokenizer)
+        parts = f"{_VERSION} {self.memory_tokens} {self._counter.name}"
+        self.fingerprint = sha256(parts.encode()).hexdigest()[:16]
+
+    async def update(
+        self,
+        question: str,
+        memory: str,
+        chunk: Chunk,
+        *,
+        evidence: Sequence[Evidence] = (),
+        config: RunnableConfig | None = None,
+    ) -> Update:
+        """Keep the most telling statements of the memory and the chunk together."""
+        known = list(_remembered(memory))
+        kept = self._best(_current([*known, *_told(chunk)]))
+        if kept == known or not kept:
+            return Update(memory, changed=False)
+        return Update(_written(kept))
+
+    def _best(self, facts: list[Fact]) -> list[Fact]:
+        """The most telling facts that fit into the memory, in its order."""
+        costs = [self._counter.count(fact.text + "\n") for fact in facts]
+        worth = [
+            salience(fact.text, cost) * (_HEARSAY if fact.speaker == ASSISTANT else 1)
+            for fact, cost in zip(facts, costs, strict=True)
+        ]
+        left = self.memory_tokens
+        marks: set[str] = set()
+        chosen = []
+        for index in ranked(worth):
+            new = {mark: text for mark, text in facts[index].marks.items() if mark not in marks}
+            cost = costs[index] + sum(map(self._counter.count, new.values()))
+            if worth[index] > 0 and cost <= left:
+                chosen.append(index)
+                marks.update(new)
+                left -= cost
+        return [facts[index] for index in sorted(chosen)]
+
+
+class Fact(NamedTuple):
+    """A statement, with the day on which it was told, if known, and by whom."""
+
+    day: str
+    speaker: str
+    text: str
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The words above it, which it shares with others of the speaker, the year and the day."""
+        by = self.speaker
+        found = {} if by == USER else {by: f"@{by}\n"}
+        if self.day:
+            found |= {f"{by} {self.day[:4]}": f" {self.day[:4]}"}
+            found |= {f"{by} {self.day}": _heading(self.day, before=self.day) + "\n"}
+        return found
+
+
+def _remembered(memory: str) -> Iterator[Fact]:
+    day = year = ""
+    speaker = USER
+    for line in memory.splitlines():
+        if told := _DAY.fullmatch(line):
+            year = told["year"] or year
+            day = f"{year}-{_MONTHS.index(told['month']) + 1:02}-{int(told['day']):02}"
+        elif line.startswith("@"):
+            speaker, day = line[1:], ""
+        elif line.strip():
+            yield Fact(day, speaker, line)
+
+
+def _told(chunk: Chunk) -> Iterator[Fact]:
+    """The statements of a rendered conversation; what tools were given and returned is left out."""
+    before = [*LINE.finditer(chunk.source.read(0, chunk.start))]
+    begins = before[-1] if before else None  # who speaks when the chunk begins
+    for line in chunk.text.splitlines():
+        begins = LINE.match(line) or begins
+        if begins is None or begins["speaker"].startswith(TOOL):
+            continue
+        said = line[begins.end() :] if begins.string is line else line
+        for statement in statements(said.strip()):
+            text = statement.text.lstrip("@ ")
+            if not _DAY.fullmatch(text):  # it would pass for one of the memory's own lines
+                yield Fact(begins["day"], begins["speaker"], text)
+
+
+def _current(facts: list[Fact]) -> list[Fact]:
+    """Facts by speaker and day, without those that a newer one repeats or replaces."""
+    kept: list[Fact] = []
+    for fact in sorted(facts, key=lambda fact: fact.day):
+        if any(fact[1:] == other[1:] for other in kept):
+            continue
+        kept = [
+            other
+            for other in kept
+            if other.speaker != fact.speaker or not replaces(fact.text, other.text)
+        ]
+        kept.append(fact)
+    return sorted(kept, key=lambda fact: (fact.speaker != USER, fact.speaker, fact.day))
+
+
+def _written(facts: list[Fact]) -> str:
+    lines: list[str] = []
+    day, speaker = "", USER
+    for fact in facts:
+        if fact.speaker != speaker:
+            speaker, day = fact.speaker, ""
+            lines.append(f"@{speaker}")
+        if fact.day != day:
+            lines.append(_heading(fact.day, day))
+            day = fact.day
+        lines.append(fact.text)
+    return "\n".join(lines)
+
+
+def _heading(day: str, before: str = "") -> str:
+    """As "5 Mar 2026", without the year if the day before has it too: dates take room."""
+    year, month, number = day.split("-")
+    short = f"{int(number)} {_MONTHS[int(month) - 1]}"
+    return short if before.startswith(year) else f"{short} {year}"

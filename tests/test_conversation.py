@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+
+import pytest
+from conversations import is_valid, turns
+from doubles import ScriptedReader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import create_react_agent
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from servers.redis_server import RedisServer
+
+from memagent_graph import ConversationMemory, ConversationNode, ReadingConfig, RedisStore
+from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.memory.personal import PersonalMemory
+from memagent_graph.readers.base import Update
+
+WHO = {"user": "ann", "thread": "monday"}
+ROOMY = ReadingConfig(memory_tokens=10**6, chunk_tokens=10**5)
+
+
+class Keeper(ScriptedReader):
+    """Its memory is all that it read. Fails when told to; can wait, so that others overtake."""
+
+    name = fingerprint = "keeper"
+
+    def __init__(self, fails=lambda: False, wait=lambda: 0.0):
+        super().__init__()
+        self.fails = fails
+        self.wait = wait
+
+    async def update(self, question, memory, chunk, *, evidence=(), config=None):
+        await asyncio.sleep(self.wait())
+        if self.fails():
+            raise ModelError("The model is away.")
+        self.calls.append(chunk.text)
+        return Update(memory + chunk.text)
+
+
+def chat(count, start=0):
+    """Human and AI messages in turn; a human message comes last."""
+    kinds = (HumanMessage, AIMessage)
+    return [kinds[i % 2](f"saying {i}.", id=f"id-{i}") for i in range(start, start + 2 * count - 1)]
+
+
+def said(memory):
+    return [int(number) for number in re.findall(r"saying (\d+)\.", memory)]
+
+
+def test_what_lies_beyond_the_window_is_folded_and_the_rest_stays():
+    memory = ConversationMemory(Keeper(), window=6, config=ROOMY)
+
+    stays = memory.observe(chat(5), **WHO)
+
+    assert [message.text for message in stays] == ["saying 6.", "saying 7.", "saying 8."]
+    assert said(memory.load("ann")) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_conversation_within_the_window_is_left_alone():
+    memory = ConversationMemory(reader := Keeper(), config=ROOMY)
+
+    assert [m.text for m in memory.observe(chat(10), **WHO)] == [m.text for m in chat(10)]
+    assert memory.load("ann") == ""
+    assert memory.prompt("ann") == []
+    assert reader.calls == []
+
+
+def test_messages_of_other_frameworks_are_taken_as_they_are():
+    memory = ConversationMemory(window=2)
+    dicts = [
+        {"role": "user", "content": "My sister Edda breeds goats in Husum."},
+        {"role": "assistant", "content": "Nice."},
+        {"role": "user", "content": "And you?"},
+    ]
+
+    assert [message.text for message in memory.observe(dicts, **WHO)] == ["And you?"]
+    assert "Edda breeds goats" in memory.load("ann")
+
+
+def test_the_memory_survives_a_restart_and_crosses_threads(tmp_path):
+    path = str(tmp_path / "memory.sqlite")
+    with SqliteStore.from_conn_string(path) as store:
+        ConversationMemory(store=store).save(
+            [("human", "I keep two llamas.")], user="ann", thread="monday"
+        )
+
+    with SqliteStore.from_conn_string(path) as store:
+        (told,) = ConversationMemory(store=store).prompt("ann")
+
+    assert isinstance(told, SystemMessage)
+    assert "I keep two llamas." in told.text
+
+
+def test_a_whole_conversation_can_be_saved_and_nothing_is_folded_twice():
+    memory = ConversationMemory(Keeper(), window=6, config=ROOMY)
+
+    memory.save(chat(2), **WHO)
+    stays = memory.observe(chat(5), **WHO)
+    memory.save(stays, **WHO)
+    memory.save(stays, **WHO)
+
+    assert said(memory.load("ann")) == [*range(9)]
+
+
+def test_users_do_not_see_each_other():
+    memory = ConversationMemory(Keeper(), config=ROOMY)
+
+    memory.save(chat(1), user="ann", thread="t")
+    memory.save(chat(2), user="ann.b", thread="t")
+
+    assert said(memory.load("ann")) == [0]
+    assert said(memory.load("ann.b")) == [0, 1, 2]
+    assert memory.load("an") == ""
+    with pytest.raises(ConfigurationError, match="user"):
+        memory.load("")
+
+
+def test_a_failed_fold_leaves_all_as_it_was_and_is_tried_again(caplog):
+    failing = True
+    memory = ConversationMemory(Keeper(fails=lambda: failing), window=4, config=ROOMY)
+
+    with caplog.at_level(logging.WARNING):
+        stays = memory.observe(chat(4), **WHO)
+
+    assert [message.text for message in stays] == [message.text for message in chat(4)]
+    assert memory.load("ann") == ""
+    assert "5 messages" not in caplog.text
+    assert "could not be folded" in caplog.text
+    failing = False
+    memory.observe(stays, **WHO)
+    assert said(memory.load("ann")) == [0, 1, 2, 3, 4, 5]
+
+
+def test_saving_says_what_failed():
+    memory = ConversationMemory(Keeper(fails=lambda: True), config=ROOMY)
+
+    with pytest.raises(ModelError, match="away"):
+        memory.save(chat(1), **WHO)
+
+
+def test_a_turn_cut_off_after_the_head_moved_does_not_fold_again():
+    """The memory is written before the state: the messages are still there at the next try."""
+    memory = ConversationMemory(Keeper(), window=4, config=ROOMY)
+    memory.observe(chat(4), **WHO)  # and its result is lost
+
+    memory.save(chat(1, start=100), user="ann", thread="other")
+    again = memory.observe(chat(5), **WHO)
+
+    assert [message.text for message in again] == ["saying 8."]
+    assert said(memory.load("ann")) == [0, 1, 2, 3, 4, 5, 100, 6, 7]
+
+
+async def test_two_turns_of_one_user_at_once_lose_nothing():
+    store = InMemoryStore()
+    memory = ConversationMemory(Keeper(wait=lambda: random.uniform(0, 0.01)), store=store)
+
+    await asyncio.gather(
+        *(
+            memory.asave(chat(1, start=number), user="ann", thread=f"thread {number}")
+            for number in range(12)
+        )
+    )
+
+    assert sorted(said(await memory.aload("ann"))) == [*range(12)]
+
+
+async def test_the_same_turn_run_twice_at_once_is_folded_once():
+    memory = ConversationMemory(Keeper(wait=lambda: 0.01), window=4, config=ROOMY)
+
+    await asyncio.gather(*(memory.aobserve(chat(4), **WHO) for _ in range(5)))
+
+    assert said(await memory.aload("ann")) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_versions_that_lost_their_race_are_not_left_behind():
+    store = InMemoryStore()
+    memory = ConversationMemory(Keeper(wait=lambda: 0.01), store=store)
+
+    await asyncio.gather(
+        *(memory.asave(chat(1, start=n), user="ann", thread=f"thread {n}") for n in range(5))
+    )
+
+    bank = PersonalMemory(store, ("memagent",), "ann").bank
+    stored = store.search((*bank.namespace, "versions"), limit=100)
+    assert {item.key for item in stored} == {v.id for v in await bank.ahistory("memory")}
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def any_store(request, tmp_path):
+    if request.param == "memory":
+        yield InMemoryStore()
+    elif request.param == "sqlite":
+        with SqliteStore.from_conn_string(str(tmp_path / "s.sqlite")) as store:
+            yield store
+    else:
+        server = RedisServer(tmp_path)
+        with RedisStore.from_url(server.url) as store:
+            store.server = server
+            yield store
+        server.kill()
+
+
+def test_forgetting_a_user_leaves_nothing_of_them_in_the_store(any_store):
+    memory = ConversationMemory(store=any_store, window=2)
+    for user in ("ann", "annabel", "Ann"):
+        memory.save([("human", f"I am {user} and keep llamas.")], user=user, thread="x-thread")
+
+    assert memory.forget("ann") > 0
+
+    assert memory.load("ann") == ""
+    assert memory.forget("ann") == 0
+    assert "annabel" in memory.load("annabel")
+    assert "Ann and" in memory.load("Ann")
+    assert not any("user-ann" in item.namespace for item in any_store.search((), limit=1000))
+    if isinstance(any_store, RedisStore):
+        with any_store.server.client() as client:
+            keys = [*client.scan_iter("*")]
+            sets = [key for key in keys if client.type(key) == b"zset"]
+            names = b"".join(
+                keys + [member for key in sets for member in client.zrange(key, 0, -1)]
+            )
+        assert b"/user-annabel/" in names
+        assert b"/user-ann/" not in names
+
+
+def test_facts_carry_the_day_on_which_they_were_told_and_newer_ones_replace_older():
+    memory = ConversationMemory()
+
+    def tell(text, day):
+        message = HumanMessage(text, additional_kwargs={"told_at": day})
+        return memory.save([message], user="ann", thread=day)
+
+    tell("I live in Paris with my cat Minou.", "2026-03-05")
+    tell("I moved to Berlin last week.", "2026-10-01")
+
+    assert memory.load("ann") == "1 Oct 2026\nI moved to Berlin last week."
+
+
+def test_a_message_longer_than_a_chunk_is_read_chunk_by_chunk():
+    config = ReadingConfig(chunk_tokens=200, memory_tokens=300)
+    memory = ConversationMemory(config=config)
+    filler = "The rest is small talk, as always. " * 100
+
+    memory.save([("human", f"{filler}My brother Ugo builds organs.")], **WHO)
+
+    assert "My brother Ugo builds organs." in memory.load("ann")
+
+
+@settings(max_examples=60, deadline=None)
+@given(turns(), st.integers(1, 9), st.integers(200, 2000), st.randoms(use_true_random=False))
+def test_whatever_fails_each_message_is_folded_once_or_still_there(
+    conversation, window, chunk_tokens, chance
+):
+    reader = Keeper(fails=lambda: chance.random() < 0.3)
+    config = ReadingConfig(memory_tokens=10**6, chunk_tokens=chunk_tokens)
+    memory = ConversationMemory(reader, window=window, config=config)
+    logging.disable()
+    messages = []
+    for turn in conversation:
+        for message in turn:
+            messages = add_messages(messages, [message])
+            asks = not isinstance(message, AIMessage) and is_valid(messages)
+            if asks:  # this is when the model is called
+                stays = memory.observe(messages, **WHO)
+                assert is_valid(stays)
+                assert stays[-1].id == messages[-1].id
+                if chance.random() < 0.8:  # else the turn is cut off before the state is written
+                    messages = stays
+    logging.disable(logging.NOTSET)
+
+    def numbers(messages):
+        texts = [message.text for message in messages if not isinstance(message, SystemMessage)]
+        return re.findall(r"(?:human|reply|result) m\d+", " ".join(texts))
+
+    everything = [message for turn in conversation for message in turn]
+    told = numbers([HumanMessage(memory.load("ann"))])
+    left, said_ = numbers(messages), numbers(everything)
+    assert sorted({*told, *left}) == sorted({*said_})  # none is dropped unfolded
+    assert all(told.count(number) <= said_.count(number) for number in told)  # none is folded twice
+    assert [m for m in everything if isinstance(m, SystemMessage)] == [
+        m for m in messages if isinstance(m, SystemMessage)
+    ]
+
+
+def remembering_graph(memory, saver=None, store=None):
+    class State(MessagesState):
+        memory: str
+
+    def answer(state):
+        assert is_valid(state["messages"])
+        return {"messages": [AIMessage(f"heard {len(state['messages'])}")]}
+
+    builder = StateGraph(State)
+    builder.add_node("remember", ConversationNode(memory))
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "remember")
+    builder.add_edge("remember", "answer")
+    builder.add_edge("answer", END)
+    return builder.compile(checkpointer=saver, store=store)
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+async def test_a_node_keeps_the_messages_short_and_the_memory_up_to_date(how):
+    store = InMemoryStore()
+    graph = remembering_graph(ConversationMemory(window=4), InMemorySaver(), store)
+    config = {"configurable": {"thread_id": "t", "user_id": "ann"}}
+    for number in range(10):
+        asked = {"messages": [("human", f"My aunt Ida number {number} sails.")]}
+        if how == "sync":
+            out = await asyncio.to_thread(graph.invoke, asked, config)
+        else:
+            out = await graph.ainvoke(asked, config)
+
+    assert len(out["messages"]) <= 6
+    assert "My aunt Ida number 0 sails." in out["memory"]
+    assert "Ida number 3" in ConversationMemory(store=store).load("ann")
+
+
+def test_a_run_without_a_user_has_a_memory_for_its_thread_and_without_a_thread_none():
+    graph = remembering_graph(memory := ConversationMemory(window=1), InMemorySaver())
+    for _ in range(3):
+        graph.invoke(
+            {"messages": [("human", "I collect stamps of Peru.")]},
+            {"configurable": {"thread_id": "t"}},
+        )
+
+    assert "Peru" in memory.load("thread t")
+    with pytest.raises(ConfigurationError, match="user_id"):
+        remembering_graph(memory).invoke({"messages": [("human", "hi")]})
+
+
+@pytest.mark.filterwarnings("ignore:.*create_react_agent.*")
+def test_the_node_is_a_pre_model_hook():
+    heard = []
+
+    class Model(GenericFakeChatModel):
+        def bind_tools(self, tools, **options):
+            return self
+
+        def _generate(self, messages, *args, **options):
+            heard.append(messages)
+            return super()._generate(messages, *args, **options)
+
+    memory = ConversationMemory(window=4)
+    model = Model(messages=(AIMessage(f"reply {n}") for n in range(99)))
+    agent = create_react_agent(
+        model, [], pre_model_hook=ConversationNode(memory), checkpointer=InMemorySaver()
+    )
+    config = {"configurable": {"thread_id": "t", "user_id": "ann"}}
+    for number in range(6):
+        agent.invoke({"messages": [("human", f"My uncle Rolf number {number} paints.")]}, config)
+
+    assert "Rolf number 0" in heard[-1][0].text
+    assert heard[-1][0].type == "system"
+    assert max(len(messages) for messages in heard) <= 5
+    assert len(agent.get_state(config).values["messages"]) <= 5
+
+
+def test_a_conversation_goes_on_when_the_store_is_away(caplog):
+    class Away(InMemoryStore):
+        async def abatch(self, ops):
+            raise ConnectionError("away")
+
+    graph = remembering_graph(ConversationMemory(window=1), InMemorySaver(), Away())
+
+    with caplog.at_level(logging.WARNING):
+        out = graph.invoke(
+            {"messages": [("human", "one"), ("ai", "two"), ("human", "three")]},
+            {"configurable": {"thread_id": "t"}},
+        )
+
+    assert [message.text for message in out["messages"]][:3] == ["one", "two", "three"]
+    assert "away" in caplog.text
