@@ -22,12 +22,13 @@ def test_the_code_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys)
         exec(block, vars(module))
         shown.append(capsys.readouterr().out)
 
-    assert len(blocks) == 4
-    first, node, retriever, tool = shown
+    assert len(blocks) == 5
+    first, node, retriever, tool, chatbot = shown
     assert first.startswith("The lease was signed by Mr. Fox.")
     assert "'finding': 'The lease was signed by Mr. Fox.'" in node
     assert "Mr. Fox lives in Rue Morgue." in retriever
     assert "contract.txt:3" in tool
+    assert "My sister Edda breeds goats in Husum." in chatbot
 
 
 def test_the_files_that_the_readme_links_to_are_there():

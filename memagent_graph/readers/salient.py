@@ -136,7 +136,8 @@ def _current(facts: list[Fact]) -> list[Fact]:
     """Facts by speaker and day, without those that a newer one repeats or replaces."""
     kept: list[Fact] = []
     for fact in sorted(facts, key=lambda fact: fact.day):
-        if any(fact[1:] == other[1:] for other in kept):
+        same = [other.speaker for other in kept if other.text == fact.text]
+        if fact.speaker in same or (same and fact.speaker == ASSISTANT):  # it says what it heard
             continue
         kept = [
             other

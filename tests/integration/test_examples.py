@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -68,6 +71,39 @@ def test_papers_are_digested_in_branches():
 
     assert len(lines) == 3
     assert any("salt.txt" in line and "salt slows the rust" in line for line in lines)
+
+
+def test_a_chat_remembers_across_restarts(tmp_path):
+    def chat(*lines, user="ann"):
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / "chat.py"), user],
+            input="\n".join([*lines, "", ""]),
+            env={**os.environ, "MEMAGENT_STORE": str(tmp_path / "memories.sqlite")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return done.stdout
+
+    assert "nothing" in chat("My sister Edda breeds goats in Husum.", "Bye.")
+    assert "My sister Edda breeds goats in Husum." in chat("Hello!")
+    assert "Edda" not in chat("Hello!", user="bob")
+
+
+def test_the_notebook_runs_and_shows_the_memory_after_each_chunk():
+    notebook = nbformat.read(EXAMPLES / "memory_chunk_by_chunk.ipynb", as_version=4)
+
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+
+    shown = [
+        output.get("text", "")
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    ]
+    assert any("chunk 1" in text for text in shown)
+    assert any("Trondheim" in text for text in shown)
 
 
 def test_each_example_begins_with_its_command_and_is_listed_for_whom_it_is():

@@ -1,0 +1,58 @@
+"""python examples/chat.py.
+
+For builders of chatbots: a chat in the terminal that remembers who talks, across restarts. Say
+something of yourself, stop it with an empty line, start it again. Set MEMAGENT_MODEL
+(openai:gpt-4o, say) for a model that talks; without one it only listens. MEMAGENT_STORE names
+where it remembers: an SQLite file in your data folder by default, or a redis:// address.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from memagent_graph import ConversationMemory, ConversationNode
+from memagent_graph.memory.stores import open_store
+from memagent_graph.models.resolve import resolve_model
+from memagent_graph.prompts import remembered
+
+
+class State(MessagesState):
+    """The conversation, and what is remembered of the user."""
+
+    memory: str
+
+
+def reply(state: State) -> State:
+    """Answer from the recent messages and the memory."""
+    if model is None:
+        return {"messages": [AIMessage("I see.")]}
+    told = [("system", remembered(state["memory"]))] if state["memory"] else []
+    return {"messages": [model.invoke([*told, *state["messages"]])]}
+
+
+named = os.environ.get("MEMAGENT_MODEL", "extractive")
+model = None if named == "extractive" else resolve_model(named)
+user = sys.argv[1] if len(sys.argv) > 1 else "me"
+
+with open_store() as store:
+    memory = ConversationMemory(store=store)
+    builder = StateGraph(State)
+    builder.add_node("remember", ConversationNode(memory))
+    builder.add_node("reply", reply)
+    builder.add_edge(START, "remember")
+    builder.add_edge("remember", "reply")
+    builder.add_edge("reply", END)
+    graph = builder.compile(store=store)
+
+    messages = []
+    who = {"configurable": {"user_id": user, "thread_id": "terminal"}}
+    print(f"Hello {user}. An empty line ends the chat. What I know of you:")
+    print(memory.load(user) or "nothing")
+    while line := sys.stdin.readline().strip():
+        messages = graph.invoke({"messages": [*messages, ("human", line)]}, who)["messages"]
+        print(messages[-1].text)
+    memory.save(messages, user=user, thread="terminal")

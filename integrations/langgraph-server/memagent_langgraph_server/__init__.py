@@ -1,0 +1,1 @@
+"""The reading graph as an assistant of a LangGraph server."""
