@@ -12,6 +12,7 @@ from memagent_graph.cli import memory
 from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
+from memagent_graph.cli.evaluate import evaluate
 
 app = typer.Typer(
     name="memagent",
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command(no_args_is_help=True)(ask)
 app.command(no_args_is_help=True)(batch)
+app.command("eval", no_args_is_help=True)(evaluate)
 app.command()(doctor)
 app.add_typer(memory.app, name="memory")
 

@@ -9,7 +9,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.readers.base import Answer, Evidence, Reader, Update
 from memagent_graph.readers.quoting import best_two
 from memagent_graph.readers.ranking import meanings, ranked, relevance
-from memagent_graph.readers.statements import NOWHERE, Statement, statements
+from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -118,10 +118,13 @@ class ExtractiveReader(Reader):
 def _remembered(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
     found = []
     for line in memory.splitlines():
-        if line.strip():
-            place = places.get(line)
-            span = (place.start, place.end) if place else (NOWHERE, NOWHERE)
-            found.append(Statement(line, *span))
+        place = places.get(line)
+        if place is not None:
+            found.append(Statement(line, place.start, place.end))
+        elif len(line) <= LONGEST:
+            found += [Statement(line, NOWHERE, NOWHERE)] if line.strip() else []
+        else:  # prose that somebody put there
+            found += [Statement(part.text, NOWHERE, NOWHERE) for part in statements(line)]
     return found
 
 

@@ -34,7 +34,7 @@ _NARROWEST = 40
 _MOST_JOINED = 4
 """Lines of code that make one statement at the most."""
 
-_LONGEST = 600
+LONGEST = 600
 """Code points after which a sentence without an end is cut at a word."""
 
 _BLOCK = regex.compile(r"\S.*?(?=\n[^\S\n]*\n|\Z)", regex.DOTALL)
@@ -81,9 +81,9 @@ def _sentences(block: str) -> Iterator[tuple[int, int]]:
         if block[match.start()] != "." or not _ABBREVIATION.match(block, 0, match.start())
     ]
     for end in [*ends, len(block)]:
-        while end - start > _LONGEST:
-            space = block.rfind(" ", start + 1, start + _LONGEST)
-            middle = space if space > 0 else start + _LONGEST
+        while end - start > LONGEST:
+            space = block.rfind(" ", start + 1, start + LONGEST)
+            middle = space if space > 0 else start + LONGEST
             yield start, middle
             start = middle
         if end > start:
@@ -100,8 +100,8 @@ def _lines(block: str) -> Iterator[tuple[int, int]]:
         joined += 1
         opens = line.rstrip().endswith(_OPENERS) and joined < _MOST_JOINED
         if not opens:
-            for end in range(start + _LONGEST, position, _LONGEST):
-                yield end - _LONGEST, end
+            for end in range(start + LONGEST, position, LONGEST):
+                yield end - LONGEST, end
                 start = end
             yield start, position
             start, joined = position, 0

@@ -1,0 +1,140 @@
+"""`memagent eval`: accuracy by length, with MemAgent and without."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memagent_graph.cli.options import (
+    AnswerTokens,
+    BaseUrl,
+    ChunkTokens,
+    MemoryTokens,
+    Model,
+    PromptsFile,
+    TokenizerFile,
+    chosen_reader,
+)
+from memagent_graph.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from memagent_graph.evaluation.run import Result
+
+_EXAMPLES = """Measure a model on documents of many lengths, with MemAgent and without.
+
+Tasks are those of RULER (niah_single_1 to 3, niah_multikey_1 to 3, niah_multivalue,
+niah_multiquery, vt, cwe, fwe), and qa:FILE over a file of SQuAD or HotpotQA. Methods: memagent,
+whole, truncate, bm25, map_reduce, refine.
+
+**Examples**
+
+    memagent eval --tasks niah_single_1,vt --lengths 8k,128k,1m --out results/
+
+    memagent eval --model openai:gpt-4o --methods memagent,truncate,bm25 --essays novels/ --out o/
+
+    memagent eval --against before/ --out after/ --tasks vt --lengths 8k
+
+Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
+report.md, a report.html and plots.
+
+**Exit codes**: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
+"""
+_STOPPED = "memagent: stopped. The samples so far are kept. To go on:\n  {command}"
+
+
+def evaluate(
+    out: Annotated[Path, typer.Option(help="A folder for samples, tables and plots.")],
+    tasks: Annotated[str, typer.Option(help="Names, with commas.")] = "niah_single_1,vt,cwe,fwe",
+    lengths: Annotated[str, typer.Option(help="Tokens, with commas: 8k,128k,3.5m.")] = "8k,32k",
+    methods: Annotated[str, typer.Option(help="Names, with commas.")] = "memagent",
+    samples: Annotated[int, typer.Option(min=1, help="Of each task and length.")] = 20,
+    essays: Annotated[
+        Path | None, typer.Option(help="Text of any kind, a file or a folder, as haystack.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="The folder of another run, to compare with.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another one makes other samples.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Samples at once.")] = 8,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    chunk_tokens: ChunkTokens = 5000,
+    memory_tokens: MemoryTokens = 1024,
+    answer_tokens: AnswerTokens = 1024,
+    tokenizer: TokenizerFile = None,
+    prompts: PromptsFile = None,
+) -> None:
+    """Replaced by `_EXAMPLES` below."""
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.evaluation.methods import make_method
+    from memagent_graph.evaluation.report import (
+        cells,
+        comparison,
+        markdown,
+        parse_length,
+        write_report,
+    )
+    from memagent_graph.evaluation.run import evaluate as evaluate_samples
+    from memagent_graph.evaluation.run import load
+    from memagent_graph.evaluation.tasks import make_task
+    from memagent_graph.text.source import open_source
+
+    with reporting(_STOPPED):
+        config = ReadingConfig(
+            chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
+        )
+        try:
+            wanted = [parse_length(length) for length in lengths.split(",")]
+        except ValueError as error:
+            message = f"Lengths are numbers of tokens such as 8k,128k,3.5m, not {lengths!r}."
+            raise ConfigurationError(message) from error
+        text = open_source(essays) if essays else None
+        made = [make_task(name, text) for name in tasks.split(",")]
+        reader = chosen_reader(model, base_url, prompts, tokenizer, config)
+        for method in methods.split(","):
+            make_method(method, reader, config)
+        running = evaluate_samples(
+            reader,
+            made,
+            lengths=wanted,
+            methods=methods.split(","),
+            samples=samples,
+            out=out,
+            config=config,
+            seed=seed,
+            concurrency=concurrency,
+        )
+        total = len(made) * len(wanted) * samples * len(methods.split(","))
+        asyncio.run(_through(running, total))
+        results = load(out)
+        title = f"{reader.name}, chunks of {chunk_tokens}, memory of {memory_tokens} tokens"
+        write_report(out, results, title)
+        print(markdown(cells(results)), end="")
+        if against is not None:
+            print(comparison(cells(load(against)), cells(results)), end="")
+        failed = sum(result.error is not None for result in results)
+        if failed:
+            print(
+                f"memagent: {failed} samples failed: see {out / 'samples.jsonl'}", file=sys.stderr
+            )
+            raise typer.Exit(1)
+
+
+async def _through(running: AsyncIterator[Result], total: int) -> None:
+    """Run to the end behind a progress bar, which counts what is new."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="sample", disable=None) as bar:
+        async for result in running:
+            bar.set_postfix_str(f"{result.id} {result.method}")
+            bar.update()
+
+
+evaluate.__doc__ = _EXAMPLES

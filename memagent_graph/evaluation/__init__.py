@@ -1,0 +1,1 @@
+"""Measure any model with long documents: tasks, methods, scores and a report."""

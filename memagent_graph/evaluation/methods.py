@@ -1,0 +1,192 @@
+"""Ways to answer a question from a document with one reader: MemAgent, and what it replaces.
+
+All but MemAgent itself are `respond` from another text than the memory: the whole document, its
+two ends, its best passages, or answers from its parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rank_bm25 import BM25Okapi
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.graph import create_memagent
+from memagent_graph.readers.base import Usage
+from memagent_graph.readers.terms import content_terms, terms
+from memagent_graph.text.chunking import next_chunk
+from memagent_graph.text.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from langgraph.types import StreamMode
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import Tokenizer
+
+_PASSAGE = 256
+"""Tokens of a passage that is searched for."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method made of a document.
+
+    Attributes:
+        answer: the whole reply.
+        usage: calls, tokens and seconds.
+        memories: for MemAgent, the memory after each chunk.
+    """
+
+    answer: str
+    usage: Usage
+    memories: list[str] = field(default_factory=list)
+
+
+class Method(Protocol):
+    """Answers a question from a document."""
+
+    async def __call__(self, question: str, document: Source) -> Outcome:
+        """Answer. Raises as a reader does."""
+        ...
+
+
+def make_method(name: str, reader: Reader, config: ReadingConfig) -> Method:
+    """Make a method of its name.
+
+    Args:
+        name: one of `METHODS`.
+        reader: computes it.
+        config: MemAgent's budgets; the others may show the reader as much as one of its prompts.
+
+    Raises:
+        ConfigurationError: There is no such method.
+    """
+    if name not in METHODS:
+        message = f"There is no method {name!r}. Choose of: {', '.join(METHODS)}."
+        raise ConfigurationError(message)
+    return partial(METHODS[name], reader, config)
+
+
+async def memagent(
+    reader: Reader, config: ReadingConfig, question: str, document: Source
+) -> Outcome:
+    """Read chunk by chunk, overwriting the memory."""
+    agent = create_memagent(reader, config=config)
+    memories = [""]
+    output: dict[str, Any] = {}
+    modes: list[StreamMode] = ["updates", "values"]
+    asked = {"question": question}
+    async for mode, part in agent.astream(asked, stream_mode=modes, context={"document": document}):
+        if mode == "values":
+            output = part
+        elif "overwrite_memory" in part:
+            memories.append(part["overwrite_memory"].get("memory", memories[-1]))
+    used = output["usage"]
+    usage = Usage(used["calls"], used["input_tokens"], used["output_tokens"], used["seconds"])
+    return Outcome(output["response"], usage, memories[1:])
+
+
+async def whole(reader: Reader, _: ReadingConfig, question: str, document: Source) -> Outcome:
+    """Answer from the whole document at once; the model's own context is the limit."""
+    return await _respond(reader, question, document.read(0, document.length))
+
+
+async def truncate(
+    reader: Reader, config: ReadingConfig, question: str, document: Source
+) -> Outcome:
+    """Answer from the beginning and the end, as much of both as a prompt holds."""
+    counter = load_tokenizer(reader.tokenizer)
+    half = _room(config) // 2
+    head = next(_parts(document, counter, half))
+    start = max(len(head), document.length - len(head))
+    while start < document.length and counter.count(_from(document, start)) > half:
+        start += max(1, len(head) // 20)
+    return await _respond(reader, question, head + _from(document, start))
+
+
+async def bm25(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
+    """Answer from the passages that match the question best, as many as a prompt holds."""
+    counter = load_tokenizer(reader.tokenizer)
+    passages = [*_parts(document, counter, _PASSAGE)]
+    index = BM25Okapi([terms(passage) or [""] for passage in passages])
+    scores = index.get_scores(content_terms(question))
+    best = sorted(range(len(passages)), key=lambda number: -scores[number])
+    best = sorted(best[: max(1, _room(config) // _PASSAGE)])
+    return await _respond(reader, question, "\n".join(passages[number] for number in best))
+
+
+async def map_reduce(
+    reader: Reader, config: ReadingConfig, question: str, document: Source
+) -> Outcome:
+    """Answer from each chunk by itself, and then from those answers, as often as it takes."""
+    counter = load_tokenizer(reader.tokenizer)
+    usage = Usage()
+    texts = [*_parts(document, counter, _room(config))]
+    while True:
+        answers = []
+        for text in texts:
+            outcome = await _respond(reader, question, text)
+            usage += outcome.usage
+            answers.append(outcome.answer)
+        if len(answers) == 1:
+            return Outcome(answers[0], usage)
+        texts = [*_joined(answers, counter, _room(config))]
+
+
+async def refine(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
+    """Answer from the first chunk, then again and again from the answer with the next chunk."""
+    counter = load_tokenizer(reader.tokenizer)
+    outcome, usage = Outcome("", Usage()), Usage()
+    for text in _parts(document, counter, config.chunk_tokens):
+        outcome = await _respond(reader, question, f"{outcome.answer}\n\n{text}".lstrip())
+        usage += outcome.usage
+    return Outcome(outcome.answer, usage)
+
+
+METHODS = {
+    "memagent": memagent,
+    "whole": whole,
+    "truncate": truncate,
+    "bm25": bm25,
+    "map_reduce": map_reduce,
+    "refine": refine,
+}
+
+
+async def _respond(reader: Reader, question: str, text: str) -> Outcome:
+    answer = await reader.respond(question, text)
+    return Outcome(answer.text, answer.usage)
+
+
+def _from(document: Source, start: int) -> str:
+    return document.read(start, max(0, document.length - start))
+
+
+def _room(config: ReadingConfig) -> int:
+    """Tokens of the document that one prompt of MemAgent's shows: chunk and memory."""
+    return config.chunk_tokens + config.memory_tokens
+
+
+def _parts(document: Source, counter: Tokenizer, tokens: int) -> Iterator[str]:
+    position = 0
+    while chunk := next_chunk(document, position, tokenizer=counter, chunk_tokens=tokens):
+        yield chunk.text
+        position = chunk.end
+
+
+def _joined(answers: list[str], counter: Tokenizer, room: int) -> Iterator[str]:
+    """The answers, as many together as fit; at least two, so that there are fewer each time."""
+    group: list[str] = []
+    for answer in answers:
+        longer = [*group, answer]
+        if len(group) >= 2 and counter.count("\n".join(longer)) > room:  # noqa: PLR2004 - a pair
+            yield "\n".join(group)
+            longer = [answer]
+        group = longer
+    yield "\n".join(group)

@@ -1,0 +1,123 @@
+"""The pictures of a report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from memagent_graph.evaluation.report import Cell
+    from memagent_graph.evaluation.run import Result
+
+_DEPTHS = 10
+
+
+def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> list[Path]:
+    """Draw accuracy by length, cost by length, and the score by depth and length.
+
+    Returns:
+        The files.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        message = 'To draw plots: pip install "memagent-graph[eval]"'
+        raise MissingDependencyError(message) from error
+    files = []
+    for name, paint, size in (
+        ("accuracy", _accuracy, (10, 5)),
+        ("cost", _cost, (10, 4)),
+        ("depth", _depth, (10, 4)),
+    ):
+        figure = Figure(figsize=size, dpi=80, layout="constrained")
+        if paint(figure, cells, results):
+            files.append(out / f"{name}.png")
+            figure.savefig(files[-1])
+    return files
+
+
+def _accuracy(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
+    axes = figure.add_subplot()
+    lines: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        lines[cell.task, cell.method].append(cell)
+    methods = sorted({cell.method for cell in cells})
+    tasks = sorted({cell.task for cell in cells})
+    for (task, method), line in lines.items():
+        axes.plot(
+            [cell.length for cell in line],
+            [100 * cell.score for cell in line],
+            marker="o",
+            markersize=4,
+            color=f"C{tasks.index(task) % 10}",
+            linestyle=("-", "--", ":", "-.")[methods.index(method) % 4],
+            label=task if len(methods) == 1 else f"{task}, {method}",
+        )
+    _by_length(axes, cells)
+    axes.set(ylabel="score, %", ylim=(-3, 103), title="Score by length")
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+    return bool(cells)
+
+
+def _cost(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
+    left, right = figure.subplots(1, 2)
+    for method in sorted({cell.method for cell in cells}):
+        own = [cell for cell in cells if cell.method == method]
+        lengths = sorted({cell.length for cell in own})
+        for axes, field in ((left, "seconds"), (right, "calls")):
+            values = [[getattr(c, field) for c in own if c.length == length] for length in lengths]
+            means = [sum(column) / len(column) for column in values]
+            axes.plot(lengths, means, marker="o", markersize=4, label=method)
+    for axes, field in ((left, "seconds"), (right, "calls")):
+        _by_length(axes, cells)
+        axes.set(yscale="log", title=f"{field.capitalize()} a document, mean of the tasks")
+    left.legend(fontsize=8)
+    return bool(cells)
+
+
+def _depth(figure: Any, _: Sequence[Cell], results: Sequence[Result]) -> bool:
+    """Of samples with one piece of evidence: the mean score by where it lies."""
+    single = [r for r in results if r.depths and len(r.depths) == 1]
+    methods = sorted({result.method for result in single})
+    lengths = sorted({result.length for result in single})
+    if not single:
+        return False
+    from memagent_graph.evaluation.report import short
+
+    for axes, method in zip(
+        figure.subplots(1, len(methods), squeeze=False)[0], methods, strict=True
+    ):
+        grid = [[float("nan")] * len(lengths) for _ in range(_DEPTHS)]
+        scores: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for result in single:
+            if result.method == method and result.depths:
+                row = min(_DEPTHS - 1, int(result.depths[0] * _DEPTHS))
+                scores[row, lengths.index(result.length)].append(result.score)
+        for (row, column), values in scores.items():
+            grid[row][column] = 100 * sum(values) / len(values)
+        picture = axes.imshow(grid, vmin=0, vmax=100, cmap="RdYlGn", aspect="auto")
+        axes.set_xticks(range(len(lengths)), map(short, lengths))
+        axes.set_yticks(range(_DEPTHS), [f"{10 * row}%" for row in range(_DEPTHS)])
+        axes.set(title=method, ylabel="depth of the evidence")
+    figure.colorbar(picture, ax=figure.axes, label="score, %")
+    return True
+
+
+def _by_length(axes: Any, cells: Sequence[Cell]) -> None:
+    from memagent_graph.evaluation.report import short
+
+    lengths = sorted({cell.length for cell in cells})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, map(short, lengths))
+    axes.minorticks_off()
+    axes.set_xlabel("tokens of the document")
+    axes.grid(alpha=0.3)

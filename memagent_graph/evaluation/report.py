@@ -1,0 +1,225 @@
+"""What a run found: tables with intervals, as text, Markdown and a page of HTML with plots."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memagent_graph.evaluation.scores import interval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from memagent_graph.evaluation.run import Result
+
+_THOUSAND, _MILLION = 2**10, 2**20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The results of one method on one task at one length.
+
+    Attributes:
+        task: the task.
+        length: tokens of the documents.
+        method: the method.
+        samples: how many were scored.
+        failed: how many ended with an error; they count as zero.
+        score: mean of the task's score.
+        low: lower end of its 95% interval.
+        high: upper end.
+        f1: mean token F1.
+        kept: mean share of the answers in the final memory, None for other methods than MemAgent.
+        lost_at: mean place in the document, 0 to 1, after which an answer that the memory had was
+            gone; None when none was.
+        calls: mean.
+        tokens: mean of prompt and reply.
+        seconds: mean.
+    """
+
+    task: str
+    length: int
+    method: str
+    samples: int
+    failed: int
+    score: float
+    low: float
+    high: float
+    f1: float
+    kept: float | None
+    lost_at: float | None
+    calls: float
+    tokens: float
+    seconds: float
+
+
+def cells(results: Iterable[Result]) -> list[Cell]:
+    """The results by task, length and method, in that order."""
+    groups: dict[tuple[str, int, str], list[Result]] = defaultdict(list)
+    for result in results:
+        groups[result.task, result.length, result.method].append(result)
+    return [_cell(*key, group) for key, group in sorted(groups.items())]
+
+
+def _cell(task: str, length: int, method: str, group: list[Result]) -> Cell:
+    scores = [result.score for result in group]
+    low, high = interval(scores)
+    kept = [result.kept[-1] for result in group if result.kept]
+    lost = [place for result in group if (place := _lost_at(result.kept or [])) is not None]
+    return Cell(
+        task=task,
+        length=length,
+        method=method,
+        samples=len(group),
+        failed=sum(result.error is not None for result in group),
+        score=_mean(scores),
+        low=low,
+        high=high,
+        f1=_mean([result.f1 for result in group]),
+        kept=_mean(kept) if kept else None,
+        lost_at=_mean(lost) if lost else None,
+        calls=_mean([result.calls for result in group]),
+        tokens=_mean([result.input_tokens + result.output_tokens for result in group]),
+        seconds=_mean([result.seconds for result in group]),
+    )
+
+
+def _lost_at(kept: list[float]) -> float | None:
+    """After which share of the chunks the memory had less of the answers than ever before."""
+    falls = [place for place in range(1, len(kept)) if kept[place] < kept[place - 1]]
+    return (falls[0] + 1) / len(kept) if falls else None
+
+
+def markdown(found: Sequence[Cell]) -> str:
+    """A table of scores: a row for each task and method, a column for each length."""
+    lengths = sorted({cell.length for cell in found})
+    by_place = {(cell.task, cell.method, cell.length): cell for cell in found}
+    rows = [["task", "method", *map(short, lengths)]]
+    for task, method in dict.fromkeys((cell.task, cell.method) for cell in found):
+        places = [(task, method, length) for length in lengths]
+        rows.append([task, method, *(_shown(by_place.get(place)) for place in places)])
+    rows.insert(1, ["---"] * len(rows[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def details(found: Sequence[Cell]) -> str:
+    """A table of what each cell cost, and of what became of the evidence."""
+    head = [
+        "task",
+        "method",
+        "length",
+        "samples",
+        "failed",
+        "F1",
+        "in memory",
+        "lost at",
+        "calls",
+        "tokens",
+        "seconds",
+    ]
+    rows = [head, ["---"] * len(head)]
+    for cell in found:
+        kept = "" if cell.kept is None else f"{cell.kept:.0%}"
+        lost = "" if cell.lost_at is None else f"{cell.lost_at:.0%}"
+        row = [cell.task, cell.method, short(cell.length), str(cell.samples), str(cell.failed)]
+        row += [f"{cell.f1:.2f}", kept, lost, f"{cell.calls:.1f}", f"{cell.tokens:,.0f}"]
+        rows.append([*row, f"{cell.seconds:.2f}"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def comparison(before: Sequence[Cell], after: Sequence[Cell]) -> str:
+    """A table of the scores of two runs; a star where their intervals do not meet."""
+    old = {(cell.task, cell.length, cell.method): cell for cell in before}
+    rows = [["task", "method", "length", "before", "after", "change"], ["---"] * 6]
+    for new in after:
+        known = old.get((new.task, new.length, new.method))
+        if known is not None:
+            apart = "*" if new.low > known.high or new.high < known.low else ""
+            change = f"{100 * (new.score - known.score):+.1f}{apart}"
+            place = [new.task, new.method, short(new.length)]
+            rows.append([*place, _shown(known), _shown(new), change])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def write_report(out: Path, results: Sequence[Result], title: str) -> None:
+    """Write report.md, report.html and the plots into a folder.
+
+    Args:
+        out: the folder.
+        results: what was found.
+        title: what was measured: model and budgets.
+    """
+    from memagent_graph.evaluation.plots import draw
+
+    found = cells(results)
+    plots = draw(out, found, results)
+    note = "Scores with 95% intervals (Wilson). Failed samples count as zero.\n"
+    parts = [f"# {title}\n", note, markdown(found), details(found)]
+    pictures = [f"![{path.stem}]({path.name})\n" for path in plots]
+    (out / "report.md").write_text("\n".join([*parts, *pictures]), "utf-8")
+    (out / "report.html").write_text(_page(title, note, found, plots), "utf-8")
+
+
+def short(tokens: int) -> str:
+    """A number of tokens as people say it: 8192 is "8K", and 3,670,016 "3.5M"."""
+    if tokens >= _MILLION:
+        return f"{tokens / _MILLION:.3g}M"
+    return f"{tokens / _THOUSAND:.3g}K" if tokens >= _THOUSAND else str(tokens)
+
+
+def parse_length(text: str) -> int:
+    """The reverse of `short`: "8k" is 8192.
+
+    Raises:
+        ValueError: It is no number of tokens.
+    """
+    units = {"k": _THOUSAND, "m": _MILLION}
+    unit = units.get(text[-1:].lower(), 1)
+    tokens = int(float(text[:-1] if unit > 1 else text) * unit)
+    if tokens <= 0:
+        raise ValueError(text)
+    return tokens
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    return f"{100 * cell.score:.0f} ({100 * cell.low:.0f}-{100 * cell.high:.0f})"
+
+
+def _page(title: str, note: str, found: Sequence[Cell], plots: Sequence[Path]) -> str:
+    tables = "".join(_table(make(found)) for make in _TABLES)
+    pictures = "".join(
+        f'<img alt="{html.escape(path.stem)}" '
+        f'src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
+        for path in plots
+    )
+    return _HTML.format(
+        title=html.escape(title), note=html.escape(note), tables=tables, pictures=pictures
+    )
+
+
+_TABLES: tuple[Callable[[Sequence[Cell]], str], ...] = (markdown, details)
+_HTML = """\
+<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:16px/1.5 system-ui;margin:2rem auto;max-width:70rem;padding:0 1rem}}
+table{{border-collapse:collapse;margin:1rem 0}}td,th{{border:1px solid #ccc;padding:.2rem .6rem}}
+img{{max-width:100%;margin:1rem 0}}</style>
+<h1>{title}</h1><p>{note}</p>{tables}{pictures}</html>
+"""
+
+
+def _table(text: str) -> str:
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines()]
+    head, _, *body = lines
+    rows = [f"<tr>{''.join(f'<th>{html.escape(cell)}</th>' for cell in head)}</tr>"]
+    rows += [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

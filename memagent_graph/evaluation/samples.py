@@ -1,0 +1,119 @@
+"""A sample: a question, a document that is made while it is read, and what the answer must hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from memagent_graph.text.source import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import Tokenizer
+
+Metric = Literal["all", "any"]
+"""Which of the answers count: the share of them that is given, or whether one is."""
+
+
+class Piece(NamedTuple):
+    """A part of a document, in order.
+
+    Attributes:
+        text: the part.
+        evidence: whether the answer needs it.
+    """
+
+    text: str
+    evidence: bool = False
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question over one document.
+
+    Attributes:
+        id: names it within a run: task, length and index.
+        task: the task's name.
+        length: tokens that were asked for.
+        question: what is asked.
+        answers: what a right answer holds.
+        metric: how many of them it must hold.
+        pieces: makes the document anew each time it is called.
+    """
+
+    id: str
+    task: str
+    length: int
+    question: str
+    answers: tuple[str, ...]
+    metric: Metric
+    pieces: Callable[[], Iterator[Piece]]
+
+    def source(self) -> Source:
+        """The document, in a temporary file: it takes no memory, however long it is."""
+        return open_source(piece.text for piece in self.pieces())
+
+    def evidence(self) -> list[tuple[int, int]]:
+        """Where its evidence stands: first and one past the last code point."""
+        spans, start = [], 0
+        for text, evidence in self.pieces():
+            if evidence:
+                spans.append((start, start + len(text)))
+            start += len(text)
+        return spans
+
+
+class Task(Protocol):
+    """Makes samples."""
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        ...
+
+    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
+        """Make one sample; the same arguments make the same one.
+
+        Args:
+            length: tokens of the document, within 1%.
+            index: which one.
+            seed: of the whole run.
+            tokenizer: counts them.
+
+        Raises:
+            ConfigurationError: There is not enough text for that length.
+        """
+        ...
+
+
+def filled(
+    filler: Iterable[str],
+    inserts: Iterable[tuple[float, Piece]],
+    length: int,
+    count: Callable[[str], int],
+) -> Iterator[Piece]:
+    """A document of `length` tokens: filler, with pieces put in at their depths.
+
+    Args:
+        filler: parts of text, as many as are asked for; the last is cut at a word.
+        inserts: pieces with their depths, 0 for the beginning and 1 for the end.
+        length: tokens in all.
+        count: counts tokens.
+    """
+    waiting = sorted(inserts, key=lambda insert: insert[0])
+    room = length - count("".join(piece.text for _, piece in waiting))
+    used = 0
+    for text in filler:
+        while waiting and waiting[0][0] * room <= used:
+            yield waiting.pop(0)[1]
+        cost = count(text)
+        if used + cost > room:
+            share = len(text) * (room - used) // cost
+            yield Piece(text[: text.rfind(" ", 0, share) + 1])
+            break
+        yield Piece(text)
+        used += cost
+    for _, piece in waiting:
+        yield piece

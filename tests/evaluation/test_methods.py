@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from doubles import ScriptedReader
+
+from memagent_graph.config import ReadingConfig
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.methods import METHODS, make_method
+from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.readers.base import Answer, Usage
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+CONFIG = ReadingConfig(chunk_tokens=400, memory_tokens=100)
+QUESTION = "When does the vault of Elk open?"
+FACT = "The vault of Elk opens at 6:40."
+FILLER = "It rained over the harbour again. "
+
+
+class Listener(ScriptedReader):
+    """Answers with what it was shown, and remembers it."""
+
+    def __init__(self):
+        super().__init__()
+        self.shown = []
+
+    async def respond(self, question, memory, *, evidence=(), config=None):
+        self.shown.append(memory)
+        return Answer(f"<{len(self.shown)}>", "", usage=Usage(1, 10, 2))
+
+
+def outcome(name, text, reader=None, config=CONFIG):
+    reader = reader or resolve_reader("extractive", config=config)
+    return asyncio.run(make_method(name, reader, config)(QUESTION, TextSource(text)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_finds_what_one_prompt_holds(name):
+    assert FACT in outcome(name, f"{FILLER * 10}\n\n{FACT}\n\n{FILLER * 10}").answer
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_in_the_middle_of_a_long_text_all_but_truncation_find_it(name):
+    text = f"{FILLER * 500}\n\n{FACT}\n\n{FILLER * 500}"
+
+    assert (FACT in outcome(name, text).answer) == (name != "truncate")
+
+
+def test_memagent_tells_the_memory_after_each_chunk():
+    found = outcome("memagent", f"{FILLER * 200}\n\n{FACT}\n\n{FILLER * 200}")
+
+    having = [FACT in memory for memory in found.memories]
+    assert having == sorted(having)
+    assert 0 < sum(having) < len(having)
+    assert found.usage.calls == len(having) + 1
+
+
+def test_truncation_shows_both_ends_and_no_more_than_a_prompt():
+    reader = Listener()
+
+    outcome("truncate", f"begin {FILLER * 900} end", reader)
+
+    (shown,) = reader.shown
+    assert shown.startswith("begin")
+    assert shown.endswith("end")
+    assert EstimatingTokenizer().count(shown) <= 500
+
+
+@pytest.mark.parametrize("text", ["short", "begin " + FILLER * 50 + " end", "a" * 30])
+def test_a_text_that_fits_is_shown_whole_once(text):
+    reader = Listener()
+
+    outcome("truncate", text, reader)
+
+    assert reader.shown == [text]
+
+
+def test_map_reduce_answers_from_answers_until_one_is_left():
+    reader = Listener()
+
+    found = outcome("map_reduce", FILLER * 900, reader)
+
+    assert reader.shown[-1].startswith("<1>\n<2>")
+    assert found.answer == f"<{len(reader.shown)}>"
+    assert found.usage == Usage(len(reader.shown), 10 * len(reader.shown), 2 * len(reader.shown))
+
+
+def test_refining_shows_the_last_answer_with_the_next_chunk():
+    reader = Listener()
+
+    outcome("refine", FILLER * 200, reader)
+
+    assert "".join(shown.partition("\n\n")[2] or shown for shown in reader.shown) == FILLER * 200
+    assert [shown.partition("\n")[0] for shown in reader.shown[1:3]] == ["<1>", "<2>"]
+
+
+def test_a_method_that_there_is_not_is_said():
+    with pytest.raises(ConfigurationError, match="memagent"):
+        make_method("magic", Listener(), CONFIG)
