@@ -1,0 +1,108 @@
+"""The model: each prompt is a reading."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+
+from memagent_graph import ReadingConfig, create_memagent, read_many
+from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.text.tokens import load_tokenizer
+from memagent_lm_eval.prompts import split
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+_NO_LIKELIHOODS = (
+    "memagent generates text from a memory and has no likelihoods for a given one. Choose tasks "
+    "with output_type: generate_until, such as niah_single_1 or ruler_vt."
+)
+
+
+@register_model("memagent")
+class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
+    """Reads the document of a prompt chunk by chunk, and answers its question from the memory.
+
+    Args:
+        model: as for `create_memagent`; the built-in reader by default.
+        base_url: of an OpenAI-compatible server.
+        tokenizer: counts tokens and cuts chunks; the model's own by default.
+        concurrency: readings at once.
+        batch_size: not used: readings are batched by the engine.
+        max_batch_size: not used.
+        device: not used: the model string says where it runs.
+        budgets: fields of `ReadingConfig`.
+
+    Raises:
+        ConfigurationError: The model is not known, or the budgets do not fit it.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        base_url: str | None = None,
+        tokenizer: str | None = None,
+        concurrency: int = 32,
+        batch_size: Any = None,
+        max_batch_size: Any = None,
+        device: Any = None,
+        **budgets: Any,
+    ) -> None:
+        super().__init__()
+        self.config = ReadingConfig(**budgets)
+        reader = resolve_reader(model, config=self.config, tokenizer=tokenizer, base_url=base_url)
+        self._reader = reader
+        self._counter = load_tokenizer(tokenizer or reader.tokenizer)
+        self._agent = create_memagent(reader, config=self.config, tokenizer=tokenizer)
+        self._concurrency = int(concurrency)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What the harness calls the tokenizer in its caches."""
+        return self._counter.name
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """The replies, in order; each is cut at the stop strings that its task names."""
+        return asyncio.run(self._generate(requests))
+
+    async def _generate(self, requests: list[Instance]) -> list[str]:
+        replies: dict[str, str] = {}
+        tasks = []
+        for number, request in enumerate(requests):
+            prompt = request.args[0]
+            document, question = split(prompt, self._counter, self.config.question_tokens)
+            if document:
+                tasks.append({"id": number, "question": question, "document": document})
+            else:
+                answer = await self._reader.respond(prompt, "")
+                replies[str(number)] = answer.text
+        async for result in read_many(self._agent, tasks, concurrency=self._concurrency):
+            if result.error is not None:
+                raise result.error
+            replies[result.id] = (result.output or {})["response"]
+        return [
+            _until(replies[str(number)], request.args[1].get("until") or [])
+            for number, request in enumerate(requests)
+        ]
+
+    def loglikelihood(self, requests: list[Instance]) -> NoReturn:
+        """Not possible.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError(_NO_LIKELIHOODS)
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> NoReturn:
+        """As `loglikelihood`."""
+        raise NotImplementedError(_NO_LIKELIHOODS)
+
+
+def _until(reply: str, stops: str | list[str]) -> str:
+    for stop in [stops] if isinstance(stops, str) else stops:
+        reply = reply.split(stop, maxsplit=1)[0] if stop else reply
+    return reply

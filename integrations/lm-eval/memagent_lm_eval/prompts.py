@@ -1,0 +1,55 @@
+"""Cut a prompt of the harness into the document and the question."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memagent_graph.text.tokens import Tokenizer
+
+_MARKER = re.compile(
+    r"^[ \t]*(?:question|query|q|instruction)[ \t]*:", re.IGNORECASE | re.MULTILINE
+)
+_ASKS = re.compile(r"(?m)^.*[?？].*$")
+_PARAGRAPH = re.compile(r"\n\s*\n(?=\s*\S)")
+
+
+def split(prompt: str, tokenizer: Tokenizer, question_tokens: int = 1024) -> tuple[str, str]:
+    """The document and the question of a prompt; joined they are the prompt.
+
+    The question begins at the last line that opens with a marker such as "Question:", or at the
+    last line that has a question mark, or else at the last paragraph, within the last
+    `question_tokens` of the prompt.
+
+    Args:
+        prompt: as the harness makes it.
+        tokenizer: counts tokens.
+        question_tokens: longest question.
+
+    Returns:
+        The document, empty when the prompt has nothing before its question; and the question.
+    """
+    tail = _tail(prompt, tokenizer, question_tokens)
+    start = len(prompt) - len(tail)
+    marked = [match.start() for match in _MARKER.finditer(tail)]
+    asking = [match.start() for match in _ASKS.finditer(tail)]
+    paragraphs = [match.end() for match in _PARAGRAPH.finditer(tail)]
+    begins = next((found[-1] for found in (marked, asking, paragraphs) if found), 0)
+    document = prompt[: start + begins]
+    return (document, prompt[start + begins :]) if document.strip() else ("", prompt)
+
+
+def _tail(prompt: str, tokenizer: Tokenizer, tokens: int) -> str:
+    """The longest end of the prompt, in whole lines if it has any, within so many tokens."""
+    lines = prompt.splitlines(keepends=True)
+    tail = ""
+    while lines and tokenizer.count(lines[-1] + tail) <= tokens:
+        tail = lines.pop() + tail
+    if tail.strip():
+        return tail
+    words = re.findall(r"\S+\s*|\s+", prompt)  # the last line is longer than a question may be
+    tail = ""
+    while words and tokenizer.count(words[-1] + tail) <= tokens:
+        tail = words.pop() + tail
+    return tail

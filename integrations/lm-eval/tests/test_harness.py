@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_model import tiny_model
+
+from memagent_graph.config import ReadingConfig
+from memagent_graph.evaluation.methods import make_method
+from memagent_graph.evaluation.scores import substring_match
+from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
+from memagent_lm_eval.prompts import split
+
+COUNTER = EstimatingTokenizer()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "question"),
+    [
+        (
+            "Some numbers are hidden below.\nThe grass is green.\nWhat are all of them?",
+            "What are all of them?",
+        ),
+        (
+            "Remember.\n\nVAR A = 1\nQuestion: Find all variables. Answer: they are",
+            "Question: Find all variables. Answer: they are",
+        ),
+        (
+            "Answer from the passages.\n\nWho? asked a boy.\n\nQuestion: Who is it?\nAnswer:",
+            "Question: Who is it?\nAnswer:",
+        ),
+        ("A report.\n\nIt rained.\n\nSum it up in one line.", "Sum it up in one line."),
+        ("A text.\nWhere is it?\nThe place is", "Where is it?\nThe place is"),
+    ],
+)
+def test_the_question_is_what_the_rules_say(prompt, question):
+    document, found = split(prompt, COUNTER)
+
+    assert found == question
+    assert document == prompt.removesuffix(question)
+
+
+@pytest.mark.parametrize("prompt", ["", "Who is it?", "Tell me a joke."])
+def test_a_prompt_without_a_document_is_a_question(prompt):
+    assert split(prompt, COUNTER) == ("", prompt)
+
+
+@given(st.text(alphabet="ab ?\n:Q", max_size=300), st.integers(1, 40))
+def test_the_parts_are_the_prompt_and_the_question_keeps_its_budget(prompt, budget):
+    document, question = split(prompt, COUNTER, budget)
+
+    assert document + question == prompt
+    assert not document or COUNTER.count(question) <= budget
+
+
+def harness(folder, *words):
+    """The harness as a user starts it."""
+    return subprocess.run(
+        [sys.executable, "-m", "memagent_lm_eval", "run", "--model", "memagent", *map(str, words)],
+        cwd=folder,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def logged(folder, task):
+    (file,) = (folder / "out").rglob(f"samples_{task}_*.jsonl")
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def same_samples_here(records, reader, config, tokenizer):
+    """What `memagent eval`'s own method and score make of the harness's samples."""
+    method = make_method("memagent", reader, config)
+    for record in records:
+        document, question = split(record["arguments"]["gen_args_0"]["arg_0"], tokenizer)
+        outcome = asyncio.run(method(question, TextSource(document)))
+        yield outcome.answer, substring_match(outcome.answer, record["doc"]["outputs"], "all")
+
+
+@pytest.mark.slow
+def test_ruler_runs_offline_and_scores_as_our_own_evaluation_does(tmp_path):
+    tokenizer = tiny_model(tmp_path / "model")
+    tasks = ["niah_single_1", "niah_multikey_2", "niah_multikey_3", "ruler_vt"]
+
+    done = harness(
+        tmp_path,
+        *("--model_args", f"model=extractive,tokenizer={tokenizer},chunk_tokens=1000"),
+        *("--tasks", ",".join(tasks), "--limit", 4, "--log_samples", "--output_path", "out"),
+        *("--metadata", '{"max_seq_lengths":[4096]}'),
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    counter = load_tokenizer(str(tokenizer))
+    config = ReadingConfig(chunk_tokens=1000)
+    reader = resolve_reader("extractive", config=config, tokenizer=str(tokenizer))
+    reader.tokenizer = counter
+    for task in tasks:
+        records = logged(tmp_path, task)
+        ours = list(same_samples_here(records, reader, config, counter))
+        assert len(ours) == 4
+        for record, (answer, score) in zip(records, ours, strict=True):
+            assert record["resps"] == [[answer]]
+            assert record["4096"] == score
+    assert logged(tmp_path, "niah_single_1")[0]["4096"] == 1
+
+
+@pytest.mark.slow
+def test_tasks_that_compare_likelihoods_are_refused(tmp_path):
+    (tmp_path / "task.yaml").write_text(
+        "task: choose\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\n"
+        "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{q}}'\n"
+        "doc_to_choice: ['a', 'b']\ndoc_to_target: 0\nmetric_list: [{metric: acc}]\n"
+    )
+    (tmp_path / "rows.jsonl").write_text('{"q": "a or b?"}\n')
+
+    done = harness(tmp_path, "--tasks", "choose", "--include_path", tmp_path)
+
+    assert done.returncode != 0
+    assert "generate_until" in done.stderr
+
+
+def test_the_harness_knows_the_model_by_name():
+    code = (
+        "import memagent_lm_eval\nfrom lm_eval.api.registry import get_model\n"
+        "print(get_model('memagent').__name__)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+
+    assert done.stdout.split() == ["MemAgentLM"]
+    assert Path(sys.executable).with_name("memagent-lm-eval").exists()
