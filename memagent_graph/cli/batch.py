@@ -38,6 +38,8 @@ paths, relative to TASKS) or `text`; `id` if it has one. Other fields are kept.
 
     memagent batch tasks.jsonl --out results.jsonl --model vllm:Qwen/Qwen2.5-7B-Instruct
 
+    memagent batch tasks.jsonl --out results/ --ray ray://head:10001 --store redis://head:6379/0
+
 Each result is added to RESULTS when it is done: the task's fields with `id`, and `answer`,
 `memory`, `evidence`, `usage`, ... or else `error`. What has an answer there is not asked again;
 what failed is.
@@ -60,6 +62,10 @@ def batch(
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
     store: Store = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster to read on (or `local`): OUT is a folder of Parquet."),
+    ] = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.batch import read_many
@@ -71,6 +77,9 @@ def batch(
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
+        if ray is not None:
+            _on_ray(ray, tasks, out, model=model, base_url=base_url, store=store, config=config)
+            return
         answered = _mend(out)
         asked = list(_read_tasks(tasks, answered))
         if answered:
@@ -91,6 +100,32 @@ def batch(
 
 
 batch.__doc__ = _EXAMPLES
+
+
+def _on_ray(address: str, tasks: Path, out: Path, **options: Any) -> None:
+    from memagent_graph.errors import MissingDependencyError
+
+    try:
+        from memagent_ray.reading import read_tasks
+    except ImportError as error:
+        message = "--ray needs the package memagent-ray (integrations/ray)."
+        raise MissingDependencyError(message) from error
+    rows = [
+        {
+            key: _plain(value)
+            for key, value in task.items()
+            if key != "document" or "text" not in task
+        }
+        for task in _read_tasks(tasks, answered=set())
+    ]
+    read_tasks(rows, address, out, **options)
+
+
+def _plain(value: Any) -> Any:
+    """Paths as strings, for another machine."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return str(value.resolve()) if isinstance(value, Path) else value
 
 
 def _read_tasks(file: Path, answered: set[str]) -> Iterator[dict[str, Any]]:

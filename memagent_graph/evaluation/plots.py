@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from memagent_graph.evaluation.run import Result
 
 _DEPTHS = 10
+_PANELS = 3
+_COLOURS = [*(f"C{number}" for number in range(10)), "black", "gold"]
 
 
 def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> list[Path]:
@@ -46,26 +48,47 @@ def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> list[Pa
 
 
 def _accuracy(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
-    axes = figure.add_subplot()
-    lines: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        lines[cell.task, cell.method].append(cell)
-    methods = sorted({cell.method for cell in cells})
-    tasks = sorted({cell.task for cell in cells})
-    for (task, method), line in lines.items():
-        axes.plot(
-            [cell.length for cell in line],
-            [100 * cell.score for cell in line],
-            marker="o",
+    """Tasks in one panel if there is one method, else a panel for each task."""
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+    methods = list(dict.fromkeys(cell.method for cell in cells))
+    if not cells:
+        return False
+    if len(methods) == 1:
+        axes = figure.add_subplot()
+        _lines(axes, {task: [c for c in cells if c.task == task] for task in tasks})
+        figure.legend(*axes.get_legend_handles_labels(), fontsize=8, loc="outside right")
+        return True
+    rows = -(-len(tasks) // _PANELS)
+    panels = figure.subplots(rows, min(_PANELS, len(tasks)), squeeze=False, sharey=True)
+    for axes, task in zip(panels.flat, tasks, strict=False):
+        own = [cell for cell in cells if cell.task == task]
+        _lines(axes, {name: [c for c in own if c.method == name] for name in methods}, task)
+    for axes in panels.flat[len(tasks) :]:
+        axes.remove()
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc="outside right")
+    return True
+
+
+def _lines(axes: Any, lines: dict[str, list[Cell]], title: str = "Score by length") -> None:
+    """Scores with their intervals; a little apart, so that equal ones do not hide each other."""
+    for number, (name, line) in enumerate(lines.items()):
+        scores = [100 * cell.score for cell in line]
+        below = [100 * (cell.score - cell.low) for cell in line]
+        above = [100 * (cell.high - cell.score) for cell in line]
+        axes.errorbar(
+            [cell.length * (1 + 0.02 * (number - len(lines) / 2)) for cell in line],
+            scores,
+            yerr=(below, above),
+            label=name,
+            marker="osv^D<>*pXPh"[number % 12],
             markersize=4,
-            color=f"C{tasks.index(task) % 10}",
-            linestyle=("-", "--", ":", "-.")[methods.index(method) % 4],
-            label=task if len(methods) == 1 else f"{task}, {method}",
+            linewidth=1,
+            elinewidth=0.4,
+            color=_COLOURS[number % len(_COLOURS)],
         )
-    _by_length(axes, cells)
-    axes.set(ylabel="score, %", ylim=(-3, 103), title="Score by length")
-    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-    return bool(cells)
+    _by_length(axes, [cell for line in lines.values() for cell in line])
+    axes.set(ylabel="score, %", ylim=(-5, 105), title=title)
 
 
 def _cost(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:

@@ -164,8 +164,8 @@ def load(out: Path) -> list[Result]:
 async def _run(
     reader: Reader, config: ReadingConfig, sample: Sample, methods: list[str]
 ) -> list[Result]:
-    source = sample.source()
-    depths = [start / max(1, source.length) for start, _ in _first(sample.evidence())]
+    source, spans = sample.opened()
+    depths = [start / max(1, source.length) for start, _ in _first(spans)]
     about: dict[str, Any] = {
         "id": sample.id,
         "task": sample.task,

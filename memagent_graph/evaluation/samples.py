@@ -51,18 +51,22 @@ class Sample:
     metric: Metric
     pieces: Callable[[], Iterator[Piece]]
 
-    def source(self) -> Source:
-        """The document, in a temporary file: it takes no memory, however long it is."""
-        return open_source(piece.text for piece in self.pieces())
+    def opened(self) -> tuple[Source, list[tuple[int, int]]]:
+        """The document, and where its evidence stands: first and one past the last code point.
 
-    def evidence(self) -> list[tuple[int, int]]:
-        """Where its evidence stands: first and one past the last code point."""
-        spans, start = [], 0
-        for text, evidence in self.pieces():
-            if evidence:
-                spans.append((start, start + len(text)))
-            start += len(text)
-        return spans
+        The document is in a temporary file: it takes no memory, however long it is.
+        """
+        spans: list[tuple[int, int]] = []
+
+        def texts() -> Iterator[str]:
+            start = 0
+            for text, evidence in self.pieces():
+                if evidence:
+                    spans.append((start, start + len(text)))
+                start += len(text)
+                yield text
+
+        return open_source(texts()), spans
 
 
 class Task(Protocol):

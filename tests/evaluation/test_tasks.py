@@ -59,7 +59,7 @@ def test_evidence_stands_where_it_is_claimed_and_nowhere_else(name, length, inde
     sample = made(name, length, index)
     text = text_of(sample)
 
-    spans = sample.evidence()
+    source, spans = sample.opened()
 
     evidence = [text[start:end] for start, end in spans]
     rest = text
@@ -69,7 +69,7 @@ def test_evidence_stands_where_it_is_claimed_and_nowhere_else(name, length, inde
         assert any(answer in part for part in evidence)
         assert answer not in rest
     assert len(spans) == len(sample.answers)
-    assert sample.source().read(*_size(spans[0])) == evidence[0]
+    assert source.read(*_size(spans[0])) == evidence[0]
 
 
 def _size(span):
@@ -186,7 +186,7 @@ def test_questions_of_a_file_are_asked_among_its_paragraphs_and_then_essays(tmp_
     for index in range(5):
         sample = task.sample(length, index, seed=0, tokenizer=COUNTER)
         text = text_of(sample)
-        ((start, end),) = sample.evidence()
+        ((start, end),) = sample.opened()[1]
 
         assert sample.answers[0] in text[start:end]
         assert 0.9 * length <= COUNTER.count(text) <= 1.01 * length
@@ -198,7 +198,7 @@ def test_all_gold_paragraphs_of_a_multi_hop_question_are_there(tmp_path):
     sample = QuestionTask(hotpot(tmp_path), ESSAYS).sample(500, 0, seed=0, tokenizer=COUNTER)
 
     text = text_of(sample)
-    gold = {text[start:end].strip() for start, end in sample.evidence()}
+    gold = {text[start:end].strip() for start, end in sample.opened()[1]}
     assert gold == {"Mill: Fox built the mill.", "Fox: Fox was born in Husum."}
     assert "Hare: Hare was born in Kiel." in text
 
@@ -226,8 +226,7 @@ name, length = sys.argv[1], int(sys.argv[2])
 config = ReadingConfig()
 sample = make_task(name).sample(length, 0, seed=0, tokenizer=EstimatingTokenizer())
 method = make_method("memagent", resolve_reader("extractive", config=config), config)
-outcome = asyncio.run(method(sample.question, sample.source()))
-sample.evidence()
+outcome = asyncio.run(method(sample.question, sample.opened()[0]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, len(outcome.memories))
 """
 

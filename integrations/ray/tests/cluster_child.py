@@ -1,0 +1,94 @@
+"""What test_cluster runs: a local cluster of two nodes, one of which is lost half-way."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import ray
+from ray.cluster_utils import Cluster
+
+from memagent_graph import ReadingConfig
+from memagent_graph.memory.redis import RedisStore
+from memagent_ray import read_dataset
+
+CONFIG = ReadingConfig(chunk_tokens=200, memory_tokens=100)
+FILLER = "It rained over the harbour again, and nobody minded. " * 60
+
+
+def task(number):
+    return {
+        "number": number,
+        "question": f"When does vault {number} open?",
+        "text": f"{FILLER}\n\nVault {number} opens at {number}:40.\n\n{FILLER}",
+    }
+
+
+def lost_node(url, folder):
+    quick = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 200,
+        "health_check_failure_threshold": 5,
+    }
+    head = {"num_cpus": 2, "_system_config": quick}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    second = cluster.add_node(num_cpus=1, resources={"second": 1})
+    ray.init(address=cluster.address, logging_level="ERROR")
+    dataset = ray.data.from_items([task(number) for number in range(200)])
+    read = read_dataset(dataset.repartition(20), store=url, config=CONFIG, actors=2, batch_size=10)
+    log = folder / "log"
+
+    def slowly(row):
+        """Each row is logged as it is done; the half is where the node is lost."""
+        with log.open("a") as file:
+            file.write(f"{row['number']}\n")
+        time.sleep(0.02)
+        return row
+
+    def lose():
+        while not log.exists() or len(log.read_text().splitlines()) < 40:
+            time.sleep(0.05)
+        cluster.remove_node(second, allow_graceful=False)
+
+    losing = threading.Thread(target=lose)
+    losing.start()
+    rows = read.map(slowly).take_all()
+    losing.join()
+    assert Counter(row["number"] for row in rows) == Counter(range(200))
+    for row in rows:
+        assert row["error"] is None, row
+        assert f"opens at {row['number']}:40" in row["answer"], row
+    # Again, on what is left of the cluster: all is found in the store, only answers are made.
+    again = read_dataset(dataset.repartition(4), store=url, config=CONFIG, batch_size=50).take_all()
+    assert {row["calls"] for row in again} == {1}, Counter(row["calls"] for row in again)
+    with RedisStore.from_url(url) as store:
+        assert store.search(("memagent", "versions"), limit=1)
+    ray.shutdown()
+    cluster.shutdown()
+    print("200 tasks, each once")
+
+
+def errors(_, folder):
+    ray.init(address="local", num_cpus=2, logging_level="ERROR")
+    file = folder / "lease.txt"
+    file.write_text("The lease was signed by Mr. Fox.\n")
+    rows = [
+        {"question": "Who signed the lease?", "document": str(file)},
+        {"question": "Who signed the lease?", "document": str(folder / "nothing.txt")},
+        {"question": "", "document": str(file)},
+    ]
+    read_dataset(ray.data.from_items(rows)).write_parquet(str(folder / "answers"))
+    found = pq.read_table(folder / "answers").to_pylist()
+    by_error = {str(row["error"]).partition(":")[0]: row for row in found}
+    assert set(by_error) == {"None", "SourceNotFoundError", "QuestionError"}, by_error
+    assert by_error["None"]["answer"] == "The lease was signed by Mr. Fox."
+    ray.shutdown()
+    print("answers and errors")
+
+
+if __name__ == "__main__":
+    {"lost_node": lost_node, "errors": errors}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from servers.redis_server import RedisServer
+
+CHILD = Path(__file__).with_name("cluster_child.py")
+pytestmark = pytest.mark.slow
+
+
+def child(*words):
+    """Ray in a process of its own: it leaves threads and sockets behind in its driver."""
+    paths = [
+        str(Path(__file__).parents[3] / "tests"),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", str(CHILD), *map(str, words)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def test_every_task_is_done_once_though_a_node_is_lost_and_nothing_stored_is_read_twice(tmp_path):
+    server = RedisServer(tmp_path)
+    try:
+        done = child("lost_node", server.url, tmp_path)
+    finally:
+        server.kill()
+
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "200 tasks, each once"
+
+
+def test_failed_tasks_tell_their_error_and_results_go_to_parquet(tmp_path):
+    done = child("errors", "", tmp_path)
+
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "answers and errors"
+
+
+def test_the_command_line_reads_on_a_cluster(tmp_path):
+    (tmp_path / "lease.txt").write_text("The lease was signed by Mr. Fox.\n")
+    (tmp_path / "tasks.jsonl").write_text(
+        '{"id": "a", "question": "Who signed the lease?", "document": "lease.txt"}\n'
+        '{"id": "b", "question": "Who painted?", "text": "Mr. Hare painted."}\n'
+    )
+    words = ["batch", "tasks.jsonl", "--out", "answers", "--ray", "local", "--model", "extractive"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "memagent_graph", *words, "--store", "none"],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {row["id"]: row["answer"] for row in pq.read_table(tmp_path / "answers").to_pylist()}
+    assert found == {"a": "The lease was signed by Mr. Fox.", "b": "Mr. Hare painted."}
