@@ -66,7 +66,7 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
         return self._counter.name
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """The replies, in order; each is cut at the stop strings that its task names."""
+        """The answers, in order, each cut where its task has a reply end."""
         return asyncio.run(self._generate(requests))
 
     async def _generate(self, requests: list[Instance]) -> list[str]:
@@ -78,16 +78,23 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
             if document:
                 tasks.append({"id": number, "question": question, "document": document})
             else:
-                answer = await self._reader.respond(prompt, "")
-                replies[str(number)] = answer.text
+                replies[str(number)] = (await self._reader.respond(prompt, "")).final
         async for result in read_many(self._agent, tasks, concurrency=self._concurrency):
             if result.error is not None:
                 raise result.error
-            replies[result.id] = (result.output or {})["response"]
+            replies[result.id] = (result.output or {})["answer"]
         return [
-            _until(replies[str(number)], request.args[1].get("until") or [])
+            self._ended(replies[str(number)], request.args[1])
             for number, request in enumerate(requests)
         ]
+
+    def _ended(self, reply: str, wanted: dict[str, Any]) -> str:
+        """The reply as far as its task lets one go: to a stop string, and so many tokens."""
+        stops = wanted.get("until") or []
+        for stop in filter(None, [stops] if isinstance(stops, str) else stops):
+            reply = reply.split(stop, maxsplit=1)[0]
+        most = wanted.get("max_gen_toks")
+        return reply if most is None else reply[: self._counter.prefix(reply, most)]
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:
         """Not possible.
@@ -100,9 +107,3 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
     def loglikelihood_rolling(self, requests: list[Instance]) -> NoReturn:
         """As `loglikelihood`."""
         raise NotImplementedError(_NO_LIKELIHOODS)
-
-
-def _until(reply: str, stops: str | list[str]) -> str:
-    for stop in [stops] if isinstance(stops, str) else stops:
-        reply = reply.split(stop, maxsplit=1)[0] if stop else reply
-    return reply
