@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from math import hypot
+from operator import mul
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rank_bm25 import BM25Okapi
 
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, MissingDependencyError
 from memagent_graph.graph import create_memagent
 from memagent_graph.readers.base import Usage
+from memagent_graph.readers.ranking import ranked
 from memagent_graph.readers.terms import content_terms, terms
 from memagent_graph.text.chunking import next_chunk
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from langchain_core.embeddings import Embeddings
     from langgraph.types import StreamMode
 
     from memagent_graph.config import ReadingConfig
@@ -60,15 +64,22 @@ def make_method(name: str, reader: Reader, config: ReadingConfig) -> Method:
     """Make a method of its name.
 
     Args:
-        name: one of `METHODS`.
+        name: one of `METHODS`, or "embeddings:<model>" for LangChain's `init_embeddings`.
         reader: computes it.
         config: MemAgent's budgets; the others may show the reader as much as one of its prompts.
 
     Raises:
         ConfigurationError: There is no such method.
+        MissingDependencyError: The embeddings' package is not installed.
     """
+    kind, _, model = name.partition(":")
+    if kind == "embeddings" and model:
+        return partial(embeddings, _embedder(model), reader, config)
     if name not in METHODS:
-        message = f"There is no method {name!r}. Choose of: {', '.join(METHODS)}."
+        message = (
+            f"There is no method {name!r}. Choose of: {', '.join(METHODS)}, or embeddings:MODEL "
+            "with a model that LangChain's init_embeddings knows."
+        )
         raise ConfigurationError(message)
     return partial(METHODS[name], reader, config)
 
@@ -116,9 +127,19 @@ async def bm25(reader: Reader, config: ReadingConfig, question: str, document: S
     passages = [*_parts(document, counter, _PASSAGE)]
     index = BM25Okapi([terms(passage) or [""] for passage in passages])
     scores = index.get_scores(content_terms(question))
-    best = sorted(range(len(passages)), key=lambda number: -scores[number])
-    best = sorted(best[: max(1, _room(config) // _PASSAGE)])
-    return await _respond(reader, question, "\n".join(passages[number] for number in best))
+    return await _respond(reader, question, _best(passages, scores, config))
+
+
+async def embeddings(
+    embedder: Embeddings, reader: Reader, config: ReadingConfig, question: str, document: Source
+) -> Outcome:
+    """Answer from the passages whose embeddings are nearest to the question's, by cosine."""
+    counter = load_tokenizer(reader.tokenizer)
+    passages = [*_parts(document, counter, _PASSAGE)]
+    vectors = await embedder.aembed_documents(passages)
+    wanted = await embedder.aembed_query(question)
+    scores = [_cosine(wanted, vector) for vector in vectors]
+    return await _respond(reader, question, _best(passages, scores, config))
 
 
 async def map_reduce(
@@ -157,6 +178,31 @@ METHODS = {
     "map_reduce": map_reduce,
     "refine": refine,
 }
+
+
+def _embedder(model: str) -> Embeddings:
+    try:
+        from langchain.embeddings import init_embeddings
+
+        found: Embeddings = init_embeddings(model)
+    except ImportError as error:
+        message = f"embeddings:{model} needs: pip install langchain and the provider's package."
+        raise MissingDependencyError(message) from error
+    except ValueError as error:
+        message = f"LangChain does not know the embeddings {model!r}: {error}"
+        raise ConfigurationError(message) from error
+    return found
+
+
+def _best(passages: list[str], scores: Sequence[float], config: ReadingConfig) -> str:
+    """As many of the best passages as a prompt holds, in the document's order."""
+    best = ranked(scores)[: max(1, _room(config) // _PASSAGE)]
+    return "\n".join(passages[number] for number in sorted(best))
+
+
+def _cosine(one: list[float], other: list[float]) -> float:
+    lengths = hypot(*one) * hypot(*other)
+    return sum(map(mul, one, other)) / lengths if lengths else 0.0
 
 
 async def _respond(reader: Reader, question: str, text: str) -> Outcome:

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 from doubles import ScriptedReader
+from langchain_core.embeddings import Embeddings
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.methods import METHODS, make_method
+from memagent_graph.evaluation.methods import METHODS, embeddings, make_method
 from memagent_graph.models.resolve import resolve_reader
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.text.source import TextSource
@@ -94,6 +95,33 @@ def test_refining_shows_the_last_answer_with_the_next_chunk():
 
     assert "".join(shown.partition("\n\n")[2] or shown for shown in reader.shown) == FILLER * 200
     assert [shown.partition("\n")[0] for shown in reader.shown[1:3]] == ["<1>", "<2>"]
+
+
+class Letters(Embeddings):
+    """How often each letter occurs."""
+
+    def embed_query(self, text):
+        return [float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"]
+
+    def embed_documents(self, texts):
+        return [self.embed_query(text) for text in texts]
+
+
+def test_embeddings_choose_the_passages_that_are_nearest():
+    reader = Listener()
+    text = f"{FILLER * 300}\n\n{'zzz xxx qqq. ' * 40}\n\n{FILLER * 300}"
+
+    found = asyncio.run(embeddings(Letters(), reader, CONFIG, "zzz xxx qqq", TextSource(text)))
+
+    assert found.answer == "<1>"
+    assert "zzz xxx qqq" in reader.shown[0]
+    assert EstimatingTokenizer().count(reader.shown[0]) <= 500
+
+
+@pytest.mark.parametrize("name", ["embeddings:", "embeddings:nobody:none"])
+def test_embeddings_that_there_are_not_are_said(name):
+    with pytest.raises(ConfigurationError):
+        make_method(name, Listener(), CONFIG)
 
 
 def test_a_method_that_there_is_not_is_said():
