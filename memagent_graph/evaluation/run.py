@@ -9,7 +9,7 @@ from itertools import product
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import MemAgentError
+from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evaluation.methods import make_method
 from memagent_graph.evaluation.scores import exact_match, substring_match, token_f1
 from memagent_graph.text.tokens import load_tokenizer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
 
 RESULTS = "samples.jsonl"
+_RUN = "run.json"
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,14 @@ async def evaluate(
         config: budgets.
         seed: other seeds make other samples.
         concurrency: samples at once.
+
+    Raises:
+        ConfigurationError: The folder holds samples of another model, seed or budget.
     """
-    done = _begun(out)
     tokenizer = load_tokenizer(reader.tokenizer)
+    budgets = config.model_dump(mode="json")
+    about = {"reader": reader.name, "fingerprint": reader.fingerprint, "config": budgets}
+    done = _begun(out, {**about, "seed": seed, "tokenizer": tokenizer.name})
     wanted = product(lengths, tasks, range(samples))
 
     async def work() -> list[Result]:
@@ -128,9 +134,20 @@ async def evaluate(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def _begun(out: Path) -> set[tuple[str, str]]:
-    """Make the folder; say which samples and methods are done there."""
+def _begun(out: Path, about: dict[str, Any]) -> set[tuple[str, str]]:
+    """Make the folder; say which samples and methods are done there.
+
+    Raises:
+        ConfigurationError: They were done by another model, or in another way.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    run = out / _RUN
+    if run.exists() and json.loads(run.read_text("utf-8")) != about:
+        message = (
+            f"{out} holds samples of another model, seed or budget (see {_RUN}): name another."
+        )
+        raise ConfigurationError(message)
+    run.write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     file = out / RESULTS
     if file.exists() and not file.read_bytes().endswith(b"\n"):  # torn by a crash
         with file.open("a", encoding="utf-8") as lines:

@@ -29,6 +29,7 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path):
     assert done.exit_code == 0, done.output
     assert "| niah_single_1 | memagent | 100 (34-100) | 100 (34-100) |" in done.stdout
     assert {file.name for file in tmp_path.iterdir()} == {
+        "run.json",
         "samples.jsonl",
         "report.md",
         "report.html",

@@ -7,7 +7,7 @@ import pytest
 from doubles import ScriptedReader
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import ModelError
+from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evaluation.report import (
     cells,
     comparison,
@@ -76,12 +76,22 @@ def test_what_is_done_is_not_done_again(tmp_path):
 def test_a_sample_that_fails_is_told_and_run_again(tmp_path):
     failing = ScriptedReader(*[ModelError("The model is away.")] * 2)
 
+    failing.fingerprint = resolve_reader("extractive", config=CONFIG).fingerprint
+    failing.name = "extractive"
+
     failed = run(tmp_path, reader=failing, samples=1)
     again = run(tmp_path, samples=1)
 
     assert all("The model is away." in result.error for result in failed)
     assert len(again) == 2
     assert [result.error for result in load(tmp_path)] == [None, None]
+
+
+def test_a_folder_holds_the_samples_of_one_model(tmp_path):
+    run(tmp_path, samples=1)
+
+    with pytest.raises(ConfigurationError, match="another model"):
+        run(tmp_path, reader=ScriptedReader(), samples=1)
 
 
 def test_a_stopped_run_leaves_no_task_behind(tmp_path):
