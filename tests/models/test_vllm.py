@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     pytest.importorskip("vllm.sampling_params", reason="vLLM is not installed: make test-vllm")
     from memagent_graph.models.vllm import ChatVLLM
 
+from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from tiny_model import tiny_adapter, tiny_model
 
@@ -220,9 +221,31 @@ def test_a_full_queue_is_worth_another_attempt_and_the_readings_complete(folder)
     assert all(output["coverage"] == 1 for output in outputs)
 
 
+class WatchedStore(InMemoryStore):
+    """Tells other threads of its first write; to search it meanwhile would race with the writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = threading.Event()
+
+    def batch(self, ops):
+        ops = list(ops)
+        results = super().batch(ops)
+        if any(isinstance(op, PutOp) for op in ops):
+            self.written.set()
+        return results
+
+    async def abatch(self, ops):
+        ops = list(ops)
+        results = await super().abatch(ops)
+        if any(isinstance(op, PutOp) for op in ops):
+            self.written.set()
+        return results
+
+
 def test_an_engine_that_dies_is_started_again_and_the_readings_complete(folder):
     model = ChatVLLM(model=folder, **ENGINE, seed=7, max_num_batched_tokens=2048)
-    store = InMemoryStore()
+    store = WatchedStore()
     agent = create_memagent(model, config=CONFIG, store=store)
     inputs = [{"question": QUESTION, "document": document(i, 4000)} for i in range(6)]
     before = children(os.getpid())
@@ -230,8 +253,7 @@ def test_an_engine_that_dies_is_started_again_and_the_readings_complete(folder):
     mine = children(os.getpid()) - before
 
     def kill_when_reading():
-        while not store.search(("memagent",), limit=1):
-            pass
+        store.written.wait()
         for pid in mine:
             os.kill(pid, signal.SIGKILL)
 
