@@ -90,3 +90,7 @@ class MemoryNotFoundError(StoreError, KeyError):
 
 class MemoryConflictError(StoreError):
     """A named memory moved on too many times while this reading tried to add to it."""
+
+
+class TraceError(MemAgentError, ValueError):
+    """A recorded conversation, reward or group that nothing can be learned from."""

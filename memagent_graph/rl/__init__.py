@@ -1,0 +1,1 @@
+"""Learn from readings: traces of runs, rewards, advantages and multi-conversation GRPO."""

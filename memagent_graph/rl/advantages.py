@@ -1,0 +1,183 @@
+"""How much better each rollout was than the others of its group (GRPO); pure functions.
+
+The advantage is the reward less the mean of the group (arXiv 2402.03300), by default without
+dividing by the standard deviation (Dr. GRPO, arXiv 2503.20783), and is the same number for every
+token of every conversation of the rollout (MemAgent, arXiv 2507.02259, section 3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import fsum, isfinite, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+from memagent_graph.errors import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memagent_graph.rl.traces import Conversation, Rollout
+
+_LEAST_SPREAD = 1e-6
+"""Added to the standard deviation, so that rewards that differ by rounding do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A running mean of rewards, which rollouts without a group are measured against.
+
+    Attributes:
+        mean: of the rewards so far; the latest `horizon` of them count most.
+        count: how many there were.
+        horizon: after so many the mean begins to forget.
+    """
+
+    mean: float = 0.0
+    count: int = 0
+    horizon: int = 1000
+
+    def updated(self, rewards: Sequence[float]) -> Baseline:
+        """The baseline after these rewards, whose order does not matter.
+
+        Raises:
+            TraceError: A reward is no finite number.
+        """
+        _check(rewards, None)
+        if not rewards:
+            return self
+        count = self.count + len(rewards)
+        share = len(rewards) / max(len(rewards), min(count, self.horizon))
+        mean = self.mean + share * (_mean(rewards) - self.mean)
+        return Baseline(mean, count, self.horizon)
+
+
+def group_advantages(
+    rewards: Sequence[float],
+    groups: Sequence[str],
+    *,
+    scale: bool = False,
+    baseline: Baseline | None = None,
+    rollouts: Sequence[str] | None = None,
+) -> list[float]:
+    """The advantage of each rollout.
+
+    Args:
+        rewards: of the rollouts.
+        groups: of the rollouts, in the same order.
+        scale: divide by the standard deviation of the group.
+        baseline: what a rollout that is alone in its group is measured against; without one, or
+            with one of no rewards, it has the advantage 0.
+        rollouts: their ids, for messages.
+
+    Raises:
+        TraceError: There are no rewards, as many groups as rewards are not there, or a reward is
+            no finite number.
+    """
+    _check_groups(rewards, groups, rollouts)
+    advantages = [0.0] * len(rewards)
+    for places in _members(groups).values():
+        own = [rewards[place] for place in places]
+        if len(own) > 1:
+            found = _relative(own, scale=scale)
+        else:
+            known = baseline is not None and baseline.count > 0
+            found = [own[0] - baseline.mean] if baseline and known else [0.0]
+        for place, advantage in zip(places, found, strict=True):
+            advantages[place] = advantage
+    return advantages
+
+
+class Informative(NamedTuple):
+    """Which rollouts something can be learned from.
+
+    Attributes:
+        kept: their places, in order.
+        dropped: groups that were left out, to be refilled.
+    """
+
+    kept: list[int]
+    dropped: int
+
+
+def informative(
+    rewards: Sequence[float], groups: Sequence[str], *, keep_lone: bool = False
+) -> Informative:
+    """Leave out groups whose rewards are all equal (dynamic sampling of DAPO, arXiv 2503.14476).
+
+    Args:
+        rewards: of the rollouts.
+        groups: of the rollouts, in the same order.
+        keep_lone: keep groups of one rollout, which a baseline can make something of.
+
+    Raises:
+        TraceError: As `group_advantages`.
+    """
+    _check_groups(rewards, groups, None)
+    kept: list[int] = []
+    dropped = 0
+    for places in _members(groups).values():
+        own = {rewards[place] for place in places}
+        if len(own) > 1 or (keep_lone and len(places) == 1):
+            kept += places
+        else:
+            dropped += 1
+    return Informative(sorted(kept), dropped)
+
+
+def spread(
+    rollouts: Sequence[Rollout], advantages: Sequence[float]
+) -> list[tuple[Conversation, float]]:
+    """All conversations, each with the advantage of its rollout, which all its tokens have.
+
+    Args:
+        rollouts: as loaded.
+        advantages: of the rollouts, in the same order.
+    """
+    return [
+        (conversation, advantage)
+        for rollout, advantage in zip(rollouts, advantages, strict=True)
+        for conversation in rollout.conversations
+    ]
+
+
+def _relative(rewards: Sequence[float], *, scale: bool) -> list[float]:
+    if min(rewards) == max(rewards):  # their mean may differ from them by rounding
+        return [0.0] * len(rewards)
+    mean = _mean(rewards)
+    advantages = [reward - mean for reward in rewards]
+    if not scale:
+        return advantages
+    deviation = sqrt(_mean([advantage * advantage for advantage in advantages]))
+    return [advantage / (deviation + _LEAST_SPREAD) for advantage in advantages]
+
+
+def _members(groups: Sequence[str]) -> dict[str, list[int]]:
+    """The places of each group's rollouts."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for place, group in enumerate(groups):
+        members[group].append(place)
+    return members
+
+
+def _check_groups(
+    rewards: Sequence[float], groups: Sequence[str], rollouts: Sequence[str] | None
+) -> None:
+    if not rewards:
+        raise TraceError("There are no rollouts to compare: the group is empty.")
+    if len(groups) != len(rewards):
+        message = f"There are {len(rewards)} rewards and {len(groups)} groups; each needs one."
+        raise TraceError(message)
+    _check(rewards, rollouts)
+
+
+def _check(rewards: Sequence[float], rollouts: Sequence[str] | None) -> None:
+    for place, reward in enumerate(rewards):
+        if not isfinite(reward):
+            name = f"rollout {rollouts[place]!r}" if rollouts else f"rollout number {place}"
+            message = f"The reward of {name} is {reward}, and must be a finite number."
+            raise TraceError(message)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fsum(values) / len(values)
