@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from servers.openai_server import OpenAIServer
 
+# The models of tests are so small that a second thread only waits; set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture
 def openai_server():

@@ -247,8 +247,9 @@ def fingerprint(tokenizer: Any) -> str:
     Raises:
         TraceError: It does not tell its vocabulary.
     """
-    backend = getattr(tokenizer, "backend", tokenizer)
-    if not hasattr(backend, "get_vocab"):
+    known = (tokenizer, getattr(tokenizer, "backend", None))  # a reader's own wraps one
+    backend = next((one for one in known if hasattr(one, "get_vocab")), None)
+    if backend is None:
         message = (
             f"{type(tokenizer).__name__} does not tell its vocabulary: give the model's own "
             "tokenizer, of the transformers or the tokenizers library."

@@ -1,0 +1,71 @@
+"""The loss of multi-conversation GRPO: a pure function that other trainers can import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """What `grpo_loss` returns.
+
+    Attributes:
+        loss: sum over the tokens, to be divided by the number of tokens of the whole step.
+        clipped: tokens whose ratio was clipped.
+        kl: sum over the tokens of the k3 estimate; 0 without a reference.
+        weight: sum over the tokens of the importance weights.
+    """
+
+    loss: torch.Tensor
+    clipped: torch.Tensor
+    kl: torch.Tensor
+    weight: torch.Tensor
+
+
+def grpo_loss(
+    logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    old: torch.Tensor,
+    sampled: torch.Tensor,
+    reference: torch.Tensor | None = None,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    importance_cap: float = 2.0,
+    kl_weight: float = 1e-3,
+) -> LossTerms:
+    r"""Token-level clipped policy loss, summed over completion tokens of any conversations.
+
+    For a token with ratio \(r = \exp(\log\pi - \log\pi_{old})\) and advantage \(A\) it is
+    \(-w \min(rA, \mathrm{clip}(r, 1-\epsilon_{low}, 1+\epsilon_{high})A) + \beta k_3\), where
+    every token of every conversation of a rollout has the rollout's advantage (MemAgent,
+    arXiv 2507.02259, section 3.2; the asymmetric clip and the average over tokens are DAPO's,
+    arXiv 2503.14476). \(k_3 = \exp(d) - d - 1\) with \(d = \log\pi_{ref} - \log\pi\) estimates
+    the divergence from the reference (J. Schulman, "Approximating KL Divergence", 2020).
+    \(w = \min(\pi_{old}/\pi_{sampled}, cap)\) corrects for tokens that an older policy, or an
+    engine that rounds differently, has sampled (truncated importance sampling; Ionides 2008).
+
+    Args:
+        logprobs: `[tokens]`, of the policy being trained; the gradient flows through them.
+        advantages: `[tokens]`.
+        old: `[tokens]`, of the policy at the beginning of this step.
+        sampled: `[tokens]`, as the engine recorded them.
+        reference: `[tokens]`, of the reference policy; None leaves the divergence out.
+        clip_low: how far below 1 the ratio may lower the loss.
+        clip_high: how far above 1.
+        importance_cap: largest weight.
+        kl_weight: of the divergence.
+    """
+    ratio = torch.exp(logprobs - old.detach())
+    clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
+    gain, clipped_gain = ratio * advantages, clipped_ratio * advantages
+    weight = torch.exp(old.detach() - sampled).clamp(max=importance_cap)
+    loss = -(weight * torch.minimum(gain, clipped_gain)).sum()
+    kl = logprobs.new_zeros(())
+    if reference is not None:
+        distance = reference - logprobs
+        kl = (torch.exp(distance) - distance - 1).sum()
+        loss = loss + kl_weight * kl
+    return LossTerms(loss, (clipped_gain < gain).sum(), kl.detach(), weight.sum())

@@ -1,0 +1,87 @@
+"""Conversations in batches of like length: little padding, and none can see another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memagent_graph.rl.rows import Row
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of like length, one conversation each, padded on the right.
+
+    Attributes:
+        ids: `[rows, length]`; padding is 0 and, being behind all that is read, needs no mask.
+        columns: `[width]`, the positions after which some row has a completion token.
+        targets: `[rows, width]`, the token that follows each of these positions.
+        trained: `[rows, width]`, whether that token is of the row's completion.
+        sampled: `[tokens]`, recorded log-probabilities of the trained tokens, row by row.
+        advantages: `[tokens]`, theirs.
+        filled: tokens of `ids` that are no padding.
+    """
+
+    ids: torch.Tensor
+    columns: torch.Tensor
+    targets: torch.Tensor
+    trained: torch.Tensor
+    sampled: torch.Tensor
+    advantages: torch.Tensor
+    filled: int
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same on another device."""
+        tensors = {name: value.to(device) for name, value in vars(self).items() if name != "filled"}
+        return Batch(**tensors, filled=self.filled)
+
+
+def pack(rows: Sequence[Row], *, token_budget: int, padding: float = 0.1) -> Iterator[list[Row]]:
+    """Group rows so that a padded batch has at most `token_budget` tokens.
+
+    Args:
+        rows: in any order.
+        token_budget: tokens of a batch, with its padding.
+        padding: largest share of a batch that is padding.
+
+    Yields:
+        Rows of a batch, the longest batches first, so that a memory that is too small shows
+        at once.
+    """
+    group: list[Row] = []
+    filled = 0
+    for row in sorted(rows, key=len, reverse=True):
+        width = len(group[0]) if group else len(row)
+        size = (len(group) + 1) * width
+        if group and (size > token_budget or filled + len(row) < (1 - padding) * size):
+            yield group
+            group, filled = [], 0
+        group.append(row)
+        filled += len(row)
+    if group:
+        yield group
+
+
+def collate(rows: Sequence[Row]) -> Batch:
+    """Put rows into tensors."""
+    length = max(map(len, rows))
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    trained = torch.zeros(len(rows), length, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor([*row.prompt, *row.completion])
+        trained[index, len(row.prompt) : len(row)] = True
+    columns = trained.any(0).nonzero()[:, 0]
+    return Batch(
+        ids=ids,
+        columns=columns - 1,
+        targets=ids[:, columns],
+        trained=trained[:, columns],
+        sampled=torch.tensor([value for row in rows for value in row.sampled]),
+        advantages=torch.tensor([row.advantage for row in rows for _ in row.completion]),
+        filled=sum(map(len, rows)),
+    )

@@ -1,0 +1,106 @@
+"""From rollouts to what is trained on: one row a conversation, each with its advantage."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import TraceError
+from memagent_graph.rl.advantages import group_advantages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memagent_graph.rl.traces import Conversation, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One conversation to train on.
+
+    Attributes:
+        prompt: token ids.
+        completion: token ids.
+        sampled: log-probability of each completion token, as the engine recorded it.
+        advantage: of each of them; never 0.
+    """
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    sampled: tuple[float, ...]
+    advantage: float
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.completion)
+
+
+def training_rows(
+    rollouts: Sequence[Rollout], *, vocabulary: str, token_budget: int, scale: bool
+) -> tuple[list[Row], dict[str, float]]:
+    """The rows of all rollouts that teach something, and what the rollouts were like.
+
+    Args:
+        rollouts: whole groups, each with its reward.
+        vocabulary: `fingerprint` of the tokenizer of the model to train.
+        token_budget: tokens that a conversation may have.
+        scale: divide advantages by the standard deviation of their group.
+
+    Raises:
+        TraceError: There is no rollout, or one has no reward, was made with another tokenizer, or
+            has a conversation over the budget.
+    """
+    if not rollouts:
+        raise TraceError("There is nothing to train on: no rollout was given.")
+    rewards = [_reward(rollout) for rollout in rollouts]
+    conversations = [one for rollout in rollouts for one in rollout.conversations]
+    for conversation in conversations:
+        _check(conversation, vocabulary, token_budget)
+    if any(one.sampling.get("temperature") not in {1, None} for one in conversations):
+        warnings.warn(_TEMPERATURE, stacklevel=3)
+    groups = [rollout.group for rollout in rollouts]
+    advantages = group_advantages(rewards, groups, scale=scale)
+    rows = [
+        Row(one.prompt_ids, one.completion_ids, one.logprobs, advantage)
+        for rollout, advantage in zip(rollouts, advantages, strict=True)
+        for one in rollout.conversations
+        if advantage
+    ]
+    return rows, {
+        "reward": fmean(rewards),
+        "reward_std": pstdev(rewards),
+        "rollouts": len(rollouts),
+        "rollouts_without_spread": sum(not advantage for advantage in advantages),
+        "completion_tokens": fmean(len(one.completion_ids) for one in conversations),
+        "memory_tokens": fmean(rollout.memory_tokens for rollout in rollouts),
+    }
+
+
+_TEMPERATURE = (
+    "Some conversations were sampled at another temperature than 1. Their log-probabilities are "
+    "recorded at 1, so that the importance weights do not correct for it."
+)
+
+
+def _reward(rollout: Rollout) -> float:
+    if rollout.reward is None:
+        message = f"Rollout {rollout.rollout!r} has no reward: score it before training."
+        raise TraceError(message)
+    return rollout.reward
+
+
+def _check(conversation: Conversation, vocabulary: str, token_budget: int) -> None:
+    if conversation.tokenizer != vocabulary:
+        message = (
+            f"Rollout {conversation.rollout!r} was recorded with another tokenizer than that of "
+            "the model to train: its token ids would mean something else."
+        )
+        raise TraceError(message)
+    tokens = len(conversation.prompt_ids) + len(conversation.completion_ids)
+    if tokens > token_budget:
+        message = (
+            f"A conversation of rollout {conversation.rollout!r} has {tokens} tokens and the "
+            f"token_budget is {token_budget}: raise it."
+        )
+        raise TraceError(message)

@@ -1,0 +1,81 @@
+"""What a training run is made of: one record, from a file, a program or the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from memagent_graph.errors import ConfigurationError
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise ConfigurationError(found) from error
+
+    @classmethod
+    def from_file(cls, path: str | Path, **fields: Any) -> Any:
+        """Load settings from a YAML or JSON file; `fields` override what it says.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or a field makes no sense.
+        """
+        try:
+            found = yaml.safe_load(Path(path).read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            message = f"No settings in {path}: {error}"
+            raise ConfigurationError(message) from error
+        if not isinstance(found, dict):
+            message = f"No settings in {path}: it holds no fields with values."
+            raise ConfigurationError(message)
+        return cls(**{**found, **fields})
+
+
+class GRPOSettings(_Settings):
+    """How `MultiConversationGRPOTrainer` trains. The defaults are the paper's where it has any.
+
+    Attributes:
+        learning_rate: of AdamW, after the warm-up.
+        warmup_steps: optimizer steps over which the learning rate rises from 0.
+        weight_decay: of AdamW.
+        max_grad_norm: length to which the gradient is cut.
+        clip_low: how far below 1 a token's ratio may lower the loss.
+        clip_high: how far above 1.
+        kl_weight: of the divergence from the model as it was at the beginning; 0 keeps no copy
+            of it.
+        importance_cap: largest weight of a token that an older policy sampled.
+        scale_advantages: divide by the standard deviation of the group, as GRPO does and
+            Dr. GRPO (arXiv 2503.20783) does not.
+        updates: optimizer steps that the rows of one step are split over.
+        token_budget: tokens of one forward pass; the longest conversation must fit.
+        gradient_checkpointing: compute activations twice, to keep less of them.
+        mixed_precision: "bf16" computes in it and keeps the weights in float32.
+        lora_rank: train adapters of this rank on all linear layers, not the weights themselves.
+        report_to: trackers of `accelerate` that get the metrics ("tensorboard", "wandb", ...).
+        seed: of everything random.
+    """
+
+    learning_rate: float = Field(default=1e-6, gt=0)
+    warmup_steps: int = Field(default=20, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.2, gt=0)
+    kl_weight: float = Field(default=1e-3, ge=0)
+    importance_cap: float = Field(default=2.0, ge=1)
+    scale_advantages: bool = False
+    updates: int = Field(default=1, ge=1)
+    token_budget: int = Field(default=16_384, ge=2)
+    gradient_checkpointing: bool = False
+    mixed_precision: Literal["no", "bf16", "fp16"] = "no"
+    lora_rank: int | None = Field(default=None, ge=1)
+    report_to: tuple[str, ...] = ()
+    seed: int = 0

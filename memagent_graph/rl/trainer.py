@@ -1,0 +1,277 @@
+"""The trainer: rollouts in, a better policy out."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from contextlib import nullcontext
+from copy import deepcopy
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.rl.loss import grpo_loss
+from memagent_graph.rl.packing import Batch, collate, pack
+from memagent_graph.rl.policy import (
+    checkpoint_activations,
+    merged,
+    score,
+    score_only,
+    with_adapters,
+)
+from memagent_graph.rl.rows import Row, training_rows
+from memagent_graph.rl.traces import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from memagent_graph.rl.settings import GRPOSettings
+    from memagent_graph.rl.traces import Rollout
+
+
+class MultiConversationGRPOTrainer:
+    """Trains a causal language model on rollouts of several independent conversations each.
+
+    Every token of every conversation of a rollout has the rollout's advantage, and the loss is
+    the mean over all of these tokens (MemAgent, arXiv 2507.02259, section 3.2; see `grpo_loss`).
+    Under `accelerate launch` each process brings rollouts of its own, whole groups of them.
+
+    Args:
+        model: of `transformers`, without dropout.
+        tokenizer: the model's own; traces made with another one are refused.
+        settings: how to train.
+        folder: where trackers write.
+
+    Raises:
+        ConfigurationError: A tracker of `report_to` is not installed.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, settings: GRPOSettings, *, folder: str | Path = "."
+    ) -> None:
+        set_seed(settings.seed)
+        self.settings = settings
+        self.accelerator = _accelerator(settings, folder)
+        self._vocabulary = fingerprint(tokenizer)
+        self._reference = None
+        if settings.lora_rank is not None:
+            model = with_adapters(model, settings.lora_rank)
+        elif settings.kl_weight:
+            frozen = deepcopy(model).eval().requires_grad_(requires_grad=False)
+            self._reference = frozen.to(self.accelerator.device)
+        if settings.gradient_checkpointing:
+            checkpoint_activations(model)
+        optimizer = torch.optim.AdamW(
+            [weight for weight in model.parameters() if weight.requires_grad],
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+        )
+        self.model, self._optimizer = self.accelerator.prepare(model.train(), optimizer)
+        self._progress = _Progress()
+        self.accelerator.register_for_checkpointing(self._progress)
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps so far; the policy version of what is generated next."""
+        return self._progress.steps
+
+    def step(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Train on rollouts once.
+
+        Groups whose rewards are all equal teach nothing and are left out. With `updates` above 1
+        the conversations are split at random over as many optimizer steps.
+
+        Args:
+            rollouts: whole groups, each with its reward.
+
+        Returns:
+            Metrics: of the rollouts (reward, lengths), of this process's tokens (loss, kl,
+            clip_fraction, entropy, importance, padding) and of the steps.
+
+        Raises:
+            TraceError: There is nothing to train on, or a rollout has no reward, was made with
+                another tokenizer, or has a conversation longer than the token budget.
+        """
+        started = perf_counter()
+        settings = self.settings
+        rows, metrics = training_rows(
+            rollouts,
+            vocabulary=self._vocabulary,
+            token_budget=settings.token_budget,
+            scale=settings.scale_advantages,
+        )
+        metrics["staleness"] = self.version - sum(one.policy for one in rollouts) / len(rollouts)
+        random.Random(f"{settings.seed} {self.version}").shuffle(rows)  # noqa: S311 - no secret
+        count = settings.updates
+        parts = [self._batches(rows[index::count]) for index in range(count)]
+        # The first update begins with the very policy that it trains.
+        old = [None, *([score_only(self.model, one) for one in part] for part in parts[1:])]
+        sums: defaultdict[str, float] = defaultdict(float)
+        for part, before in zip(parts, old, strict=True):
+            self._update(part, before, sums)
+        tokens = max(1.0, sums["tokens"])
+        for name in ("loss", "kl", "clip_fraction", "entropy", "importance"):
+            metrics[name] = sums[name] / tokens
+        metrics["padding"] = 1 - sums["filled"] / max(1.0, sums["size"])
+        metrics["grad_norm"] = sums["grad_norm"] / count
+        metrics["learning_rate"] = self._learning_rate()
+        metrics["tokens"] = sums["tokens"]
+        metrics["seconds"] = perf_counter() - started
+        return metrics
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The whole state dict of the policy, adapters merged in, to load into an engine."""
+        if self.settings.lora_rank is None:
+            state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model)
+            return state
+        return dict(merged(self.accelerator.unwrap_model(self.model)).state_dict())
+
+    def save(self, folder: str | Path) -> None:
+        """Save weights, optimizer, random states and progress, to go on from."""
+        self.accelerator.save_state(str(folder))
+
+    def restore(self, folder: str | Path) -> None:
+        """Go on exactly from what `save` has saved.
+
+        Raises:
+            ConfigurationError: There is no such checkpoint, or it is another model's.
+        """
+        try:
+            self.accelerator.load_state(str(folder))
+        except (OSError, RuntimeError, ValueError) as error:
+            message = f"Training cannot go on from {folder}: {error}"
+            raise ConfigurationError(message) from error
+
+    def save_model(self, folder: str | Path, tokenizer: Any) -> None:
+        """Save model and tokenizer as `transformers` loads them, adapters merged in."""
+        model = self.accelerator.unwrap_model(self.model)
+        weights = self.weights()
+        if self.accelerator.is_main_process:
+            base = model if self.settings.lora_rank is None else merged(model)
+            base.save_pretrained(folder, state_dict=weights)
+            tokenizer.save_pretrained(folder)
+
+    def _batches(self, rows: Sequence[Row]) -> list[Batch]:
+        """The batches of one update: as many in each process, so that they stay in step."""
+        batches = [
+            collate(group).to(self.accelerator.device)
+            for group in pack(rows, token_budget=self.settings.token_budget)
+        ]
+        most = int(self._over_processes(len(batches), "max"))
+        return batches + [_nothing().to(self.accelerator.device)] * (most - len(batches))
+
+    def _update(
+        self, batches: Sequence[Batch], old: Sequence[torch.Tensor] | None, sums: dict[str, float]
+    ) -> None:
+        """Take one optimizer step; add up over the tokens what there is to tell."""
+        tokens = self._over_processes(sum(_trained(batch) for batch in batches), "sum")
+        if not tokens:
+            return
+        # Gradients are averaged over processes; the loss is a mean over the tokens of all.
+        share = self.accelerator.num_processes / tokens
+        for index, batch in enumerate(batches):
+            last = index == len(batches) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                self._backward(batch, None if old is None else old[index], share, sums)
+        parameters = self.model.parameters()
+        norm = self.accelerator.clip_grad_norm_(parameters, self.settings.max_grad_norm)
+        sums["grad_norm"] += float(norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._progress.steps += 1
+
+    def _backward(
+        self, batch: Batch, old: torch.Tensor | None, share: float, sums: dict[str, float]
+    ) -> None:
+        settings = self.settings
+        reference = self._of_reference(batch)
+        logprobs, entropy = score(self.model, batch)
+        terms = grpo_loss(
+            logprobs,
+            batch.advantages,
+            old=logprobs.detach() if old is None else old,
+            sampled=batch.sampled,
+            reference=reference,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            importance_cap=settings.importance_cap,
+            kl_weight=settings.kl_weight,
+        )
+        trained = _trained(batch)
+        self.accelerator.backward(terms.loss * (share if trained else 0.0))
+        if not trained:
+            return
+        found = {
+            "loss": terms.loss,
+            "kl": terms.kl,
+            "clip_fraction": terms.clipped,
+            "importance": terms.weight,
+            "entropy": entropy,
+            "tokens": trained,
+            "filled": batch.filled,
+            "size": batch.ids.numel(),
+        }
+        for name, value in found.items():
+            sums[name] += float(torch.as_tensor(value).detach())
+
+    def _of_reference(self, batch: Batch) -> torch.Tensor | None:
+        if not self.settings.kl_weight:
+            return None
+        if self._reference is not None:
+            return score_only(self._reference, batch)
+        with self.accelerator.unwrap_model(self.model).disable_adapter():
+            return score_only(self.model, batch)
+
+    def _learning_rate(self) -> float:
+        settings = self.settings
+        return settings.learning_rate * min(1, (self.version + 1) / (settings.warmup_steps or 1))
+
+    def _over_processes(self, value: float, how: str) -> float:
+        found = torch.tensor([float(value)], device=self.accelerator.device)
+        gathered = self.accelerator.gather(found)
+        return float(gathered.max() if how == "max" else gathered.sum())
+
+
+class _Progress:
+    """What the trainer itself has to remember."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps = state["steps"]
+
+
+def _nothing() -> Batch:
+    """Taken part in, with weight 0, by a process that has no row left while others do."""
+    return collate([Row((0,), (0,), (0.0,), 0.0)])
+
+
+def _trained(batch: Batch) -> int:
+    """Tokens of a batch that are trained: all, but of `_nothing`."""
+    return int(batch.advantages.count_nonzero())
+
+
+def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
+    try:
+        accelerator = Accelerator(
+            mixed_precision=settings.mixed_precision,
+            log_with=[*settings.report_to] or None,
+            project_dir=str(folder),
+        )
+        if settings.report_to:
+            accelerator.init_trackers("memagent")
+    except (ImportError, ValueError) as error:
+        message = f"report_to={settings.report_to}: {error}"
+        raise ConfigurationError(message) from error
+    return accelerator

@@ -1,0 +1,306 @@
+"""The trainer against a plain reference: conversation by conversation, nothing packed."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from rollouts import conversation, rollout
+from tiny_model import tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from memagent_graph.errors import ConfigurationError, TraceError
+from memagent_graph.rl.packing import collate, pack
+from memagent_graph.rl.policy import score
+from memagent_graph.rl.rows import Row
+from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.traces import fingerprint
+from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("model"), vocabulary=300, max_length=256, spread=0.1)
+
+
+@pytest.fixture
+def model(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def reference_logprobs(model, one):
+    ids = torch.tensor([[*one.prompt_ids, *one.completion_ids]])
+    logprobs = torch.log_softmax(model(ids).logits[0].double(), -1)
+    start = len(one.prompt_ids)
+    return torch.stack(
+        [logprobs[start + at - 1, token] for at, token in enumerate(one.completion_ids)]
+    )
+
+
+def reference_loss(model, frozen, before, rollouts, settings):
+    """The formulas of `grpo_loss`, written out for one conversation at a time."""
+    total, tokens = 0.0, 0
+    for one in rollouts:
+        rewards = [other.reward for other in rollouts if other.group == one.group]
+        mean = sum(rewards) / len(rewards)
+        if all(reward == rewards[0] for reward in rewards):
+            continue
+        for part in one.conversations:
+            new = reference_logprobs(model, part)
+            with torch.no_grad():
+                old = reference_logprobs(before, part)
+                base = reference_logprobs(frozen, part)
+            for at in range(len(part.completion_ids)):
+                ratio = torch.exp(new[at] - old[at])
+                advantage = one.reward - mean
+                low, high = 1 - settings.clip_low, 1 + settings.clip_high
+                gain = min(ratio * advantage, torch.clamp(ratio, low, high) * advantage)
+                weight = min(math.exp(float(old[at]) - part.logprobs[at]), settings.importance_cap)
+                away = base[at] - new[at]
+                total = total - weight * gain
+                total = total + settings.kl_weight * (torch.exp(away) - away - 1)
+                tokens += 1
+    return total / tokens
+
+
+def some_rollouts(tokenizer, seed, *, groups=3, size=4, longest=40):
+    torch.manual_seed(seed)
+    vocabulary = fingerprint(tokenizer)
+
+    def drawn(most):
+        return tuple(torch.randint(4, 300, (int(torch.randint(1, most + 1, ())),)).tolist())
+
+    found = []
+    for group in range(groups):
+        for index in range(size):
+            parts = []
+            for _ in range(int(torch.randint(1, 4, ()))):
+                completion = drawn(12)
+                logprobs = tuple((-torch.rand(len(completion)) * 8).tolist())
+                parts.append((drawn(longest), completion, logprobs))
+            name = f"g{group}r{index}"
+            reward = float(torch.rand(()).round(decimals=2)) if group else 1.0
+            found.append(rollout(name, f"g{group}", reward, parts, vocabulary))
+    return found
+
+
+MIXES = [
+    {"longest": 8, "kl_weight": 0.0, "token_budget": 4096},
+    {"longest": 60, "kl_weight": 0.1, "token_budget": 96},
+    {"longest": 40, "kl_weight": 1e-3, "token_budget": 256, "clip_high": 0.05, "clip_low": 0.02},
+    {"longest": 200, "kl_weight": 0.5, "token_budget": 230, "importance_cap": 1.2},
+]
+
+
+def shaken(model, amount, seed):
+    other = copy.deepcopy(model)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.add_(torch.randn_like(weight) * amount)
+    return other
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=str)
+def test_loss_and_gradient_are_those_of_each_conversation_alone(model, tokenizer, mix):
+    longest = mix["longest"]
+    fields = {name: value for name, value in mix.items() if name != "longest"}
+    settings = GRPOSettings(**fields, learning_rate=1e-12, max_grad_norm=1e9, warmup_steps=0)
+    rollouts = some_rollouts(tokenizer, seed=longest, longest=longest)
+    frozen, before = copy.deepcopy(model), copy.deepcopy(model)
+    trained = shaken(model, 0.02, seed=1)
+    trainer = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
+    trainer.model.load_state_dict(trained.state_dict())  # the reference stays what it was
+    # A step that begins with one policy and is now at another, as after a first update.
+    rows, _ = rows_of(rollouts, tokenizer, settings)
+    batches = trainer._batches(rows)
+    with torch.no_grad():
+        old = [score(before, batch)[0] for batch in batches]
+    gradients = {}
+    trainer._optimizer.step = lambda: gradients.update(
+        {name: weight.grad.clone() for name, weight in trainer.model.named_parameters()}
+    )
+    sums = dict.fromkeys(
+        ["loss", "kl", "clip_fraction", "importance", "entropy", "tokens", "filled", "size"], 0.0
+    ) | {"grad_norm": 0.0}
+
+    trainer._update(batches, old, sums)
+
+    expected = reference_loss(trained, frozen, before, rollouts, settings)
+    expected.backward()
+    assert sums["loss"] / sums["tokens"] == pytest.approx(float(expected.detach()), abs=1e-5)
+    assert sums["clip_fraction"] > 0
+    for name, weight in trained.named_parameters():
+        torch.testing.assert_close(gradients[name], weight.grad, atol=1e-5, rtol=1e-4)
+
+
+def rows_of(rollouts, tokenizer, settings):
+    from memagent_graph.rl.rows import training_rows
+
+    return training_rows(
+        rollouts,
+        vocabulary=fingerprint(tokenizer),
+        token_budget=settings.token_budget,
+        scale=settings.scale_advantages,
+    )
+
+
+def test_no_conversation_sees_another(model):
+    mine = Row((5, 6, 7), (8, 9), (-1.0, -1.0), 1.0)
+    alone, _ = score(model, collate([mine]))
+    for others in (
+        [Row((11,) * 3, (12, 13), (-1.0, -1.0), 1.0)],
+        [Row((9,) * 9, (3,), (0.0,), 1.0)],
+    ):
+        together, _ = score(model, collate([mine, *others]))
+        torch.testing.assert_close(together[:2], alone, atol=1e-6, rtol=0)
+        model.zero_grad()
+        logprobs, _ = score(model, collate([mine, *others]))
+        inputs = model.get_input_embeddings().weight
+        (gradient,) = torch.autograd.grad(logprobs[:2].sum(), inputs)
+        touched = gradient.abs().sum(-1).nonzero()[:, 0].tolist()
+        assert set(touched) == {5, 6, 7, 8}
+
+
+def test_the_first_of_several_updates_is_on_policy_and_later_ones_are_clipped(model, tokenizer):
+    rollouts = some_rollouts(tokenizer, seed=3)
+    settings = GRPOSettings(learning_rate=0.05, updates=3, warmup_steps=0, clip_high=0.01)
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
+
+    metrics = trainer.step(rollouts)
+
+    assert trainer.version == 3
+    assert 0 < metrics["clip_fraction"] < 1
+    one = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(warmup_steps=0))
+    assert one.step(rollouts)["clip_fraction"] == 0
+
+
+def test_probability_moves_towards_the_better_rollout(model, tokenizer):
+    vocabulary = fingerprint(tokenizer)
+    prompt = (5, 6, 7)
+    good = rollout("a", "g", 1.0, [(prompt, (20, 21), (-5.0, -5.0))], vocabulary)
+    bad = rollout("b", "g", 0.0, [(prompt, (30, 31), (-5.0, -5.0))], vocabulary)
+    settings = GRPOSettings(learning_rate=1e-3, warmup_steps=0)
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
+
+    def likelihoods():
+        rows = [Row(prompt, (20, 21), (0.0, 0.0), 1.0), Row(prompt, (30, 31), (0.0, 0.0), 1.0)]
+        return score(trainer.model, collate(rows))[0].view(2, 2).sum(-1).tolist()
+
+    before = likelihoods()
+    for _ in range(5):
+        trainer.step([good, bad])
+    after = likelihoods()
+
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+
+
+def test_groups_without_spread_train_nothing_and_are_counted(model, tokenizer):
+    before = copy.deepcopy(model.state_dict())
+    rollouts = [one for one in some_rollouts(tokenizer, seed=5) if one.group == "g0"]
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+
+    metrics = trainer.step(rollouts)
+
+    assert metrics["rollouts_without_spread"] == len(rollouts)
+    assert metrics["tokens"] == 0
+    assert trainer.version == 0
+    for name, weight in trainer.weights().items():
+        assert torch.equal(weight, before[name])
+
+
+def test_rollouts_that_cannot_be_trained_on_are_refused(model, tokenizer):
+    vocabulary = fingerprint(tokenizer)
+    short, long = ((1,), (2,), (-1.0,)), ((1,) * 99, (2,), (-1.0,))
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(token_budget=64))
+    for rollouts, message in (
+        ([], "nothing to train on"),
+        ([rollout("r", "g", None, [short], vocabulary)], "no reward"),
+        ([rollout("r", "g", 1.0, [short], "other")], "tokenizer"),
+        ([rollout("r", "g", 1.0, [long], vocabulary)], "raise it"),
+    ):
+        with pytest.raises(TraceError, match=message):
+            trainer.step(rollouts)
+
+
+def test_conversations_sampled_at_another_temperature_are_warned_of(model, tokenizer):
+    part = conversation((1,), (2,), (-1.0,), fingerprint(tokenizer), temperature=0.5)
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+    with pytest.warns(UserWarning, match="temperature"):
+        trainer.step([rollout("r", "g", 1.0, [part], fingerprint(tokenizer))])
+
+
+def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_path):
+    settings = GRPOSettings(learning_rate=1e-3, updates=2, warmup_steps=3)
+    steps = [some_rollouts(tokenizer, seed=seed) for seed in range(4)]
+    straight = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
+    expected = [straight.step(rollouts) for rollouts in steps]
+    first = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
+    for rollouts in steps[:2]:
+        first.step(rollouts)
+    first.save(tmp_path)
+
+    second = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
+    second.restore(tmp_path)
+    found = [second.step(rollouts) for rollouts in steps[2:]]
+
+    for one, other in zip(found, expected[2:], strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    for name, weight in straight.weights().items():
+        assert torch.equal(second.weights()[name], weight)
+
+
+def test_a_folder_without_a_checkpoint_is_refused(model, tokenizer, tmp_path):
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+    with pytest.raises(ConfigurationError, match="cannot go on"):
+        trainer.restore(tmp_path / "nowhere")
+
+
+def test_adapters_train_and_are_merged_into_the_weights(model, tokenizer, tmp_path):
+    settings = GRPOSettings(learning_rate=1e-2, lora_rank=4, warmup_steps=0, kl_weight=0.1)
+    names = set(model.state_dict())
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
+    rollouts = some_rollouts(tokenizer, seed=6)
+
+    first = trainer.step(rollouts)
+    second = trainer.step(rollouts)
+    trainer.save_model(tmp_path, tokenizer)
+
+    assert first["kl"] == pytest.approx(0, abs=1e-6)
+    assert second["kl"] > 1e-4
+    assert set(trainer.weights()) == names
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    for name, weight in loaded.state_dict().items():
+        assert torch.equal(weight, trainer.weights()[name])
+
+
+def test_checkpointed_activations_give_the_same_gradient(model, tokenizer):
+    rollouts = some_rollouts(tokenizer, seed=7)
+    norms = [
+        MultiConversationGRPOTrainer(
+            copy.deepcopy(model), tokenizer, GRPOSettings(gradient_checkpointing=checkpointing)
+        ).step(rollouts)["grad_norm"]
+        for checkpointing in (False, True)
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+def test_batches_keep_to_budget_and_padding_and_lose_no_row(tokenizer):
+    rows, _ = rows_of(some_rollouts(tokenizer, seed=8, groups=9), tokenizer, GRPOSettings())
+    batches = [*pack(rows, token_budget=200)]
+    assert sorted(map(id, rows)) == sorted(id(row) for batch in batches for row in batch)
+    for batch in batches:
+        size = len(batch) * max(map(len, batch))
+        assert size <= 200
+        assert sum(map(len, batch)) >= 0.9 * size
