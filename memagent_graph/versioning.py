@@ -66,7 +66,8 @@ async def begin(reading: Reading, state: ReadingState, run: Run, source: Source)
         return fresh
     bank = _bank(run)
     run.fingerprint = reading.fingerprint
-    if not reading.reuses:
+    reuses = reading.reuses and run.config.get("configurable", {}).get("memagent_reuse", True)
+    if not reuses:
         run.fingerprint = reading_fingerprint(reading.fingerprint, uuid4())
     fresh["progress"]["version"] = root_id(state["question"], run.fingerprint)
     if name:
@@ -75,7 +76,7 @@ async def begin(reading: Reading, state: ReadingState, run: Run, source: Source)
         if head is not None:
             fresh |= _from_version(head)
             fresh["progress"]["version"] = head.id
-    if reading.reuses:
+    if reuses:
         read: list[Chunk] = []
         found = await _reach(bank.afind(_ids(reading, run, source, fresh, read)))
         if found is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Iterator
 
-    from memagent_graph.rl.traces import Record
+    from memagent_graph.rl.records import Record
 
 
 class Sink(Protocol):

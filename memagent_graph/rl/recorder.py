@@ -1,0 +1,262 @@
+"""Records rollouts: a callback that any run of the graph can carry."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from memagent_graph.errors import TraceError
+from memagent_graph.rl.attempts import Attempt, Call, sampling_of
+from memagent_graph.rl.records import Conversation, End, Feedback, fingerprint
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from langchain_core.outputs import LLMResult
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.rl.sinks import Sink
+
+_NODES = frozenset({"open_document", "overwrite_memory", "write_answer"})
+_NO_TOKENS = (
+    "The model does not tell token ids and log-probabilities, without which nothing can be learned "
+    "from a rollout. Make it with logprobs=True; a server must be vLLM's, and asked with "
+    "return_token_ids=True."
+)
+_NO_CALLS = (
+    "No call of a chat model was seen in this reading. Only readers that ask a chat model, and "
+    "pass it the run's config, can be recorded."
+)
+_USED_TWICE = (
+    "Two readings have the rollout id {!r}. Give each run a config of its own, or leave the id to "
+    "the recorder."
+)
+_REUSED = "reading that began with a stored memory"
+_RESUMED = "reading that was resumed"
+
+
+class TraceRecorder(BaseCallbackHandler):
+    """Writes what a model was asked and what it wrote, for each chunk and each answer.
+
+    One recorder serves any number of runs at once, from any thread and event loop, of this graph
+    or of a host's that it is a node in:
+
+        recorder = TraceRecorder(JSONLinesSink("traces.jsonl"), tokenizer=model.tokenizer)
+        out = await agent.ainvoke(input, recorder.config(rollout="r1", sample="q1"))
+        recorder.feedback("r1", 1.0)
+
+    Only the conversations that a memory came from are recorded: not the attempt that failed, nor
+    the reply that the graph refused. A chunk that had to be halved has one for each part. A run
+    that fails leaves a rollout without an end, which loading skips.
+
+    Args:
+        sink: where records go. Its errors end the run.
+        tokenizer: the model's own, for its fingerprint.
+        policy: version of the model's weights; set it anew when they change.
+
+    Attributes:
+        skipped: readings that could not be recorded, by reason.
+
+    Raises:
+        TraceError: The tokenizer does not tell its vocabulary. From the run: the model does not
+            tell token ids or log-probabilities, or two readings have the same rollout id.
+    """
+
+    raise_error = True  # else LangChain only logs what goes wrong here
+    run_inline = True  # else each event of asynchronous code would go through a thread
+
+    def __init__(self, sink: Sink, *, tokenizer: Any, policy: int = 0) -> None:
+        self.sink = sink
+        self.policy = policy
+        self.tokenizer = fingerprint(tokenizer)
+        self.skipped: Counter[str] = Counter()
+        self._readings: dict[UUID, _Reading | None] = {}  # None: it cannot be recorded
+        self._attempts: dict[UUID, Attempt] = {}
+        self._calls: dict[UUID, Call] = {}
+        self._under_way: set[str] = set()
+        self._lock = threading.Lock()
+
+    def config(
+        self, *, sample: str | None = None, group: str | None = None, rollout: str | None = None
+    ) -> RunnableConfig:
+        """What to pass as a run's config. Stored memories are not reused in such a run.
+
+        Args:
+            sample: id of the question; the group's by default.
+            group: rollouts to compare this one with; those of the same question about the same
+                document by default, wherever they run.
+            rollout: id of this rollout; that of the reading's run by default.
+        """
+        known = {"sample": sample, "group": group, "rollout": rollout}
+        return {
+            "callbacks": [self],
+            "metadata": {name: value for name, value in known.items() if value is not None},
+            "configurable": {"memagent_reuse": False},
+        }
+
+    def feedback(self, rollout: str, reward: float) -> None:
+        """Say what a rollout was worth, at any time after it ended; the last word counts.
+
+        Raises:
+            TraceError: The reward is no finite number.
+        """
+        self.sink.write(Feedback(rollout, reward))
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A node begins, once more if its last attempt failed."""
+        if parent_run_id is None:
+            return
+        outer = self._attempts.get(parent_run_id)
+        if outer is not None:  # a chain within a node, of a reader of somebody else's
+            self._attempts[run_id] = outer
+        elif kwargs.get("name") in _NODES and isinstance(inputs, dict):
+            found = Attempt(run_id, kwargs["name"], parent_run_id, inputs, metadata or {})
+            self._attempts[run_id] = found
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """A node ended well, or a whole run did."""
+        attempt = self._attempts.pop(run_id, None)
+        if attempt is None:
+            self._leave(run_id)
+        elif attempt.run == run_id and isinstance(outputs, dict) and attempt.of_ours(outputs):
+            getattr(self, f"_{attempt.node}")(attempt, outputs)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A node failed, or a whole run did."""
+        if self._attempts.pop(run_id, None) is None:
+            self._leave(run_id)
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A model is asked."""
+        attempt = self._attempts.get(parent_run_id) if parent_run_id else None
+        if attempt is not None:
+            sampling = sampling_of(kwargs.get("invocation_params") or {})
+            self._calls[run_id] = Call(attempt, sampling, self.policy)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        """A model replied."""
+        call = self._calls.pop(run_id, None)
+        if call is not None:
+            message = getattr(response.generations[0][0], "message", None)
+            call.generation = getattr(message, "response_metadata", {}).get("generation")
+            call.attempt.replies.append(call)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A model failed."""
+        self._calls.pop(run_id, None)
+
+    def _open_document(self, attempt: Attempt, outputs: dict[str, Any]) -> None:
+        if outputs["progress"]["step"] or outputs["progress"]["stopped"]:
+            self._readings[attempt.reading] = None
+            self._skip(_REUSED)
+            return
+        known = attempt.metadata
+        group = known.get("group")
+        if group is None:
+            asked = [attempt.inputs["question"], outputs["source"]["digest"]]
+            group = sha256(json.dumps(asked).encode()).hexdigest()[:32]
+        rollout = str(known.get("rollout", attempt.reading))
+        with self._lock:
+            if rollout in self._under_way:
+                raise TraceError(_USED_TWICE.format(rollout))
+            self._under_way.add(rollout)
+        sample = str(known.get("sample", group))
+        self._readings[attempt.reading] = _Reading(sample, str(group), rollout)
+
+    def _overwrite_memory(self, attempt: Attempt, outputs: dict[str, Any]) -> None:
+        reading = self._readings.get(attempt.reading)
+        if reading is None or outputs["progress"]["step"] == attempt.inputs["progress"]["step"]:
+            return
+        for reply in attempt.replies:
+            self._record(reading, reply, final=False)
+        if outputs.get("source"):  # a race for a named memory was lost: reading begins again
+            reading.steps = 0
+
+    def _write_answer(self, attempt: Attempt, outputs: dict[str, Any]) -> None:
+        if attempt.reading not in self._readings:
+            self._skip(_RESUMED)
+        reading = self._leave(attempt.reading)
+        if reading is None:
+            return
+        if not attempt.replies:
+            raise TraceError(_NO_CALLS)
+        for reply in attempt.replies:
+            self._record(reading, reply, final=reply is attempt.replies[-1])
+        answer, response = outputs["answer"], outputs["response"]
+        self.sink.write(End(reading.rollout, reading.steps, answer, response=response))
+
+    def _record(self, reading: _Reading, reply: Call, *, final: bool) -> None:
+        generation: Any = reply.generation or {}
+        prompt, completion = generation.get("prompt_token_ids"), generation.get("token_ids")
+        logprobs = generation.get("logprobs")
+        if not prompt or not completion or not logprobs:
+            raise TraceError(_NO_TOKENS)
+        conversation = Conversation(
+            sample=reading.sample,
+            group=reading.group,
+            rollout=reading.rollout,
+            step=reading.steps,
+            final=final,
+            prompt_ids=tuple(prompt),
+            completion_ids=tuple(completion),
+            logprobs=tuple(logprobs),
+            policy=reply.policy,
+            sampling=reply.sampling,
+            tokenizer=self.tokenizer,
+        )
+        reading.steps += 1
+        self.sink.write(conversation)
+
+    def _leave(self, run: UUID) -> _Reading | None:
+        """Forget a run that ended; the reading that it was, if it was one to be recorded."""
+        reading = self._readings.pop(run, None)
+        if reading is not None:
+            with self._lock:
+                self._under_way.discard(reading.rollout)
+        return reading
+
+    def _skip(self, reason: str) -> None:
+        with self._lock:
+            self.skipped[reason] += 1
+            first = self.skipped[reason] == 1
+        if first:
+            message = f"Not recorded: {reason}. It is said once, and counted in `skipped`."
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A reading under way.
+
+    Attributes:
+        steps: conversations recorded so far.
+    """
+
+    sample: str
+    group: str
+    rollout: str
+    steps: int = 0
