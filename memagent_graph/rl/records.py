@@ -53,6 +53,9 @@ class Conversation:
     kind: ClassVar[str] = "conversation"
 
     def __post_init__(self) -> None:
+        _check_types(self, str, "sample", "group", "rollout", "tokenizer")
+        _check_types(self, int, "step", "policy")
+        _check_types(self, bool, "final")
         for name in ("prompt_ids", "completion_ids", "logprobs"):  # JSON has lists only
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_ids("prompt_ids", self.prompt_ids)
@@ -67,8 +70,8 @@ class Conversation:
             raise TraceError("A log-probability is no number.")
         if not all(map(isfinite, self.logprobs)) or max(self.logprobs) > _ROUNDING:
             raise TraceError("A log-probability is not a finite number of at most 0.")
-        if type(self.step) is not int or self.step < 0:
-            message = f"{self.step!r} is no number of a conversation, counted from 0."
+        if self.step < 0:
+            message = f"{self.step} is no number of a conversation, counted from 0."
             raise TraceError(message)
 
     def plain(self) -> dict[str, Any]:
@@ -100,6 +103,8 @@ class End:
     kind: ClassVar[str] = "end"
 
     def __post_init__(self) -> None:
+        _check_types(self, str, "rollout", "answer", "response")
+        _check_types(self, int, "conversations")
         if self.reward is not None:
             _check_reward(self.rollout, self.reward)
 
@@ -126,6 +131,7 @@ class Feedback:
     kind: ClassVar[str] = "feedback"
 
     def __post_init__(self) -> None:
+        _check_types(self, str, "rollout")
         _check_reward(self.rollout, self.reward)
 
     def plain(self) -> dict[str, Any]:
@@ -145,7 +151,9 @@ def fingerprint(tokenizer: Any) -> str:
     Raises:
         TraceError: It does not tell its vocabulary.
     """
-    known = tokenizer if hasattr(tokenizer, "get_vocab") else getattr(tokenizer, "backend", None)
+    known: Any = tokenizer
+    if not hasattr(known, "get_vocab"):
+        known = getattr(tokenizer, "backend", None)
     if not hasattr(known, "get_vocab"):
         message = (
             f"{type(tokenizer).__name__} does not tell its vocabulary: give the model's own "
@@ -159,6 +167,13 @@ def fingerprint(tokenizer: Any) -> str:
 def _plain(record: Record) -> dict[str, Any]:
     values = {item.name: getattr(record, item.name) for item in fields(record)}
     return {"kind": record.kind, **values}
+
+
+def _check_types(record: Record, kind: type, *names: str) -> None:
+    for name in names:
+        if type(getattr(record, name)) is not kind:
+            message = f"{name} must be of type {kind.__name__}, not {getattr(record, name)!r}."
+            raise TraceError(message)
 
 
 def _check_ids(name: str, ids: tuple[int, ...]) -> None:

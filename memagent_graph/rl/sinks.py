@@ -6,14 +6,24 @@ import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urldefrag
 
 from memagent_graph.errors import TraceError
+from memagent_graph.memory.redis.address import connect
+from memagent_graph.memory.redis.pipeline import Wire
+from memagent_graph.rl.parquet import ParquetSink, read_rows
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Iterator
 
     from memagent_graph.rl.records import Record
+
+__all__ = ["JSONLinesSink", "ListSink", "ParquetSink", "RedisSink", "Sink", "read"]
+
+_STREAM = "memagent:traces"
+_AT_ONCE = 100
+"""Entries of a stream that are read in one round trip."""
 
 
 class Sink(Protocol):
@@ -43,8 +53,9 @@ class ListSink:
         self.records.append(record)
 
     def take(self) -> list[Record]:
-        """What was written since the last time; pass it to `traces.join`."""
-        taken, self.records = self.records, []
+        """What was written since the last time; `traces.join` makes rollouts of it."""
+        taken = self.records[:]
+        del self.records[: len(taken)]  # others may have written meanwhile
         return taken
 
     def close(self) -> None:
@@ -54,39 +65,132 @@ class ListSink:
 class JSONLinesSink:
     """Appends records to a file, a line each; several processes may do so at once.
 
-    A line is one write, so that whoever reads meanwhile finds whole ones, but for the last.
+    A record is one write, so that whoever reads meanwhile finds whole lines, but for the last. A
+    line that a killed process left torn is ended before the next is written.
 
     Args:
         path: the file, made if need be.
+
+    Raises:
+        OSError: The file cannot be written; from `write`, too, when the disk is full.
     """
 
     def __init__(self, path: str | Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        self._file = os.open(path, flags, 0o644)
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, record: Record) -> None:
         """Append one record."""
-        line = json.dumps(record.plain(), separators=(",", ":")).encode() + b"\n"
-        os.write(self._file, line)
+        line = _json(record).encode() + b"\n"
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(self._file, line) < len(line):
+            message = f"Only a part of a record could be written to {self._path}: is the disk full?"
+            raise OSError(message)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
 
-def read(paths: str | Path | Iterable[str | Path], skipped: Counter[str]) -> Iterator[Any]:
-    """What sinks wrote, as plain values, in order; torn lines are counted in `skipped`.
+class RedisSink:
+    """Adds records to a Redis stream, from where others can read them at once.
+
+    Args:
+        url: as `RedisStore.from_url` takes it; a fragment names the stream
+            (`redis://localhost:6379/0#traces`), which is "memagent:traces" without one.
 
     Raises:
-        TraceError: There is no such file, or it is of another kind.
+        ConfigurationError: It is no URL of Redis.
+        StoreError: From `write`: Redis cannot be reached, after repeats.
+    """
+
+    def __init__(self, url: str) -> None:
+        address, stream = urldefrag(url)
+        self._stream = (stream or _STREAM).encode()
+        self._connection = connect(address)
+
+    def write(self, record: Record) -> None:
+        """Add one record."""
+        entry = ("XADD", self._stream, "*", "record", _json(record))
+        self._reply(Wire(self._stream, entry))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def read(self) -> Iterator[bytes]:
+        """What was added so far, in order."""
+        after = "-"
+        while True:
+            entry = ("XRANGE", self._stream, after, "+", "COUNT", _AT_ONCE)
+            found = self._reply(Wire(self._stream, entry))
+            for position, fields in found:
+                after = f"({position.decode()}"
+                yield fields.get(b"record", b"")
+            if len(found) < _AT_ONCE:
+                return
+
+    def _reply(self, command: Wire) -> Any:
+        (reply,) = self._connection.send([command])
+        if isinstance(reply, Exception):
+            message = f"Redis has no stream {self._stream.decode()!r} for traces: {reply}"
+            raise TraceError(message) from reply
+        return reply
+
+
+def read(paths: str | Path | Iterable[str | Path], skipped: Counter[str]) -> Iterator[Any]:
+    """What sinks wrote, as plain values, in order; what is torn is counted in `skipped`.
+
+    Args:
+        paths: files or folders of JSON lines and Parquet, or URLs of Redis; one or several.
+        skipped: counts by reason.
+
+    Raises:
+        TraceError: There is no such file.
+        StoreError: Redis cannot be reached.
     """
     for path in [paths] if isinstance(paths, str | Path) else paths:
-        if not Path(path).is_file():
-            message = f"There are no traces in {path}: name a file that a sink wrote."
-            raise TraceError(message)
-        with Path(path).open("rb") as file:
-            for line in file:
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    skipped["torn line"] += 1
+        if "://" in str(path):
+            yield from _read_stream(str(path), skipped)
+            continue
+        for file in _files(Path(path)):
+            yield from (read_rows if file.suffix == ".parquet" else _read_lines)(file, skipped)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    found = [one for one in sorted(path.glob("*")) if one.suffix in {".jsonl", ".parquet"}]
+    if not found:
+        message = f"There are no traces in {path}: name a .jsonl or .parquet file, or a folder."
+        raise TraceError(message)
+    return found
+
+
+def _read_lines(file: Path, skipped: Counter[str]) -> Iterator[Any]:
+    with file.open("rb") as lines:
+        for line in lines:
+            if line.strip():
+                yield from _decoded(line, skipped)
+
+
+def _read_stream(url: str, skipped: Counter[str]) -> Iterator[Any]:
+    stream = RedisSink(url)
+    try:
+        for entry in stream.read():
+            yield from _decoded(entry, skipped)
+    finally:
+        stream.close()
+
+
+def _decoded(text: bytes, skipped: Counter[str]) -> Iterator[Any]:
+    try:
+        yield json.loads(text)
+    except ValueError:
+        skipped["torn record"] += 1
+
+
+def _json(record: Record) -> str:
+    return json.dumps(record.plain(), separators=(",", ":"))

@@ -133,7 +133,7 @@ def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Load
 def _parsed(found: Iterable[Any], skipped: Counter[str]) -> Iterator[Record]:
     """The records in what a file or stream held."""
     for item in found:
-        kind = _KINDS.get(item.get("kind")) if isinstance(item, dict) else None
+        kind = _KINDS.get(str(item.get("kind"))) if isinstance(item, dict) else None
         if kind is None:
             skipped["record of an unknown kind"] += 1
             continue
@@ -149,7 +149,7 @@ def _parsed(found: Iterable[Any], skipped: Counter[str]) -> Iterator[Record]:
             skipped[f"invalid {kind.kind}"] += 1
 
 
-_KINDS: dict[Any, Any] = {kind.kind: kind for kind in (Conversation, End, Feedback)}
+_KINDS: dict[str, Any] = {kind.kind: kind for kind in (Conversation, End, Feedback)}
 
 
 def _in_order(known: Mapping[int, Conversation], count: int) -> tuple[Conversation, ...]:

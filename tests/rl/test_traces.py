@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rl.rollouts import conversation, records
+
+from memagent_graph.errors import MemAgentError, TraceError
+from memagent_graph.rl.sinks import JSONLinesSink
+from memagent_graph.rl.traces import End, Feedback, fingerprint, join, load
+
+
+def written(path, found):
+    sink = JSONLinesSink(path)
+    for record in found:
+        sink.write(record)
+    sink.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"prompt_ids": ()}, "prompt_ids is empty"),
+        ({"completion_ids": (), "logprobs": ()}, "completion_ids is empty"),
+        ({"prompt_ids": (1, -1)}, "token ids"),
+        ({"completion_ids": (4, 5.0)}, "token ids"),
+        ({"logprobs": (-0.5,)}, "1 log-probabilities for 2"),
+        ({"logprobs": (-0.5, float("nan"))}, "finite"),
+        ({"logprobs": (-0.5, float("-inf"))}, "finite"),
+        ({"logprobs": (-0.5, 0.5)}, "at most 0"),
+        ({"logprobs": (-0.5, None)}, "no number"),
+        ({"step": -1}, "counted from 0"),
+    ],
+)
+def test_a_conversation_that_cannot_be_one_is_refused(fields, said):
+    with pytest.raises(TraceError, match=said) as caught:
+        conversation(**fields)
+
+    assert isinstance(caught.value, MemAgentError)
+
+
+def test_a_log_probability_may_be_above_0_by_rounding():
+    assert conversation(logprobs=(1e-4, -1.0)).logprobs == (1e-4, -1.0)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "1"])
+def test_a_reward_that_is_no_finite_number_is_refused_by_the_name_of_its_rollout(reward):
+    with pytest.raises(TraceError, match="'r7'"):
+        Feedback("r7", reward)
+
+
+def test_a_rollout_is_put_together_from_its_records():
+    (rollout,) = join(records(updates=3, policy=4)).rollouts
+
+    assert [one.step for one in rollout.conversations] == [0, 1, 2, 3]
+    assert [one.final for one in rollout.conversations] == [False, False, False, True]
+    assert (rollout.rollout, rollout.group, rollout.sample) == ("r", "g", "q")
+    assert (rollout.answer, rollout.response) == ("forty", "It is forty.")
+    assert (rollout.reward, rollout.policy, rollout.tokens) == (None, 4, 8)
+    assert rollout.memory_tokens == 2
+
+
+def test_a_rollout_is_as_old_as_its_oldest_conversation():
+    found = [conversation(policy=5), conversation(step=1, final=True, policy=6), End("r", 2, "a")]
+
+    assert join(found).rollouts[0].policy == 5
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 5))
+def test_records_of_many_rollouts_may_come_in_any_order_and_from_any_file(rng, files):
+    found = [record for n in range(6) for record in records(f"r{n}", updates=n % 3)]
+    shuffled = rng.sample(found, len(found))
+
+    joined = join(one for part in range(files) for one in shuffled[part::files])
+
+    def by_id(rollouts):
+        return sorted(rollouts, key=lambda rollout: rollout.rollout)
+
+    assert not joined.skipped
+    assert by_id(joined.rollouts) == by_id(join(found).rollouts)
+
+
+def test_feedback_may_come_before_or_after_the_end_and_the_last_word_counts(tmp_path):
+    first = written(tmp_path / "a.jsonl", [*records("r1", reward=0.25), Feedback("r1", 0.5)])
+    second = written(tmp_path / "b.jsonl", [Feedback("r1", 1.0), Feedback("r2", -1.0)])
+    third = written(tmp_path / "c.jsonl", records("r2", reward=0.0))
+
+    rewards = {one.rollout: one.reward for one in load([first, second, third]).rollouts}
+
+    assert rewards == {"r1": 1.0, "r2": -1.0}
+
+
+def test_what_is_loaded_is_bit_for_bit_what_was_written(tmp_path):
+    rng = random.Random(0)
+    logprobs = tuple(-rng.expovariate(1) for _ in range(50))
+    ids = tuple(rng.randrange(150_000) for _ in range(50))
+    found = records("r", completion_ids=ids, logprobs=logprobs)
+
+    assert load(written(tmp_path / "a.jsonl", found)) == join(found)
+
+
+def skipped(tmp_path, *lines):
+    file = written(tmp_path / "a.jsonl", records("whole"))
+    with file.open("ab") as out:
+        for line in lines:
+            out.write(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n")
+    loaded = load(file)
+    assert [one.rollout for one in loaded.rollouts] == ["whole"]
+    return dict(loaded.skipped)
+
+
+def test_torn_lines_are_skipped_and_counted(tmp_path):
+    torn = json.dumps(conversation("other").plain()).encode()[:50]
+
+    assert skipped(tmp_path, b"\xff\xfe\n", b"{}}\n", torn) == {"torn record": 3}
+
+
+def test_records_of_another_shape_are_skipped_and_counted_by_what_is_wrong(tmp_path):
+    good = conversation("other").plain()
+    without_logprobs = {key: value for key, value in good.items() if key != "logprobs"}
+
+    found = skipped(
+        tmp_path,
+        [1, 2],
+        {"kind": "novel"},
+        {"kind": ["conversation"]},
+        without_logprobs,
+        good | {"logprobs": None},
+        good | {"logprobs": [-1.0]},
+        good | {"prompt_ids": "123"},
+        good | {"rollout": 7},
+        {"kind": "end", "rollout": "other"},
+        {"kind": "feedback", "rollout": "whole", "reward": "high"},
+    )
+
+    assert found == {
+        "record of an unknown kind": 3,
+        "invalid conversation": 5,
+        "invalid end": 1,
+        "invalid feedback": 1,
+    }
+
+
+def test_a_record_of_a_later_release_may_have_more_fields(tmp_path):
+    good = records("other", updates=0)
+
+    with written(tmp_path / "a.jsonl", []).open("w") as out:
+        out.writelines(json.dumps(one.plain() | {"colour": "red"}) + "\n" for one in good)
+
+    assert len(load(tmp_path / "a.jsonl").rollouts) == 1
+
+
+def test_a_reward_that_is_not_a_number_is_counted_and_the_one_before_stays(tmp_path):
+    nan = {"kind": "feedback", "rollout": "whole", "reward": float("nan")}
+    assert skipped(tmp_path, nan) == {"reward that is not a number": 1}
+
+    end = End("late", 1, "a").plain() | {"reward": float("nan")}
+    last = conversation("late", final=True).plain()
+    with (tmp_path / "b.jsonl").open("w") as out:
+        out.writelines(json.dumps(one) + "\n" for one in (last, end))
+    loaded = load(tmp_path / "b.jsonl")
+    assert loaded.rollouts[0].reward is None
+    assert loaded.skipped == {"reward that is not a number": 1}
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (records()[:-1], "rollout without an end"),
+        (records()[1:], "rollout with conversations missing"),
+        (records()[-1:], "rollout with conversations missing"),
+        ([Feedback("gone", 1.0)], "feedback on a rollout that is not there"),
+        (
+            [conversation(), conversation(step=1), End("r", 2, "a")],
+            "rollout whose conversations do not fit together",
+        ),
+        (
+            [conversation(), conversation(step=1, final=True, tokenizer="u"), End("r", 2, "a")],
+            "rollout whose conversations do not fit together",
+        ),
+    ],
+)
+def test_what_makes_no_whole_rollout_is_counted(found, reason):
+    joined = join([*records("whole"), *found])
+
+    assert [one.rollout for one in joined.rollouts] == ["whole"]
+    assert joined.skipped == {reason: 1}
+
+
+def test_of_a_rollout_that_was_recorded_twice_the_later_counts_and_it_is_told():
+    joined = join([*records(updates=4), *records(updates=1, policy=9)])
+
+    (rollout,) = joined.rollouts
+    assert {one.policy for one in rollout.conversations} == {9}
+    assert len(rollout.conversations) == 2
+    assert joined.skipped == {"conversation recorded twice": 2, "end recorded twice": 1}
+
+
+def test_paths_without_traces_are_an_error(tmp_path):
+    (tmp_path / "notes.txt").write_text("no traces")
+
+    with pytest.raises(TraceError, match="no traces"):
+        load(tmp_path / "missing.jsonl")
+    with pytest.raises(TraceError, match="no traces"):
+        load(tmp_path)
+
+
+def test_something_without_a_vocabulary_has_no_fingerprint():
+    with pytest.raises(TraceError, match="NoneType"):
+        fingerprint(None)
