@@ -173,7 +173,7 @@ def _check_groups(
 
 def _check(rewards: Sequence[float], rollouts: Sequence[str] | None) -> None:
     for place, reward in enumerate(rewards):
-        if not isfinite(reward):
+        if not isinstance(reward, int | float) or not isfinite(reward):
             name = f"rollout {rollouts[place]!r}" if rollouts else f"rollout number {place}"
             message = f"The reward of {name} is {reward}, and must be a finite number."
             raise TraceError(message)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import math
+import statistics
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rl.rollouts import records
+
+from memagent_graph.errors import TraceError
+from memagent_graph.rl.advantages import Baseline, group_advantages, informative, spread
+from memagent_graph.rl.traces import join
+
+rewards = st.floats(-10, 10, allow_nan=False).map(lambda number: round(number, 6))
+graded = st.lists(st.tuples(rewards, st.sampled_from("abc")), min_size=1, max_size=40)
+
+
+def by_group(values, groups):
+    return {
+        name: [value for value, group in zip(values, groups, strict=True) if group == name]
+        for name in groups
+    }
+
+
+@given(graded, st.booleans())
+def test_advantages_of_a_group_sum_to_zero(rows, scale):
+    given_rewards, groups = zip(*rows, strict=True)
+
+    found = group_advantages(given_rewards, groups, scale=scale)
+
+    for advantages in by_group(found, groups).values():
+        assert math.fsum(advantages) == pytest.approx(0, abs=1e-8)
+
+
+@given(graded)
+def test_an_advantage_is_the_reward_less_the_mean_of_its_group(rows):
+    given_rewards, groups = zip(*rows, strict=True)
+
+    found = group_advantages(given_rewards, groups)
+
+    for own, advantages in zip(
+        by_group(given_rewards, groups).values(), by_group(found, groups).values(), strict=True
+    ):
+        mean = sum(map(Fraction, own)) / len(own)
+        assert advantages == pytest.approx([float(Fraction(one) - mean) for one in own])
+
+
+@given(graded, st.booleans(), st.randoms(use_true_random=False))
+def test_advantages_do_not_depend_on_the_order(rows, scale, rng):
+    order = rng.sample(range(len(rows)), len(rows))
+    given_rewards, groups = zip(*rows, strict=True)
+
+    found = group_advantages(given_rewards, groups, scale=scale)
+    shuffled = group_advantages(
+        [given_rewards[place] for place in order], [groups[place] for place in order], scale=scale
+    )
+
+    assert shuffled == [found[place] for place in order]
+
+
+@given(st.lists(rewards, min_size=2, max_size=20))
+def test_with_scale_a_group_has_the_standard_deviation_1(own):
+    assume(statistics.pstdev(own) > 0.1)
+
+    found = group_advantages(own, ["g"] * len(own), scale=True)
+
+    assert statistics.pstdev(found) == pytest.approx(1, abs=1e-4)
+
+
+@given(rewards, st.integers(2, 20), st.booleans())
+def test_equal_rewards_have_no_advantage_not_even_by_rounding(reward, count, scale):
+    assert group_advantages([reward / 3] * count, ["g"] * count, scale=scale) == [0.0] * count
+
+
+def test_rewards_that_differ_by_rounding_alone_are_not_blown_up():
+    found = group_advantages([0.3, 0.1 + 0.2], ["g", "g"], scale=True)
+
+    assert max(map(abs, found)) < 1e-9
+
+
+@given(st.lists(st.tuples(rewards, st.integers(0, 6)), min_size=1, max_size=8))
+def test_all_conversations_have_the_advantage_of_their_rollout_however_many_they_are(rows):
+    rollouts = join(
+        one
+        for number, (reward, updates) in enumerate(rows)
+        for one in records(f"r{number}", updates=updates, reward=reward)
+    ).rollouts
+    groups = [rollout.group for rollout in rollouts]
+
+    advantages = group_advantages([rollout.reward for rollout in rollouts], groups)
+
+    assert advantages == group_advantages([reward for reward, _ in rows], groups)
+    expected = [
+        (f"r{number}", advantages[number])
+        for number, (_, updates) in enumerate(rows)
+        for _ in range(updates + 1)
+    ]
+    found = [(one.rollout, advantage) for one, advantage in spread(rollouts, advantages)]
+    assert found == expected
+
+
+def test_as_many_advantages_as_rollouts_are_needed():
+    with pytest.raises(ValueError, match="shorter"):
+        spread(join(records()).rollouts, [])
+
+
+def test_a_lone_rollout_is_measured_against_the_baseline():
+    baseline = Baseline().updated([0.0, 1.0, 0.5])
+
+    found = group_advantages([1.0, 0.2, 0.4], ["lone", "pair", "pair"], baseline=baseline)
+
+    assert found == pytest.approx([0.5, -0.1, 0.1])
+
+
+@pytest.mark.parametrize("baseline", [None, Baseline()])
+def test_a_lone_rollout_with_nothing_to_measure_against_has_no_advantage(baseline):
+    assert group_advantages([1.0], ["lone"], baseline=baseline) == [0.0]
+
+
+@given(st.lists(rewards, min_size=1, max_size=50))
+def test_a_baseline_is_the_mean_until_its_horizon(values):
+    whole = Baseline().updated(values)
+    one_by_one = Baseline()
+    for value in values:
+        one_by_one = one_by_one.updated([value])
+
+    assert whole.mean == pytest.approx(statistics.fmean(values), abs=1e-9)
+    assert one_by_one.mean == pytest.approx(whole.mean, abs=1e-9)
+    assert whole.count == one_by_one.count == len(values)
+
+
+def test_beyond_its_horizon_a_baseline_follows_what_is_new():
+    baseline = Baseline(horizon=10).updated([0.0] * 1000)
+
+    for _ in range(30):
+        baseline = baseline.updated([1.0])
+
+    assert baseline.mean == pytest.approx(1 - 0.9**30)
+    assert baseline.updated([]) == baseline
+    assert baseline.updated([5.0] * 100).mean == 5.0
+
+
+@given(graded)
+def test_groups_with_a_spread_are_kept_whole_and_the_others_counted(rows):
+    given_rewards, groups = zip(*rows, strict=True)
+    spreads = {name: len(set(own)) > 1 for name, own in by_group(given_rewards, groups).items()}
+
+    kept, dropped = informative(given_rewards, groups)
+
+    assert kept == [place for place, group in enumerate(groups) if spreads[group]]
+    assert dropped == sum(not spread for spread in spreads.values())
+
+
+def test_lone_rollouts_can_be_kept_for_the_baseline():
+    assert informative([1, 1, 1], ["a", "b", "b"]) == ([], 2)
+    assert informative([1, 1, 1], ["a", "b", "b"], keep_lone=True) == ([0], 1)
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_a_reward_that_is_not_a_number_names_its_rollout(reward):
+    with pytest.raises(TraceError, match="rollout 'r2'"):
+        group_advantages([1.0, reward], ["g", "g"], rollouts=["r1", "r2"])
+    with pytest.raises(TraceError, match="rollout number 1"):
+        informative([1.0, reward], ["g", "g"])
+    with pytest.raises(TraceError, match="finite"):
+        Baseline().updated([reward])
+
+
+def test_nothing_to_compare_is_an_error():
+    with pytest.raises(TraceError, match="empty"):
+        group_advantages([], [])
+    with pytest.raises(TraceError, match="empty"):
+        informative([], [])
+    with pytest.raises(TraceError, match="2 rewards and 1 groups"):
+        group_advantages([1.0, 2.0], ["g"])
+
+
+def test_a_reward_that_nobody_gave_names_its_rollout():
+    with pytest.raises(TraceError, match="rollout 'r1'"):
+        group_advantages([None, 1.0], ["g", "g"], rollouts=["r1", "r2"])

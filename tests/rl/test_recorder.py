@@ -1,0 +1,335 @@
+"""Which conversations are recorded, whatever happens in a run; with a scripted chat model."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from tokenizers import Tokenizer, models
+
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.errors import (
+    ContextLengthError,
+    ModelError,
+    TraceError,
+    TransientModelError,
+)
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.rl.recorder import TraceRecorder
+from memagent_graph.rl.sinks import ListSink
+from memagent_graph.rl.traces import Conversation, End, join
+
+CONFIG = ReadingConfig(chunk_tokens=20, retry_interval=0.001, max_attempts=3)
+TOKENIZER = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+ASKED = {
+    "question": "How many?",
+    "document": "".join(f"Line {n} says {n * 7}.\n" for n in range(12)),
+}
+
+
+class Told(BaseChatModel):
+    """Tells token ids: those of a reply are its number and its length.
+
+    A step of the script is raised if it is an error, else it is the next reply.
+    """
+
+    script: list = []
+    asked: list = []
+    tells: bool = True
+    temperature: float = 1.0
+    top_k: int = 20
+
+    model_config = {"arbitrary_types_allowed": True}
+
+    @property
+    def _llm_type(self):
+        return "told"
+
+    @property
+    def _identifying_params(self):
+        return {"temperature": self.temperature, "top_p": None, "sampling": {"top_k": self.top_k}}
+
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        number = len(self.asked)
+        self.asked.append(messages[0].text)
+        reply = self.script.pop(0) if self.script else f"Reply {number}."
+        if isinstance(reply, Exception):
+            raise reply
+        told = {
+            "prompt_token_ids": [len(messages[0].text)],
+            "token_ids": [number, len(reply)],
+            "logprobs": [-0.5, -0.25],
+        }
+        metadata = {"generation": told} if self.tells else {}
+        message = AIMessage(reply, response_metadata=metadata)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+@pytest.fixture
+def sink():
+    return ListSink()
+
+
+@pytest.fixture
+def recorder(sink):
+    return TraceRecorder(sink, tokenizer=TOKENIZER)
+
+
+def told(*script, **fields):
+    return Told(script=list(script), asked=[], **fields)
+
+
+def numbers(sink):
+    """The numbers of the replies that were recorded, whose rollout is whole."""
+    loaded = join(sink.take())
+    assert not loaded.skipped
+    (rollout,) = loaded.rollouts
+    return [one.completion_ids[0] for one in rollout.conversations]
+
+
+def test_each_reply_that_became_a_memory_is_recorded_and_the_answer(sink, recorder):
+    model = told()
+
+    out = create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config())
+
+    assert len(model.asked) > 3
+    assert numbers(sink) == list(range(len(model.asked)))
+    assert out["answer"] == f"Reply {len(model.asked) - 1}."
+
+
+def test_a_failed_attempt_leaves_nothing(sink, recorder):
+    model = told("First.", TransientModelError("busy"), TransientModelError("busy"))
+
+    create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config())
+
+    assert numbers(sink) == [0, *range(3, len(model.asked))]
+
+
+async def test_a_reply_that_the_graph_refused_does_not_count(sink, recorder):
+    model = told("First.", "", "<think>So far", "Fourth.")
+
+    await create_memagent(model, config=CONFIG).ainvoke(ASKED, recorder.config())
+
+    assert numbers(sink) == [0, *range(3, len(model.asked))]
+
+
+def test_a_refused_answer_does_not_count(sink, recorder):
+    document = "One line."
+    model = told("Memory.", "", "Answer.")
+
+    create_memagent(model, config=CONFIG).invoke(
+        {"question": "How?", "document": document}, recorder.config()
+    )
+
+    assert numbers(sink) == [0, 2]
+
+
+def test_both_halves_of_a_chunk_count_but_not_those_of_a_failed_attempt(sink, recorder):
+    too_long = ContextLengthError("too long")
+    model = told(too_long, "Half 1.", "", too_long, "Half 3.", "Half 4.")
+
+    create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config())
+
+    assert numbers(sink) == [4, 5, *range(6, len(model.asked))]
+
+
+def test_a_run_that_fails_leaves_a_rollout_without_an_end(sink, recorder):
+    model = told("First.", ModelError("broken"))
+
+    with pytest.raises(ModelError):
+        create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
+
+    loaded = join(sink.take())
+    assert not loaded.rollouts
+    assert loaded.skipped == {"rollout without an end": 1}
+    create_memagent(told(), config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
+    assert isinstance(sink.take()[-1], End)  # its id is free again
+
+
+def test_what_is_known_of_the_rollout_is_in_its_records(sink, recorder):
+    recorder.policy = 7
+    config = recorder.config(rollout="r1", group="g1", sample="q1")
+
+    create_memagent(told(), config=CONFIG).invoke(ASKED, config)
+
+    *conversations, end = sink.take()
+    assert all(isinstance(one, Conversation) for one in conversations)
+    assert {(one.rollout, one.group, one.sample) for one in conversations} == {("r1", "g1", "q1")}
+    assert {one.policy for one in conversations} == {7}
+    assert conversations[0].sampling == {"temperature": 1.0, "top_p": None, "top_k": 20}
+    assert end == End(
+        "r1", len(conversations), end.answer, response=f"Reply {len(conversations) - 1}."
+    )
+
+
+def test_rollouts_of_one_question_and_document_are_of_one_group_wherever_they_ran(tmp_path):
+    def group(asked):
+        sink = ListSink()
+        recorder = TraceRecorder(sink, tokenizer=TOKENIZER)
+        create_memagent(told(), config=CONFIG).invoke(asked, recorder.config())
+        (rollout,) = join(sink.take()).rollouts
+        assert rollout.sample == rollout.group
+        return rollout.group
+
+    assert group(ASKED) == group(dict(ASKED))
+    assert group(ASKED) != group(ASKED | {"question": "How few?"})
+    assert group(ASKED) != group(ASKED | {"document": "Something else."})
+
+
+def test_feedback_comes_when_it_comes(sink, recorder):
+    create_memagent(told(), config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
+    recorder.feedback("r1", 0.25)
+    recorder.feedback("r1", 0.75)
+
+    assert join(sink.take()).rollouts[0].reward == 0.75
+    with pytest.raises(TraceError, match="'r1'"):
+        recorder.feedback("r1", float("nan"))
+
+
+def test_stored_memories_are_not_reused_in_a_recorded_run(sink, recorder):
+    model, store = told(temperature=0.0), InMemoryStore()
+    agent = create_memagent(model, config=CONFIG, store=store)
+    agent.invoke(ASKED)
+    calls = len(model.asked)
+    agent.invoke(ASKED)
+    assert len(model.asked) == calls + 1  # all but the answer was found
+
+    agent.invoke(ASKED, recorder.config())
+
+    assert numbers(sink) == list(range(calls + 1, 2 * calls + 1))
+
+
+def test_a_reading_that_begins_with_a_stored_memory_is_not_recorded_and_says_so(sink, recorder):
+    agent = create_memagent(told(temperature=0.0), config=CONFIG, store=InMemoryStore())
+    version = agent.invoke(ASKED)["version"]
+
+    with pytest.warns(RuntimeWarning, match="stored memory"):
+        agent.invoke(ASKED, {"callbacks": [recorder]})
+    agent.invoke({"question": "How many?", "memory": version}, recorder.config())
+
+    assert sink.take() == []
+    assert recorder.skipped == {"reading that began with a stored memory": 2}
+
+
+async def test_a_reading_begun_again_counts_from_where_it_began_again(sink, recorder):
+    store = InMemoryStore()
+    model = told()
+    agent = create_memagent(model, config=CONFIG, store=store)
+    other = create_memagent(told(), config=CONFIG, store=store)
+    begun = asyncio.Event()
+
+    class Racing(Told):
+        async def _agenerate(self, messages, stop=None, run_manager=None, **options):
+            if len(self.asked) == 1:  # meanwhile another reading moves the named memory on
+                begun.set()
+                await other.ainvoke({**ASKED, "memory_name": "ann"})
+            return self._generate(messages)
+
+    model = Racing(script=[], asked=[])
+    agent = create_memagent(model, config=CONFIG, store=store)
+
+    out = await agent.ainvoke({**ASKED, "memory_name": "ann"}, recorder.config())
+
+    assert begun.is_set()
+    (rollout,) = join(sink.take()).rollouts
+    found = [one.completion_ids[0] for one in rollout.conversations]
+    chunks = (len(model.asked) - 1) // 2
+    assert found == list(range(chunks, len(model.asked)))
+    assert MemoryBank(store).head("ann").text == out["memory"]
+
+
+def test_a_resumed_reading_is_not_recorded_and_says_so(sink, recorder):
+    agent = create_memagent(
+        told(), config=CONFIG, checkpointer=InMemorySaver(), interrupt_before=["write_answer"]
+    )
+    thread = {"configurable": {"thread_id": "1"}}
+    config = recorder.config(rollout="r1")
+    config["configurable"] |= thread["configurable"]
+    agent.invoke(ASKED, config)
+
+    with pytest.warns(RuntimeWarning, match="resumed"):
+        agent.invoke(None, config)
+
+    assert recorder.skipped == {"reading that was resumed": 1}
+    assert join(sink.take()).skipped == {"rollout without an end": 1}
+
+
+async def test_two_readings_at_once_with_one_rollout_id_are_refused(recorder):
+    agent = create_memagent(told(), config=CONFIG)
+
+    results = await agent.abatch([ASKED] * 3, recorder.config(rollout="r1"), return_exceptions=True)
+
+    assert sum(isinstance(one, TraceError) for one in results) == 2
+    assert "'r1'" in str(next(one for one in results if isinstance(one, TraceError)))
+
+
+async def test_one_config_without_an_id_serves_a_whole_batch(sink, recorder):
+    agent = create_memagent(told(), config=CONFIG)
+
+    await agent.abatch([ASKED] * 5, recorder.config())
+
+    rollouts = join(sink.take()).rollouts
+    assert len({one.rollout for one in rollouts}) == 5
+    assert len({one.group for one in rollouts}) == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_model_that_tells_no_token_ids_is_refused(sink, recorder, asynchronous):
+    agent = create_memagent(told(tells=False), config=CONFIG)
+
+    with pytest.raises(TraceError, match="logprobs=True"):
+        if asynchronous:
+            await agent.ainvoke(ASKED, recorder.config())
+        else:
+            await asyncio.to_thread(agent.invoke, ASKED, recorder.config())
+
+    assert sink.take() == []
+
+
+@pytest.mark.parametrize("asked", [{}, {"logprobs": True}, {"return_token_ids": True}])
+def test_a_server_that_tells_no_token_ids_or_log_probabilities_is_refused(
+    openai_server, recorder, asked
+):
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url, **asked)
+    agent = create_memagent(model, config=CONFIG)
+
+    with pytest.raises(TraceError, match="return_token_ids"):
+        agent.invoke(ASKED, recorder.config())
+
+
+def test_a_reader_without_a_model_is_refused(recorder):
+    agent = create_memagent("extractive", config=CONFIG)
+
+    with pytest.raises(TraceError, match="chat model"):
+        agent.invoke(ASKED, recorder.config())
+
+
+def test_nothing_stays_behind_in_the_recorder(recorder):
+    agent = create_memagent(told(), config=CONFIG)
+    failing = create_memagent(told("First.", ModelError("broken")), config=CONFIG)
+    stored = create_memagent(told(temperature=0.0), config=CONFIG, store=InMemoryStore())
+
+    for n in range(3):
+        agent.invoke(ASKED, recorder.config(rollout=f"r{n}"))
+    with pytest.raises(ModelError):
+        failing.invoke(ASKED, recorder.config(rollout="r4"))
+    stored.invoke(ASKED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stored.invoke(ASKED, {"callbacks": [recorder]})
+
+    left = (recorder._readings, recorder._attempts, recorder._calls, recorder._under_way)
+    assert not any(left)
+
+
+def test_other_runs_and_models_do_not_disturb(sink, recorder):
+    told().invoke("Hello.", {"callbacks": [recorder]})
+
+    assert sink.take() == []
+    assert not recorder._calls
