@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from memagent_graph.text.source import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from memagent_graph.matching import Metric
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
-
-Metric = Literal["all", "any"]
-"""Which of the answers count: the share of them that is given, or whether one is."""
 
 
 class Piece(NamedTuple):

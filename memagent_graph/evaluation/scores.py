@@ -2,61 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import string
-from collections import Counter
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from memagent_graph.matching import exact_match, normalized, substring_match, token_f1
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from memagent_graph.evaluation.samples import Metric
-
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def substring_match(answer: str, wanted: Sequence[str], metric: Metric = "all") -> float:
-    """Whether the wanted strings occur in the answer, in any case, as RULER scores.
-
-    Args:
-        answer: what was answered.
-        wanted: what a right answer holds.
-        metric: "all" for the share of them, "any" for whether one does.
-    """
-    text = answer.lower()
-    there = [string_.lower() in text for string_ in wanted]
-    if not there:
-        return 0.0
-    return float(any(there)) if metric == "any" else sum(there) / len(there)
-
-
-def exact_match(answer: str, wanted: Iterable[str]) -> float:
-    """Whether the answer is one of the wanted, as SQuAD compares.
-
-    Case, punctuation, articles and runs of white space do not count.
-    """
-    return float(any(normalized(answer) == normalized(one) for one in wanted))
-
-
-def token_f1(answer: str, wanted: Iterable[str]) -> float:
-    """The best F1 of the answer's words with those of one of the wanted, as SQuAD computes it."""
-    return max(
-        (_f1(normalized(answer).split(), normalized(one).split()) for one in wanted), default=0.0
-    )
-
-
-def normalized(text: str) -> str:
-    """Lower case, without punctuation and English articles, words one space apart."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def _f1(given: list[str], wanted: list[str]) -> float:
-    if not given or not wanted:
-        return float(given == wanted)
-    shared = sum((Counter(given) & Counter(wanted)).values())
-    return 2 * shared / (len(given) + len(wanted))
+__all__ = ["exact_match", "interval", "normalized", "substring_match", "token_f1"]
 
 
 def interval(scores: Sequence[float], z: float = 1.96) -> tuple[float, float]:

@@ -1,0 +1,59 @@
+"""How far an answer is what was wanted, between 0 and 1: what evaluation and rewards share."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Metric = Literal["all", "any"]
+"""Which of the answers count: the share of them that is given, or whether one is."""
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def substring_match(answer: str, wanted: Sequence[str], metric: Metric = "all") -> float:
+    """Whether the wanted strings occur in the answer, in any case, as RULER scores.
+
+    Args:
+        answer: what was answered.
+        wanted: what a right answer holds.
+        metric: "all" for the share of them, "any" for whether one does.
+    """
+    text = answer.lower()
+    there = [string_.lower() in text for string_ in wanted]
+    if not there:
+        return 0.0
+    return float(any(there)) if metric == "any" else sum(there) / len(there)
+
+
+def exact_match(answer: str, wanted: Iterable[str]) -> float:
+    """Whether the answer is one of the wanted, as SQuAD compares.
+
+    Case, punctuation, articles and runs of white space do not count.
+    """
+    return float(any(normalized(answer) == normalized(one) for one in wanted))
+
+
+def token_f1(answer: str, wanted: Iterable[str]) -> float:
+    """The best F1 of the answer's words with those of one of the wanted, as SQuAD computes it."""
+    return max(
+        (_f1(normalized(answer).split(), normalized(one).split()) for one in wanted), default=0.0
+    )
+
+
+def normalized(text: str) -> str:
+    """Lower case, without punctuation and English articles, words one space apart."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _f1(given: list[str], wanted: list[str]) -> float:
+    if not given or not wanted:
+        return float(given == wanted)
+    shared = sum((Counter(given) & Counter(wanted)).values())
+    return 2 * shared / (len(given) + len(wanted))
