@@ -23,8 +23,8 @@ from memagent_graph.rl.policy import (
     score_only,
     with_adapters,
 )
+from memagent_graph.rl.records import fingerprint
 from memagent_graph.rl.rows import Row, training_rows
-from memagent_graph.rl.traces import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.rl.packing import collate, pack
 from memagent_graph.rl.policy import score
+from memagent_graph.rl.records import fingerprint
 from memagent_graph.rl.rows import Row
 from memagent_graph.rl.settings import GRPOSettings
-from memagent_graph.rl.traces import fingerprint
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
 
