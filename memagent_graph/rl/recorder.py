@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from memagent_graph.rl.sinks import Sink
 
 _NODES = frozenset({"open_document", "overwrite_memory", "write_answer"})
+_KNOWN = ("memagent_sample", "memagent_group", "memagent_rollout")
+"""What a run's metadata say about its rollout."""
 _NO_TOKENS = (
     "The model does not tell token ids and log-probabilities, without which nothing can be learned "
     "from a rollout. Make it with logprobs=True; a server must be vLLM's, and asked with "
@@ -94,7 +96,7 @@ class TraceRecorder(BaseCallbackHandler):
                 document by default, wherever they run.
             rollout: id of this rollout; that of the reading's run by default.
         """
-        known = {"sample": sample, "group": group, "rollout": rollout}
+        known = dict(zip(_KNOWN, (sample, group, rollout), strict=True))
         return {
             "callbacks": [self],
             "metadata": {name: value for name, value in known.items() if value is not None},
@@ -174,17 +176,16 @@ class TraceRecorder(BaseCallbackHandler):
             self._readings[attempt.reading] = None
             self._skip(_REUSED)
             return
-        known = attempt.metadata
-        group = known.get("group")
+        sample, group, rollout = (attempt.metadata.get(name) for name in _KNOWN)
         if group is None:
             asked = [attempt.inputs["question"], outputs["source"]["digest"]]
             group = sha256(json.dumps(asked).encode()).hexdigest()[:32]
-        rollout = str(known.get("rollout", attempt.reading))
+        rollout = str(attempt.reading if rollout is None else rollout)
         with self._lock:
             if rollout in self._under_way:
                 raise TraceError(_USED_TWICE.format(rollout))
             self._under_way.add(rollout)
-        sample = str(known.get("sample", group))
+        sample = str(group if sample is None else sample)
         self._readings[attempt.reading] = _Reading(sample, str(group), rollout)
 
     def _overwrite_memory(self, attempt: Attempt, outputs: dict[str, Any]) -> None:

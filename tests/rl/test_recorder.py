@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from typing import TypedDict
 
 import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from tokenizers import Tokenizer, models
 
-from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph import MemAgentNode, MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import (
     ContextLengthError,
     ModelError,
@@ -31,6 +33,12 @@ ASKED = {
     "question": "How many?",
     "document": "".join(f"Line {n} says {n * 7}.\n" for n in range(12)),
 }
+
+
+class Host(TypedDict):
+    question: str
+    document: str
+    answer: str
 
 
 class Told(BaseChatModel):
@@ -203,6 +211,20 @@ def test_stored_memories_are_not_reused_in_a_recorded_run(sink, recorder):
     agent.invoke(ASKED, recorder.config())
 
     assert numbers(sink) == list(range(calls + 1, 2 * calls + 1))
+
+
+def test_nor_are_they_within_a_host_graph(sink, recorder):
+    model, store = told(temperature=0.0), InMemoryStore()
+    builder = StateGraph(Host)
+    builder.add_node("read", MemAgentNode(model, config=CONFIG))
+    builder.add_edge(START, "read")
+    host = builder.compile(store=store)
+    host.invoke(ASKED)
+    calls = len(model.asked)
+
+    host.invoke(ASKED, recorder.config())
+
+    assert numbers(sink) == list(range(calls, 2 * calls))
 
 
 def test_a_reading_that_begins_with_a_stored_memory_is_not_recorded_and_says_so(sink, recorder):

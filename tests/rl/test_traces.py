@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -212,3 +214,15 @@ def test_paths_without_traces_are_an_error(tmp_path):
 def test_something_without_a_vocabulary_has_no_fingerprint():
     with pytest.raises(TraceError, match="NoneType"):
         fingerprint(None)
+
+
+def test_traces_and_rewards_need_neither_torch_nor_pyarrow():
+    names = "traces, recorder, sinks, rewards, shaping, advantages"
+    code = (
+        f"import sys\nfrom memagent_graph.rl import {names}\n"
+        "print(sorted({'torch', 'transformers', 'pyarrow', 'accelerate'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

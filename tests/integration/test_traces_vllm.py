@@ -1,0 +1,85 @@
+"""Rollouts recorded from a real vLLM, behind a server and in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from importlib.util import find_spec
+
+import pytest
+from doubles import numbered
+from servers.vllm_server import vllm_server
+from tiny_model import tiny_model
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.rl.recorder import TraceRecorder
+from memagent_graph.rl.sinks import ListSink
+from memagent_graph.rl.traces import join
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"),
+]
+
+CONFIG = ReadingConfig(chunk_tokens=100, memory_tokens=16, answer_tokens=16)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny", spread=0.1)
+
+
+@pytest.fixture(params=["server", "engine"])
+def model(request, folder, tmp_path):
+    """A model that samples, whoever runs it."""
+    sampling = {"logprobs": True, "temperature": 0.8, "top_p": 0.9}
+    if request.param == "server":
+        with vllm_server(folder, tmp_path / "vllm.log", "--max-model-len", "2048") as server:
+            yield ChatEndpoint(
+                model=server.name, base_url=server.base_url, return_token_ids=True, **sampling
+            )
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of vLLM and of what it imports
+        from memagent_graph.models.vllm import ChatVLLM
+
+    engine = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
+    model = ChatVLLM(model=str(folder), **engine, **sampling)
+    yield model
+    model.close()
+
+
+async def test_rollouts_hold_what_the_engine_wrote_and_how_likely_the_model_found_it(model, folder):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sink = ListSink()
+    recorder = TraceRecorder(sink, tokenizer=tokenizer)
+    agent = create_memagent(model, config=CONFIG, tokenizer=folder)
+    asked = {"question": "Which line?", "document": numbered(20)}
+
+    outputs = await asyncio.gather(
+        *(agent.ainvoke(asked, recorder.config(rollout=f"r{n}")) for n in range(8))
+    )
+
+    loaded = join(sink.take())
+    assert not loaded.skipped
+    assert len({rollout.group for rollout in loaded.rollouts}) == 1
+    weights = AutoModelForCausalLM.from_pretrained(folder)
+    for rollout in loaded.rollouts:
+        output = outputs[int(rollout.rollout[1:])]
+        assert rollout.response == output["response"]
+        assert len(rollout.conversations) == output["usage"]["calls"]
+        for one in rollout.conversations:
+            with torch.no_grad():
+                logits = weights(torch.tensor([one.prompt_ids + one.completion_ids])).logits[0]
+            chances = logits.log_softmax(-1)[len(one.prompt_ids) - 1 : -1]
+            expected = chances.gather(1, torch.tensor(one.completion_ids)[:, None])[:, 0]
+            assert one.logprobs == pytest.approx(expected.tolist(), abs=1e-3)
+            assert one.sampling["temperature"] == 0.8
+            assert one.sampling["top_p"] == 0.9
+    if isinstance(model, ChatEndpoint):
+        await model.aclose()
