@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rank_bm25 import BM25Okapi
 
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
+from memagent_graph.evaluation.calls import foreign, respond
 from memagent_graph.graph import create_memagent
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.ranking import ranked
@@ -103,9 +104,9 @@ async def memagent(
     return Outcome(output["response"], usage, memories[1:])
 
 
-async def whole(reader: Reader, _: ReadingConfig, question: str, document: Source) -> Outcome:
+async def whole(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
     """Answer from the whole document at once; the model's own context is the limit."""
-    return await _respond(reader, question, document.read(0, document.length))
+    return await _respond(reader, config, question, document.read(0, document.length))
 
 
 async def truncate(
@@ -118,7 +119,7 @@ async def truncate(
     start = max(len(head), document.length - len(head))
     while start < document.length and counter.count(_from(document, start)) > half:
         start += max(1, len(head) // 20)
-    return await _respond(reader, question, head + _from(document, start))
+    return await _respond(reader, config, question, head + _from(document, start))
 
 
 async def bm25(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
@@ -127,7 +128,7 @@ async def bm25(reader: Reader, config: ReadingConfig, question: str, document: S
     passages = [*_parts(document, counter, _PASSAGE)]
     index = BM25Okapi([terms(passage) or [""] for passage in passages])
     scores = index.get_scores(content_terms(question))
-    return await _respond(reader, question, _best(passages, scores, config))
+    return await _respond(reader, config, question, _best(passages, scores, config))
 
 
 async def embeddings(
@@ -136,10 +137,10 @@ async def embeddings(
     """Answer from the passages whose embeddings are nearest to the question's, by cosine."""
     counter = load_tokenizer(reader.tokenizer)
     passages = [*_parts(document, counter, _PASSAGE)]
-    vectors = await embedder.aembed_documents(passages)
-    wanted = await embedder.aembed_query(question)
+    vectors = await foreign(lambda: embedder.aembed_documents(passages), reader, config)
+    wanted = await foreign(lambda: embedder.aembed_query(question), reader, config)
     scores = [_cosine(wanted, vector) for vector in vectors]
-    return await _respond(reader, question, _best(passages, scores, config))
+    return await _respond(reader, config, question, _best(passages, scores, config))
 
 
 async def map_reduce(
@@ -152,7 +153,7 @@ async def map_reduce(
     while True:
         answers = []
         for text in texts:
-            outcome = await _respond(reader, question, text)
+            outcome = await _respond(reader, config, question, text)
             usage += outcome.usage
             answers.append(outcome.answer)
         if len(answers) == 1:
@@ -165,7 +166,7 @@ async def refine(reader: Reader, config: ReadingConfig, question: str, document:
     counter = load_tokenizer(reader.tokenizer)
     outcome, usage = Outcome("", Usage()), Usage()
     for text in _parts(document, counter, config.chunk_tokens):
-        outcome = await _respond(reader, question, f"{outcome.answer}\n\n{text}".lstrip())
+        outcome = await _respond(reader, config, question, f"{outcome.answer}\n\n{text}".lstrip())
         usage += outcome.usage
     return Outcome(outcome.answer, usage)
 
@@ -205,8 +206,8 @@ def _cosine(one: list[float], other: list[float]) -> float:
     return sum(map(mul, one, other)) / lengths if lengths else 0.0
 
 
-async def _respond(reader: Reader, question: str, text: str) -> Outcome:
-    answer = await reader.respond(question, text)
+async def _respond(reader: Reader, config: ReadingConfig, question: str, text: str) -> Outcome:
+    answer = await respond(reader, config, question, text)
     return Outcome(answer.text, answer.usage)
 
 

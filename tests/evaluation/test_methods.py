@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from doubles import ScriptedReader
 from langchain_core.embeddings import Embeddings
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, ModelError, TransientModelError
 from memagent_graph.evaluation.methods import METHODS, embeddings, make_method
 from memagent_graph.models.resolve import resolve_reader
 from memagent_graph.readers.base import Answer, Usage
@@ -122,6 +123,67 @@ def test_embeddings_choose_the_passages_that_are_nearest():
 def test_embeddings_that_there_are_not_are_said(name):
     with pytest.raises(ConfigurationError):
         make_method(name, Listener(), CONFIG)
+
+
+BASELINES = [name for name in METHODS if name != "memagent"]
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_call_that_fails_for_a_while_is_made_again_when_the_server_says(
+    name, openai_server, monkeypatch
+):
+    waited = []
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr("memagent_graph.reading.asyncio", SimpleNamespace(sleep=sleep))
+    config = CONFIG.model_copy(update={"retry_interval": 0.001})
+    busy = {"status": 429, "headers": {"retry-after": "7"}}
+    openai_server.script = [busy, "drop", "empty", 503]
+    reader = resolve_reader("openai:small", config=config, base_url=openai_server.base_url)
+
+    found = outcome(name, FILLER * 30, reader, config)
+
+    assert found.answer.startswith("memory ")
+    assert waited == [7.0]
+    assert len(openai_server.requests) == 4 + found.usage.calls
+    assert len({str(body["messages"]) for body in openai_server.requests}) == found.usage.calls
+
+
+def test_a_call_that_fails_again_and_again_or_for_good_is_an_error(openai_server):
+    config = CONFIG.model_copy(update={"retry_interval": 0.001, "max_attempts": 3})
+    reader = resolve_reader("openai:small", config=config, base_url=openai_server.base_url)
+
+    openai_server.script = [500] * 9
+    with pytest.raises(ModelError, match="failed after 3 attempts") as away:
+        outcome("bm25", FILLER, reader, config)
+    openai_server.script = [401]
+    with pytest.raises(ModelError, match="credentials"):
+        outcome("bm25", FILLER, reader, config)
+
+    assert not isinstance(away.value, TransientModelError)
+    assert len(openai_server.requests) == 3 + 1
+
+
+def test_embeddings_are_asked_for_again_and_their_provider_s_errors_are_ours():
+    class Away(Letters):
+        def __init__(self, *errors):
+            self.errors = [*errors]
+
+        def embed_documents(self, texts):
+            if self.errors:
+                raise self.errors.pop()
+            return super().embed_documents(texts)
+
+    config = CONFIG.model_copy(update={"retry_interval": 0.001})
+
+    def asked(embedder):
+        return asyncio.run(embeddings(embedder, Listener(), config, "zzz", TextSource(FILLER * 30)))
+
+    assert asked(Away(ConnectionError("gone"), TimeoutError())).answer == "<1>"
+    with pytest.raises(ModelError, match="no such index"):
+        asked(Away(RuntimeError("no such index")))
 
 
 def test_a_method_that_there_is_not_is_said():
