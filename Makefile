@@ -32,7 +32,7 @@ test: lint  ## Lint, types and all tests, but for those that need vLLM
 	$(BIN)/python -m pytest
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
-	$(VLLM_RUN) -m pytest -m vllm tests/models tests/integration
+	$(VLLM_RUN) -m pytest -m vllm tests/models tests/integration integrations/lm-eval
 
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
 	$(VLLM_RUN) benchmarks/vllm_batch.py
@@ -61,7 +61,7 @@ $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
 	$(BIN)/python -m pip install --quiet $(INTEGRATIONS:%/pyproject.toml=--editable %)
 	touch $@
 
-$(VLLM_INSTALLED): pyproject.toml
+$(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_BIN)/python -m pip install --quiet --upgrade pip
 	$(VLLM_BIN)/python -m pip install --quiet $(TORCH)
@@ -69,6 +69,7 @@ $(VLLM_INSTALLED): pyproject.toml
 	$(VLLM_BIN)/python -c '$(VLLM_NEEDS)' > $(VLLM_VENV)/requirements.txt
 	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_VENV)/requirements.txt
 	$(VLLM_BIN)/python -m pip install --quiet --editable '.[cli,transformers]' --group dev
+	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval
 	touch $@
 
 clean:

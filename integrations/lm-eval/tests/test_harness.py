@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from memagent_graph.evaluation.scores import substring_match
 from memagent_graph.models.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
-from memagent_lm_eval.prompts import split
+from memagent_lm_eval import MemAgentLM, split
 
 COUNTER = EstimatingTokenizer()
 
@@ -84,9 +85,14 @@ def logged(folder, task):
 def same_samples_here(records, reader, config, tokenizer):
     """What `memagent eval`'s own method and score make of the harness's samples."""
     method = make_method("memagent", reader, config)
-    for record in records:
-        document, question = split(record["arguments"]["gen_args_0"]["arg_0"], tokenizer)
-        outcome = asyncio.run(method(question, TextSource(document)))
+    prompts = [record["arguments"]["gen_args_0"]["arg_0"] for record in records]
+
+    async def all_at_once():
+        parts = [split(prompt, tokenizer) for prompt in prompts]
+        asked = (method(question, TextSource(document)) for document, question in parts)
+        return await asyncio.gather(*asked)
+
+    for record, outcome in zip(records, asyncio.run(all_at_once()), strict=True):
         answer = re.sub(r" \[\S+:\d+\]$", "", outcome.answer, flags=re.MULTILINE)  # its places
         most = record["arguments"]["gen_args_0"]["arg_1"]["max_gen_toks"]
         answer = answer[: tokenizer.prefix(answer, most)]
@@ -147,3 +153,51 @@ def test_the_harness_knows_the_model_by_name():
 
     assert done.stdout.split() == ["MemAgentLM"]
     assert Path(sys.executable).with_name("memagent-lm-eval").exists()
+
+
+@pytest.fixture
+def vllm(tmp_path):
+    """A tiny model on a real vLLM, and where it is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of vLLM's own imports
+        pytest.importorskip("vllm.sampling_params", reason="vLLM is not installed: make test-vllm")
+        from memagent_graph.models.vllm import ChatVLLM
+    folder = str(tiny_model(tmp_path / "model", width=64, layers=1))
+    engine = {"dtype": "float32", "max_model_len": 4096, "enforce_eager": True}
+    model = ChatVLLM(model=folder, **engine)
+    yield model, folder
+    model.close()
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")  # those of the harness's dependencies
+def test_on_a_real_vllm_ruler_scores_as_our_own_evaluation_does(vllm):
+    from lm_eval import simple_evaluate
+
+    model, folder = vllm
+    tasks, length, samples = ["niah_single_1", "ruler_vt"], 8192, 4
+    harness = MemAgentLM(model, chunk_tokens=2000, memory_tokens=16, answer_tokens=24)
+
+    found = simple_evaluate(
+        harness,
+        tasks=tasks,
+        limit=samples,
+        metadata={"tokenizer": folder, "max_seq_lengths": [length]},
+        bootstrap_iters=0,
+    )["samples"]
+
+    reader = resolve_reader(model, config=harness.config)
+    for task in tasks:
+        records = [
+            {
+                **record,
+                "arguments": {"gen_args_0": dict(zip(("arg_0", "arg_1"), asked, strict=True))},
+            }
+            for record in found[task]
+            for asked in record["arguments"]
+        ]
+        ours = list(same_samples_here(records, reader, harness.config, reader.tokenizer))
+        assert len({answer for answer, _ in ours}) == samples
+        for record, (answer, score) in zip(found[task], ours, strict=True):
+            assert record["resps"] == [[answer]]
+            assert record[str(length)] == score
