@@ -37,7 +37,7 @@ def tiny_model(
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    tokenizer = _tokenizer(vocabulary, max_length)
+    tokenizer = byte_pairs(vocabulary, max_length)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -59,7 +59,8 @@ def tiny_model(
     return folder
 
 
-def _tokenizer(vocabulary: int, max_length: int):
+def byte_pairs(vocabulary: int, max_length: int = 16_384):
+    """The tokenizer of a `tiny_model`, of `transformers`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -85,6 +85,7 @@ def evaluate(
     from memagent_graph.evaluation.run import load
     from memagent_graph.evaluation.tasks import make_task
     from memagent_graph.text.source import open_source
+    from memagent_graph.text.tokens import load_tokenizer
 
     with reporting(_STOPPED):
         config = ReadingConfig(
@@ -98,6 +99,8 @@ def evaluate(
         text = open_source(essays) if essays else None
         made = [make_task(name, text) for name in tasks.split(",")]
         reader = chosen_reader(model, base_url, prompts, tokenizer, config)
+        if tokenizer is not None:
+            reader.tokenizer = load_tokenizer(tokenizer)
         for method in methods.split(","):
             make_method(method, reader, config)
         running = evaluate_samples(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.text.source import open_source
 
 if TYPE_CHECKING:
@@ -90,6 +91,19 @@ class Task(Protocol):
         ...
 
 
+def check_length(task: str, length: int, least: int) -> None:
+    """Raise `ConfigurationError` when a task cannot be asked in so few tokens.
+
+    Args:
+        task: its name.
+        length: tokens of the document.
+        least: that it takes.
+    """
+    if length < least:
+        message = f"{task} needs documents of {least:,} tokens or more, not {length:,}."
+        raise ConfigurationError(message)
+
+
 def filled(
     filler: Iterable[str],
     inserts: Iterable[tuple[float, Piece]],
@@ -112,7 +126,7 @@ def filled(
             yield waiting.pop(0)[1]
         cost = count(text)
         if used + cost > room:
-            share = len(text) * (room - used) // cost
+            share = max(0, len(text) * (room - used) // cost)
             yield Piece(text[: text.rfind(" ", 0, share) + 1])
             break
         yield Piece(text)

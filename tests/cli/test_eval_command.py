@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
+from tiny_model import byte_pairs
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
+from memagent_graph.text.tokens import load_tokenizer
 
 
 def run(*words):
@@ -47,6 +51,17 @@ def test_another_run_is_compared(tmp_path):
 
     assert "| vt | memagent | 2K |" in done.stdout
     assert "| +0.0 |" in done.stdout
+
+
+def test_a_tokenizer_that_is_named_measures_the_documents(tmp_path):
+    byte_pairs(500).save_pretrained(tmp_path / "tokenizer")
+    words = ["--tasks", "vt", "--lengths", "2k", "--samples", 1, "--model", "extractive"]
+
+    done = run("--out", tmp_path / "o", "--tokenizer", tmp_path / "tokenizer", *words)
+
+    assert done.exit_code == 0, done.output
+    name = load_tokenizer(str(tmp_path / "tokenizer")).name
+    assert json.loads((tmp_path / "o" / "run.json").read_text())["tokenizer"] == name
 
 
 def test_essays_are_read_from_a_folder(tmp_path):

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_model import byte_pairs
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
@@ -17,7 +18,7 @@ from memagent_graph.evaluation.tasks.haystack import WORDS, word, words
 from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.evaluation.tasks.tracking import TrackingTask
 from memagent_graph.text.source import TextSource
-from memagent_graph.text.tokens import EstimatingTokenizer
+from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
 COUNTER = EstimatingTokenizer()
 ESSAYS = TextSource(
@@ -42,8 +43,44 @@ def test_a_document_has_the_tokens_asked_for(name, length, index, seed):
     assert 0.99 * length <= tokens <= 1.01 * length
 
 
+@pytest.fixture(scope="module")
+def model_tokenizer():
+    """A model's own, that merges bytes."""
+    return load_tokenizer(byte_pairs(2_000).backend_tokenizer)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "qa:"])
+@pytest.mark.parametrize("length", [4_096, 20_001])
+def test_a_document_has_the_tokens_asked_for_as_a_model_counts_them(
+    name, length, model_tokenizer, tmp_path
+):
+    if name == "qa:":
+        name += str(squad(tmp_path, 900))
+    sample = make_task(name, ESSAYS).sample(length, 3, seed=1, tokenizer=model_tokenizer)
+
+    assert 0.99 * length <= model_tokenizer.count(text_of(sample)) <= 1.01 * length
+
+
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [("cwe", 1_000), ("fwe", 2_000), ("vt", 30), ("niah_multikey_1", 40), ("niah_single_3", 9)],
+)
+def test_a_document_too_short_for_its_task_is_refused(name, length):
+    with pytest.raises(ConfigurationError, match=rf"{name} needs documents of [\d,]+ tokens"):
+        made(name, length)
+
+
+@pytest.mark.parametrize("index", range(20))
+def test_in_the_shortest_text_that_is_taken_the_frequent_words_are_the_most_frequent(index):
+    sample = made("fwe", 4_000, index)
+
+    counted = Counter(re.findall(r"[a-z]+", text_of(sample)))
+
+    assert {one for one, _ in counted.most_common(3)} == {*sample.answers}
+
+
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(NAMES), st.integers(2_000, 9_000), st.integers(0, 99))
+@given(st.sampled_from(NAMES), st.integers(4_000, 9_000), st.integers(0, 99))
 def test_the_same_seed_makes_the_same_sample_and_another_seed_another(name, length, index):
     one, same, other = (made(name, length, index, seed) for seed in (1, 1, 2))
 
@@ -145,7 +182,7 @@ def test_made_up_words_are_all_different():
     assert len({next(stream) for _ in range(20_000)}) > 0.98 * 20_000
 
 
-def squad(folder):
+def squad(folder, count=30):
     file = folder / "squad.json"
     paragraphs = [
         {
@@ -157,7 +194,7 @@ def squad(folder):
                 }
             ],
         }
-        for n in range(30)
+        for n in range(count)
     ]
     file.write_text(json.dumps({"data": [{"title": "Mills", "paragraphs": paragraphs}]}))
     return file
@@ -192,6 +229,17 @@ def test_questions_of_a_file_are_asked_among_its_paragraphs_and_then_essays(tmp_
         assert 0.9 * length <= COUNTER.count(text) <= 1.01 * length
         assert text.count("The mill of ward") > 5
         assert length == 300 or text.count("the mayor of ward") > 5
+
+
+@pytest.mark.parametrize("length", range(300, 420, 7))
+def test_without_essays_the_file_fills_its_length_and_no_paragraph_is_there_twice(tmp_path, length):
+    task = QuestionTask(squad(tmp_path))
+
+    text = text_of(task.sample(length, 0, seed=0, tokenizer=COUNTER))
+
+    mills = re.findall(r"The mill of ward \d+ was", text)
+    assert len(mills) == len({*mills})
+    assert 0.98 * length <= COUNTER.count(text) <= 1.01 * length
 
 
 def test_all_gold_paragraphs_of_a_multi_hop_question_are_there(tmp_path):
@@ -245,7 +293,7 @@ def test_what_cannot_be_made_is_said(tmp_path):
         make_task("nix")
     with pytest.raises(ConfigurationError, match="essays"):
         make_task("niah_single_2").sample(1_000, 0, seed=0, tokenizer=COUNTER)
-    with pytest.raises(ConfigurationError, match="filler"):
+    with pytest.raises(ConfigurationError, match="9,000 were asked for.* filler"):
         make_task(f"qa:{squad(tmp_path)}").sample(9_000, 0, seed=0, tokenizer=COUNTER)
     with pytest.raises(ConfigurationError, match="nothing.json"):
         make_task("qa:nothing.json").sample(9_000, 0, seed=0, tokenizer=COUNTER)
@@ -259,7 +307,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.evaluation.methods import make_method
 from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.models.resolve import resolve_reader
-from memagent_graph.text.tokens import EstimatingTokenizer
+from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
 name, length = sys.argv[1], int(sys.argv[2])
 config = ReadingConfig()

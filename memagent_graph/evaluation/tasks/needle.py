@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample, filled
+from memagent_graph.evaluation.samples import Piece, Sample, check_length, filled
 from memagent_graph.evaluation.tasks.haystack import essay, noise, number, uuid, words
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class NeedleTask:
             (rng.random(), Piece(self._needle(key, value), evidence=key in asked))
             for key, value in pairs
         ]
+        needles = "".join(piece.text for _, piece in inserts)
+        check_length(self.name, length, tokenizer.count(needles))
         state = rng.getstate()
 
         def pieces() -> Iterator[Piece]:

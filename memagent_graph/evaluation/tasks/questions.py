@@ -6,11 +6,12 @@ import json
 import random
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample, filled
+from memagent_graph.evaluation.samples import Piece, Sample, check_length, filled
 from memagent_graph.evaluation.tasks.haystack import essay
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class _Question:
 
 class QuestionTask:
     """The paragraphs that answer, among others of the file and then of the essays.
+
+    The last of the others is cut where the document has its length. None is there twice: where
+    the file has too few, and there are no essays, it is an error.
 
     Args:
         file: in the format of SQuAD v1.1 or of HotpotQA (distractor).
@@ -64,19 +68,27 @@ class QuestionTask:
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
         question = self.questions[index * 7919 % len(self.questions)]  # a prime: not in their order
         gold = [f"{text}\n\n" for text in question.gold]
-        room = length - sum(map(tokenizer.count, gold))
+        needed = sum(tokenizer.count(f"\n\n{text}") for text in question.gold)
+        check_length(self.name, length, needed)
+        room = length - needed
         others = [text for text in self.paragraphs if text not in question.gold]
         rng.shuffle(others)
         near = [text for text in others if text in question.near]
         others = near + [text for text in others if text not in question.near]
         chosen: list[str] = []
+        spare: list[str] = []
         for text in others:
-            cost = tokenizer.count(f"{text}\n\n")
+            cost = tokenizer.count(f"\n\n{text}")  # ahead, for blank lines cost more before text
             if cost <= room:
                 chosen.append(f"{text}\n\n")
                 room -= cost
-        if room > length // 100 and self.essays is None:
-            message = f"{self.file.name} has not {length} tokens: name a folder of texts as filler."
+            else:
+                spare.append(f"{text}\n\n")
+        if room > length // 100 and not spare and self.essays is None:
+            message = (
+                f"The paragraphs of {self.file.name} have {length - room:,} tokens, and {length:,} "
+                "were asked for: name a folder of texts as filler (--essays)."
+            )
             raise ConfigurationError(message)
         placed = [(rng.random(), Piece(text, evidence=True)) for text in gold]
         placed += [(rng.random(), Piece(text)) for text in chosen]
@@ -85,7 +97,7 @@ class QuestionTask:
         def pieces() -> Iterator[Piece]:
             fresh = random.Random()  # noqa: S311 - no secret
             fresh.setstate(state)
-            filler = essay(self.essays, fresh) if self.essays else ()
+            filler = chain(spare, essay(self.essays, fresh) if self.essays else ())
             return filled(filler, placed, length, tokenizer.count)
 
         return Sample(

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memagent_graph.evaluation.samples import Piece, Sample, filled
+from memagent_graph.evaluation.samples import Piece, Sample, check_length, filled
 from memagent_graph.evaluation.tasks.haystack import noise, number
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class TrackingTask:
                 (depth, Piece(f"Let {name} be {what}.\n", evidence=chain == 0))
                 for depth, name, what in zip(depths, chained, given, strict=False)
             ]
+        chain_tokens = tokenizer.count("".join(piece.text for _, piece in inserts))
+        check_length(self.name, length, chain_tokens)
         state = rng.getstate()
 
         def pieces() -> Iterator[Piece]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
-from memagent_graph.evaluation.samples import Piece, Sample
+from memagent_graph.evaluation.samples import Piece, Sample, check_length
 from memagent_graph.evaluation.tasks.haystack import words
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _COMMON, _COMMON_TIMES, _OTHER_TIMES = 10, 30, 3
 _FREQUENT, _VOCABULARY, _EXPONENT = 3, 2000, 2.0
 _LINE, _LINES, _GROUP = 20, 5, 20
+_LEAST = 4000
+"""Tokens of a text in which it is hardly ever chance that decides which word is the third."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,11 @@ class CommonWordsTask:
         """Make one sample."""
         key = f"{self.name} {length} {index} {seed}"
         common = [*islice(words(random.Random(key)), _COMMON)]  # noqa: S311 - no secret
+        others = self._others(length, key, tokenizer)
 
         def pieces() -> Iterator[Piece]:
             rng = random.Random(key)  # noqa: S311 - no secret
-            made = [*islice(words(rng), _COMMON + self._others(length, key, tokenizer))]
+            made = [*islice(words(rng), _COMMON + others)]
             order = array("L")
             for number in range(len(made)):
                 times = _COMMON_TIMES if number < _COMMON else _OTHER_TIMES
@@ -62,11 +65,14 @@ class CommonWordsTask:
         """How many other words make the list as long as asked."""
         made = words(random.Random(key))  # noqa: S311 - no secret
         lines = _lines([*islice(made, _COMMON)], 0, _COMMON_TIMES)
-        left, place, others = length - tokenizer.count(lines), _COMMON * _COMMON_TIMES, 0
+        needed, place, others = tokenizer.count(lines), _COMMON * _COMMON_TIMES, 0
+        left = length - needed
         while True:
             # Many at once: a tokenizer's estimate of one line is off by half a token.
             lines = _lines([*islice(made, _GROUP)], place, _OTHER_TIMES)
             cost = tokenizer.count(lines)
+            if not others:
+                check_length(self.name, length, needed + cost)
             if cost > left:
                 return others + max(0, _GROUP * left // cost)
             left, place, others = left - cost, place + _GROUP * _OTHER_TIMES, others + _GROUP
@@ -86,6 +92,7 @@ class FrequentWordsTask:
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
+        check_length(self.name, length, _LEAST)
         key = f"{self.name} {length} {index} {seed}"
         made = [*islice(words(random.Random(key)), _VOCABULARY)]  # noqa: S311 - no secret
         top = made[:_FREQUENT]
@@ -97,9 +104,8 @@ class FrequentWordsTask:
             while left > 0:
                 # Some lines at once, for the same reason.
                 picked = rng.choices(made, cum_weights=weights, k=_LINE * _LINES)
-                lines = [picked[start : start + _LINE] for start in range(0, len(picked), _LINE)]
-                cost = tokenizer.count("".join(" ".join(line) + "\n" for line in lines))
-                for line in lines[: max(1, round(_LINES * left / cost))]:
+                cost = tokenizer.count("".join(" ".join(line) + "\n" for line in _cut(picked)))
+                for line in _cut(picked[: -(-len(picked) * left // cost)]):
                     yield Piece(" ".join(line) + "\n", any(one in top for one in line))
                 left -= cost
 
@@ -112,3 +118,8 @@ class FrequentWordsTask:
             metric="all",
             pieces=pieces,
         )
+
+
+def _cut(some: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(some), _LINE):
+        yield some[start : start + _LINE]
