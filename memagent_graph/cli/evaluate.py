@@ -15,6 +15,7 @@ from memagent_graph.cli.options import (
     ChunkTokens,
     MemoryTokens,
     Model,
+    ModelArgs,
     PromptsFile,
     TokenizerFile,
     chosen_reader,
@@ -63,6 +64,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Another one makes other samples.")] = 0,
     concurrency: Annotated[int, typer.Option(min=1, help="Samples at once.")] = 8,
     model: Model = None,
+    model_args: ModelArgs = None,
     base_url: BaseUrl = None,
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
@@ -98,7 +100,7 @@ def evaluate(
             raise ConfigurationError(message) from error
         text = open_source(essays) if essays else None
         made = [make_task(name, text) for name in tasks.split(",")]
-        reader = chosen_reader(model, base_url, prompts, tokenizer, config)
+        reader = chosen_reader(model, base_url, prompts, tokenizer, config, model_args)
         if tokenizer is not None:
             reader.tokenizer = load_tokenizer(tokenizer)
         for method in methods.split(","):

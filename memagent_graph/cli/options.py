@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -22,6 +24,10 @@ Model: TypeAlias = Annotated[
 ]
 BaseUrl: TypeAlias = Annotated[
     str | None, typer.Option(help="Of an OpenAI-compatible server; or OPENAI_BASE_URL.")
+]
+ModelArgs: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Arguments of the model, as JSON: '{\"max_model_len\": 131072}'."),
 ]
 ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
 MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
@@ -54,11 +60,13 @@ def chosen_reader(
     prompts: Path | None,
     tokenizer: str | None,
     config: ReadingConfig,
+    model_args: str | None = None,
 ) -> Reader:
     """Make the reader that the options name, and say so when they name none.
 
     Raises:
-        MemAgentError: There is no such model, prompts file or tokenizer.
+        MemAgentError: There is no such model, prompts file or tokenizer, or the model's arguments
+            are no JSON object.
     """
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.models.resolve import EXTRACTIVE, resolve_reader
@@ -72,7 +80,19 @@ def chosen_reader(
         prompts=Prompts.from_file(prompts) if prompts else None,
         tokenizer=tokenizer,
         base_url=base_url,
+        options=_arguments(model_args) if model_args else None,
     )
     if base_url and reader.name == EXTRACTIVE:
         raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
     return reader
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    from memagent_graph.errors import ConfigurationError
+
+    with suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+    message = f"--model-args is a JSON object such as '{{\"max_model_len\": 8192}}', not {text!r}."
+    raise ConfigurationError(message)

@@ -13,7 +13,7 @@ from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
@@ -34,6 +34,7 @@ def resolve_reader(
     prompts: Prompts | None = None,
     tokenizer: TokenizerLike = None,
     base_url: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Reader:
     """Make a reader of whatever names one.
 
@@ -44,18 +45,21 @@ def resolve_reader(
         prompts: for a chat model.
         tokenizer: for the built-in reader, to measure its memory.
         base_url: for a model behind an OpenAI-compatible server.
+        options: arguments of the model that the string names, besides.
 
     Raises:
         ConfigurationError: The string names no model.
         MissingDependencyError: The model's package is not installed.
     """
     model = model or default_model()
+    if options and (model == EXTRACTIVE or not isinstance(model, str)):
+        raise ConfigurationError("Only a model that a string names takes arguments.")
     if model == EXTRACTIVE:
         from memagent_graph.readers.extractive import ExtractiveReader
 
         return ExtractiveReader(config, load_tokenizer(tokenizer))
     if isinstance(model, str):
-        chat = resolve_model(model, base_url=base_url)
+        chat = resolve_model(model, base_url=base_url, **(options or {}))
         return ChatReader(chat, prompts=prompts, config=config, name=model)
     if isinstance(model, BaseChatModel):
         return ChatReader(model, prompts=prompts, config=config)

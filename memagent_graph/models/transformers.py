@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 from functools import cached_property
 from time import perf_counter
@@ -54,6 +55,9 @@ class ChatTransformers(BaseChatModel):
         adapter: a folder with LoRA weights.
         max_batch: most calls that are decoded together.
         chat_template_kwargs: variables of the model's chat template (`enable_thinking`).
+        hf_overrides: what to change of the model's config.json, named as there (and as for vLLM):
+            `{"max_position_embeddings": 131072, "rope_parameters": {"rope_type": "yarn", ...}}`.
+            Of an object only what is named changes.
 
     A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
 
@@ -76,6 +80,7 @@ class ChatTransformers(BaseChatModel):
     adapter: str | None = None
     max_batch: int = Field(default=32, ge=1)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    hf_overrides: dict[str, Any] = Field(default_factory=dict)
 
     _engine: Engine = PrivateAttr()
 
@@ -92,6 +97,7 @@ class ChatTransformers(BaseChatModel):
             dtype=self.dtype,
             adapter=self.adapter,
             max_batch=self.max_batch,
+            overrides=json.dumps(self.hf_overrides, sort_keys=True),
         )
 
     @property
@@ -102,6 +108,7 @@ class ChatTransformers(BaseChatModel):
     def _identifying_params(self) -> dict[str, Any]:
         own = ("model", "revision", "adapter", "dtype", "temperature", "top_p", "seed", "stop")
         found = {name: getattr(self, name) for name in (*own, "chat_template_kwargs")}
+        found |= {"hf_overrides": self.hf_overrides} if self.hf_overrides else {}
         return found | {"weights_version": self._engine.version}
 
     @property

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import queue
 import threading
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
 from memagent_graph.models.decoding import Row, decode
+from memagent_graph.models.overrides import overridden
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,6 +39,7 @@ class Engine:
         dtype: of the weights ("float32"); "auto" takes the model's own.
         adapter: folder with LoRA weights.
         max_batch: most calls in a batch.
+        overrides: what to change of the model's config.json, as JSON.
 
     Attributes:
         version: how often the weights were replaced.
@@ -52,6 +55,7 @@ class Engine:
         dtype: str,
         adapter: str | None,
         max_batch: int,
+        overrides: str = "{}",
     ) -> None:
         self.name = model
         self.version = 0
@@ -61,6 +65,7 @@ class Engine:
         self._dtype = dtype
         self._adapter = adapter
         self._max_batch = max_batch
+        self._overrides: dict[str, Any] = json.loads(overrides)
         self._lock = threading.Lock()
         self._model_in_use = threading.Lock()
         self._worker: _Worker | None = None
@@ -75,17 +80,26 @@ class Engine:
         return self._loaded(AutoTokenizer)
 
     @cached_property
+    def config(self) -> Any:
+        """The model's configuration, with what was to be changed of it.
+
+        Raises:
+            ConfigurationError: It has nothing of such a name, or there is no such model.
+        """
+        return overridden(partial(self._loaded, AutoConfig), self._overrides)
+
+    @cached_property
     def window_tokens(self) -> int | None:
         """Context length in tokens, if the model's configuration has it."""
-        config = self._loaded(AutoConfig).get_text_config()
-        return getattr(config, "max_position_embeddings", None)
+        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
     @cached_property
     def model(self) -> Any:
         """The weights, on their device and in evaluation mode."""
         device = self._device or _best_device()
         try:
-            model = self._loaded(AutoModelForCausalLM, dtype=self._dtype).to(device)
+            model = self._loaded(AutoModelForCausalLM, config=self.config, dtype=self._dtype)
+            model = model.to(device)
             if self._adapter is not None:
                 from peft import PeftModel
 

@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from tiny_model import byte_pairs
+from tiny_model import byte_pairs, tiny_model
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
+from memagent_graph.evaluation.run import load
 from memagent_graph.text.tokens import load_tokenizer
 
 
@@ -64,6 +65,28 @@ def test_a_tokenizer_that_is_named_measures_the_documents(tmp_path):
     assert json.loads((tmp_path / "o" / "run.json").read_text())["tokenizer"] == name
 
 
+def test_whole_documents_beyond_the_model_s_window_are_read_with_yarn(tmp_path):
+    folder = tiny_model(tmp_path / "model", width=64, layers=1, max_length=1024)
+    words = ["--tasks", "niah_single_1", "--lengths", "2k", "--samples", 1, "--methods", "whole"]
+    words += ["--model", f"hf:{folder}", "--answer-tokens", 8]
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    overrides = {"max_position_embeddings": 4096, "rope_parameters": yarn}
+
+    short = run("--out", tmp_path / "short", *words)
+    long = run(
+        *("--out", tmp_path / "long", *words),
+        *("--model-args", json.dumps({"hf_overrides": overrides})),
+    )
+
+    assert short.exit_code == 1
+    (failed,) = load(tmp_path / "short")
+    assert "1024" in failed.error
+    assert long.exit_code == 0, long.output
+    (answered,) = load(tmp_path / "long")
+    assert 1900 < answered.input_tokens < 2400
+    assert answered.output_tokens == 8
+
+
 def test_essays_are_read_from_a_folder(tmp_path):
     (tmp_path / "essays").mkdir()
     (tmp_path / "essays" / "one.txt").write_text("The mayor spoke of bread. " * 500)
@@ -83,6 +106,9 @@ def test_essays_are_read_from_a_folder(tmp_path):
         (["--tasks", "nix"], "There is no task 'nix'"),
         (["--methods", "magic"], "There is no method 'magic'"),
         (["--lengths", "eight"], "8k,128k,3.5m"),
+        (["--model-args", "max_model_len=9"], "JSON object"),
+        (["--model-args", "[9]"], "JSON object"),
+        (["--model-args", '{"max_model_len": 9}'], "Only a model that a string names"),
         (["--tasks", "niah_single_2", "--lengths", "2k"], "essays"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from langchain_core.messages import HumanMessage
 from tiny_model import tiny_adapter, tiny_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import (
@@ -74,6 +74,41 @@ async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(model,
         assert found["token_ids"] == reference(found["prompt_token_ids"], length)
         assert found["finish_reason"] == "length"
         assert reply.usage_metadata["output_tokens"] == length
+
+
+YARN = {
+    "max_position_embeddings": 4096,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 1024,
+    },
+}
+
+
+def test_yarn_by_configuration_is_what_transformers_makes_of_it(folder, model):
+    stretched = ChatTransformers(model=folder, hf_overrides=YARN)
+    config = AutoConfig.from_pretrained(folder)
+    config.max_position_embeddings = 4096
+    config.rope_parameters = {**config.rope_parameters, **YARN["rope_parameters"]}
+    network = AutoModelForCausalLM.from_pretrained(folder, config=config).eval()
+
+    reply = stretched.invoke("word " * 3000, max_tokens=12)
+
+    assert (model.window_tokens, stretched.window_tokens) == (1024, 4096)
+    found = reply.response_metadata["generation"]
+    prompt = torch.tensor([found["prompt_token_ids"]])
+    expected = network.generate(prompt, max_new_tokens=12, do_sample=False, pad_token_id=1)
+    assert found["token_ids"] == expected[0, prompt.shape[1] :].tolist()
+    assert stretched._identifying_params != model._identifying_params
+    with pytest.raises(ContextLengthError):
+        model.invoke("word " * 3000)
+    stretched.close()
+
+
+def test_what_a_configuration_has_not_cannot_be_overridden(folder):
+    with pytest.raises(ConfigurationError, match="ropes"):
+        _ = ChatTransformers(model=folder, hf_overrides={"ropes": 1}).window_tokens
 
 
 def test_log_probabilities_are_those_of_the_model_itself(folder, model):

@@ -14,6 +14,7 @@ from memagent_graph.text.tokens import load_tokenizer
 from memagent_lm_eval.prompts import split
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
     from lm_eval.api.instance import Instance
 
 _NO_LIKELIHOODS = (
@@ -29,6 +30,7 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
     Args:
         model: as for `create_memagent`; the built-in reader by default.
         base_url: of an OpenAI-compatible server.
+        options: arguments of the model that the string names.
         tokenizer: counts tokens and cuts chunks; the model's own by default.
         concurrency: readings at once.
         batch_size: not used: readings are batched by the engine.
@@ -42,9 +44,10 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
 
     def __init__(
         self,
-        model: str | None = None,
+        model: str | BaseChatModel | None = None,
         *,
         base_url: str | None = None,
+        options: dict[str, Any] | None = None,
         tokenizer: str | None = None,
         concurrency: int = 32,
         batch_size: Any = None,
@@ -54,7 +57,9 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
     ) -> None:
         super().__init__()
         self.config = ReadingConfig(**budgets)
-        reader = resolve_reader(model, config=self.config, tokenizer=tokenizer, base_url=base_url)
+        reader = resolve_reader(
+            model, config=self.config, tokenizer=tokenizer, base_url=base_url, options=options
+        )
         self._reader = reader
         self._counter = load_tokenizer(tokenizer or reader.tokenizer)
         self._agent = create_memagent(reader, config=self.config, tokenizer=tokenizer)

@@ -102,13 +102,14 @@ def same_samples_here(records, reader, config, tokenizer):
 @pytest.mark.slow
 def test_ruler_runs_offline_and_scores_as_our_own_evaluation_does(tmp_path):
     tokenizer = tiny_model(tmp_path / "model")
-    tasks = ["niah_single_1", "niah_multikey_2", "niah_multikey_3", "ruler_vt"]
+    tasks = ["niah_single_1", "niah_multikey_2", "niah_multikey_3"]
+    tasks += ["ruler_vt", "ruler_cwe", "ruler_fwe"]
 
     done = harness(
         tmp_path,
         *("--model_args", f"model=extractive,tokenizer={tokenizer},chunk_tokens=1000"),
         *("--tasks", ",".join(tasks), "--limit", 4, "--log_samples", "--output_path", "out"),
-        *("--metadata", '{"max_seq_lengths":[4096]}'),
+        *("--metadata", '{"max_seq_lengths":[8192]}'),
     )
 
     assert done.returncode == 0, done.stderr[-3000:]
@@ -122,8 +123,8 @@ def test_ruler_runs_offline_and_scores_as_our_own_evaluation_does(tmp_path):
         assert len(ours) == 4
         for record, (answer, score) in zip(records, ours, strict=True):
             assert record["resps"] == [[answer]]
-            assert record["4096"] == score
-    assert logged(tmp_path, "niah_single_1")[0]["4096"] == 1
+            assert record["8192"] == score
+    assert logged(tmp_path, "niah_single_1")[0]["8192"] == 1
 
 
 @pytest.mark.slow
