@@ -39,10 +39,10 @@ whole, truncate, bm25, map_reduce, refine.
 
     memagent eval --model openai:gpt-4o --methods memagent,truncate,bm25 --essays novels/ --out o/
 
-    memagent eval --against before/ --out after/ --tasks vt --lengths 8k
+    memagent eval --compare before/ after/
 
 Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
-report.md, a report.html and plots.
+report.md, a report.html and plots. To compare two runs, which asks no model, it may be left out.
 
 **Exit codes**: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
 """
@@ -50,7 +50,9 @@ _STOPPED = "memagent: stopped. The samples so far are kept. To go on:\n  {comman
 
 
 def evaluate(
-    out: Annotated[Path, typer.Option(help="A folder for samples, tables and plots.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for samples, tables and plots.")
+    ] = None,
     tasks: Annotated[str, typer.Option(help="Names, with commas.")] = "niah_single_1,vt,cwe,fwe",
     lengths: Annotated[str, typer.Option(help="Tokens, with commas: 8k,128k,3.5m.")] = "8k,32k",
     methods: Annotated[str, typer.Option(help="Names, with commas.")] = "memagent",
@@ -58,8 +60,8 @@ def evaluate(
     essays: Annotated[
         Path | None, typer.Option(help="Text of any kind, a file or a folder, as haystack.")
     ] = None,
-    against: Annotated[
-        Path | None, typer.Option(help="The folder of another run, to compare with.")
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Two folders of runs: what has changed?")
     ] = None,
     seed: Annotated[int, typer.Option(help="Another one makes other samples.")] = 0,
     concurrency: Annotated[int, typer.Option(min=1, help="Samples at once.")] = 8,
@@ -76,19 +78,19 @@ def evaluate(
     from memagent_graph.config import ReadingConfig
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.evaluation.methods import make_method
-    from memagent_graph.evaluation.report import (
-        cells,
-        comparison,
-        markdown,
-        parse_length,
-        write_report,
-    )
+    from memagent_graph.evaluation.report import cells, markdown, parse_length, write_report
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
     from memagent_graph.evaluation.run import load
     from memagent_graph.evaluation.tasks import make_task
     from memagent_graph.text.source import open_source
     from memagent_graph.text.tokens import load_tokenizer
 
+    if compare is not None:
+        with reporting():
+            _compare(*compare, out)
+        return
+    if out is None:
+        raise typer.BadParameter("Name a folder for the results: --out DIR.")
     with reporting(_STOPPED):
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
@@ -122,14 +124,23 @@ def evaluate(
         title = f"{reader.name}, chunks of {chunk_tokens}, memory of {memory_tokens} tokens"
         write_report(out, results, title)
         print(markdown(cells(results)), end="")
-        if against is not None:
-            print(comparison(cells(load(against)), cells(results)), end="")
         failed = sum(result.error is not None for result in results)
         if failed:
             print(
                 f"memagent: {failed} samples failed: see {out / 'samples.jsonl'}", file=sys.stderr
             )
             raise typer.Exit(1)
+
+
+def _compare(before: Path, after: Path, out: Path | None) -> None:
+    """Print what changed between two runs, and write it down if there is a folder for it."""
+    from memagent_graph.evaluation.comparison import differences, table, write_comparison
+    from memagent_graph.evaluation.run import load
+
+    found = differences(load(before), load(after))
+    print(table(found), end="")
+    if out is not None:
+        write_comparison(out, found, f"{before} and then {after}")
 
 
 async def _through(running: AsyncIterator[Result], total: int) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from memagent_graph.evaluation.comparison import Difference
     from memagent_graph.evaluation.report import Cell
     from memagent_graph.evaluation.run import Result
 
@@ -29,22 +30,61 @@ def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> list[Pa
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        message = 'To draw plots: pip install "memagent-graph[eval]"'
-        raise MissingDependencyError(message) from error
     files = []
     for name, paint, size in (
         ("accuracy", _accuracy, (10, 5)),
         ("cost", _cost, (10, 4)),
         ("depth", _depth, (10, 4)),
     ):
-        figure = Figure(figsize=size, dpi=80, layout="constrained")
+        figure = _figure(size)
         if paint(figure, cells, results):
             files.append(out / f"{name}.png")
             figure.savefig(files[-1])
     return files
+
+
+def draw_differences(out: Path, found: Sequence[Difference]) -> Path:
+    """Draw each change with its interval, those that are clear in colour.
+
+    Returns:
+        The file.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    from memagent_graph.evaluation.report import short
+
+    figure = _figure((8, 1 + 0.25 * len(found)))
+    axes = figure.add_subplot()
+    for row, one in enumerate(found):
+        axes.errorbar(
+            100 * one.change,
+            row,
+            xerr=[[100 * (one.change - one.low)], [100 * (one.high - one.change)]],
+            marker="o",
+            markersize=4,
+            elinewidth=1,
+            color="C3" if one.is_clear else "grey",
+        )
+    axes.set_yticks(
+        range(len(found)), [f"{one.task} {short(one.length)} {one.method}" for one in found]
+    )
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.5)
+    axes.set(xlabel="change of the score, points")
+    axes.grid(alpha=0.3, axis="x")
+    file = out / "comparison.png"
+    figure.savefig(file)
+    return file
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        message = 'To draw plots: pip install "memagent-graph[eval]"'
+        raise MissingDependencyError(message) from error
+    return Figure(figsize=size, dpi=80, layout="constrained")
 
 
 def _accuracy(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:

@@ -131,20 +131,6 @@ def details(found: Sequence[Cell]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
-def comparison(before: Sequence[Cell], after: Sequence[Cell]) -> str:
-    """A table of the scores of two runs; a star where their intervals do not meet."""
-    old = {(cell.task, cell.length, cell.method): cell for cell in before}
-    rows = [["task", "method", "length", "before", "after", "change"], ["---"] * 6]
-    for new in after:
-        known = old.get((new.task, new.length, new.method))
-        if known is not None:
-            apart = "*" if new.low > known.high or new.high < known.low else ""
-            change = f"{100 * (new.score - known.score):+.1f}{apart}"
-            place = [new.task, new.method, short(new.length)]
-            rows.append([*place, _shown(known), _shown(new), change])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
-
-
 def write_report(out: Path, results: Sequence[Result], title: str) -> None:
     """Write report.md, report.html and the plots into a folder.
 

@@ -44,14 +44,25 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path):
     }
 
 
-def test_another_run_is_compared(tmp_path):
-    words = ["--tasks", "vt", "--lengths", "2k", "--samples", 1, "--model", "extractive"]
-    run("--out", tmp_path / "a", *words)
+def test_two_runs_are_compared_sample_by_sample(tmp_path):
+    words = ["--tasks", "niah_single_1", "--lengths", "16k", "--samples", 6]
+    words += ["--model", "extractive"]
+    run("--out", tmp_path / "a", "--memory-tokens", 8, *words)
+    run("--out", tmp_path / "b", *words)
 
-    done = run("--out", tmp_path / "b", "--against", tmp_path / "a", *words)
+    done = run("--compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "c")
+    nothing = run("--compare", tmp_path / "a", tmp_path / "c")
 
-    assert "| vt | memagent | 2K |" in done.stdout
-    assert "| +0.0 |" in done.stdout
+    assert done.exit_code == 0, done.output
+    assert "| niah_single_1 | memagent | 16K | 6 | 0 | 100 | +100.0* |" in done.stdout
+    assert done.stdout in (tmp_path / "c" / "comparison.md").read_text()
+    assert (tmp_path / "c" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert nothing.exit_code == 1
+    assert "no sample in common" in nothing.stderr
+
+
+def test_results_need_a_folder():
+    assert "--out" in run("--model", "extractive").output
 
 
 def test_a_tokenizer_that_is_named_measures_the_documents(tmp_path):

@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from doubles import ScriptedReader
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.evaluation.comparison import differences, table
 from memagent_graph.evaluation.report import (
     cells,
-    comparison,
     markdown,
     parse_length,
     short,
@@ -150,14 +151,23 @@ def test_tables_have_a_column_for_each_length():
     ]
 
 
-def test_two_runs_are_compared_where_both_have_samples():
-    before = cells([result(0)] * 30)
-    after = cells([result(1)] * 30 + [result(1, length=2**20)])
+def test_two_runs_are_compared_where_both_have_the_same_sample():
+    before = [replace(result(0), id=str(number)) for number in range(30)]
+    other = replace(result(1), id="0", question="another, of another seed")
+    after = [replace(one, score=1.0) for one in before[1:]] + [other, result(1, length=2**20)]
 
-    row = comparison(before, after).splitlines()[2:]
+    (found,) = differences(before, after)
 
-    assert len(row) == 1
-    assert row[0].endswith("| +100.0* |")
+    assert (found.samples, found.before, found.after) == (29, 0, 1)
+    assert found.is_clear
+    assert (
+        table([found]).splitlines()[2].startswith("| vt | memagent | 8K | 29 | 0 | 100 | +100.0*")
+    )
+
+
+def test_runs_that_share_no_sample_cannot_be_compared():
+    with pytest.raises(ConfigurationError, match="seed"):
+        differences([result(1)], [result(1, method="bm25")])
 
 
 def test_the_report_is_markdown_a_page_without_links_and_plots(tmp_path):

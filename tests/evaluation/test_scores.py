@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.evaluation.scores import exact_match, interval, substring_match, token_f1
+from memagent_graph.evaluation.scores import (
+    exact_match,
+    interval,
+    paired_interval,
+    substring_match,
+    token_f1,
+)
 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
@@ -62,3 +70,54 @@ def test_the_interval_holds_the_mean_and_narrows_with_more_of_the_same(values):
 def test_no_scores_have_no_interval():
     with pytest.raises(ValueError, match="no scores"):
         interval([])
+
+
+def test_the_interval_of_a_difference_agrees_with_a_case_worked_by_hand():
+    # Right both times 9, only before 1, only after 6, never 4: the corrected phi is 0.2309.
+    before = [1.0] * 9 + [1.0] * 1 + [0.0] * 6 + [0.0] * 4
+    after = [1.0] * 9 + [0.0] * 1 + [1.0] * 6 + [0.0] * 4
+
+    assert paired_interval(before, after) == pytest.approx((-0.0105, 0.4658), abs=2e-4)
+
+
+pairs = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=60)
+
+
+@given(pairs)
+def test_the_interval_of_a_difference_holds_it_and_turns_round_with_the_runs(scores):
+    before, after = zip(*scores, strict=True)
+    low, high = paired_interval(before, after)
+    back = paired_interval(after, before)
+
+    change = (sum(after) - sum(before)) / len(scores)
+    assert -1 <= low <= change + 1e-9
+    assert change - 1e-9 <= high <= 1
+    assert (-back[1], -back[0]) == pytest.approx((low, high))
+
+
+def test_samples_that_go_together_narrow_the_interval():
+    before, after = [0.0, 1.0] * 20, [0.0, 1.0] * 19 + [1.0, 1.0]
+    shuffled = [*reversed(after)]
+
+    low, high = paired_interval(before, after)
+    wide_low, wide_high = paired_interval(before, shuffled)
+
+    assert high - low < (wide_high - wide_low) / 3
+
+
+@pytest.mark.parametrize("size", [15, 60])
+def test_the_interval_holds_the_true_difference_about_as_often_as_it_says(size):
+    rng, held = random.Random(5), 0
+    for _ in range(1000):
+        hardness = [rng.random() for _ in range(size)]
+        before = [float(rng.random() > hard) for hard in hardness]  # right half of the time
+        after = [float(rng.random() > hard**2) for hard in hardness]  # two times in three
+        low, high = paired_interval(before, after)
+        held += low <= 2 / 3 - 1 / 2 <= high
+
+    assert 930 <= held <= 985
+
+
+def test_scores_that_are_no_pairs_are_refused():
+    with pytest.raises(ValueError, match="as many"):
+        paired_interval([1.0], [1.0, 0.0])

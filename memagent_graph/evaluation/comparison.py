@@ -1,0 +1,110 @@
+"""Two runs over the same samples: what changed, and whether it may be chance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.report import short
+from memagent_graph.evaluation.scores import paired_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from memagent_graph.evaluation.run import Result
+
+_HEAD = ["task", "method", "length", "samples", "before", "after", "change", "95%"]
+_NOTE = "Paired by sample; a star where the 95% interval of the change leaves out zero."
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the scores of one method on one task at one length changed.
+
+    Attributes:
+        task: the task.
+        method: the method.
+        length: tokens of the documents.
+        samples: how many both runs have; failed ones count as zero.
+        before: mean score of the one run on these.
+        after: of the other.
+        low: lower end of the 95% interval of `after - before`.
+        high: upper end.
+    """
+
+    task: str
+    method: str
+    length: int
+    samples: int
+    before: float
+    after: float
+    low: float
+    high: float
+
+    @property
+    def change(self) -> float:
+        """The mean difference, from -1 to 1."""
+        return self.after - self.before
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether chance hardly explains it."""
+        return not self.low <= 0 <= self.high
+
+
+def differences(before: Iterable[Result], after: Iterable[Result]) -> list[Difference]:
+    """Pair the samples of two runs.
+
+    Raises:
+        ConfigurationError: They have no sample in common.
+    """
+    known = {(result.id, result.method): result for result in before}
+    pairs: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
+    for new in after:
+        old = known.get((new.id, new.method))
+        if old and (old.question, old.answers) == (new.question, new.answers):
+            pairs[new.task, new.method, new.length].append((old.score, new.score))
+    if not pairs:
+        message = "The two runs have no sample in common: same tasks, lengths, methods and seed?"
+        raise ConfigurationError(message)
+    return [_difference(*place, scores) for place, scores in sorted(pairs.items())]
+
+
+def _difference(
+    task: str, method: str, length: int, scores: list[tuple[float, float]]
+) -> Difference:
+    old, new = zip(*scores, strict=True)
+    low, high = paired_interval(old, new)
+    count = len(scores)
+    return Difference(task, method, length, count, sum(old) / count, sum(new) / count, low, high)
+
+
+def table(found: Sequence[Difference]) -> str:
+    """The differences in Markdown, in percent."""
+    rows = [_HEAD, ["---"] * len(_HEAD)]
+    for one in found:
+        means = [f"{100 * one.before:.0f}", f"{100 * one.after:.0f}"]
+        change = f"{100 * one.change:+.1f}{'*' if one.is_clear else ''}"
+        span = f"{100 * one.low:+.1f} to {100 * one.high:+.1f}"
+        place = [one.task, one.method, short(one.length), str(one.samples)]
+        rows.append([*place, *means, change, span])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def write_comparison(out: Path, found: Sequence[Difference], title: str) -> None:
+    """Write comparison.md and comparison.png into a folder, which is made if need be.
+
+    Args:
+        out: the folder.
+        found: what changed.
+        title: which runs.
+    """
+    from memagent_graph.evaluation.plots import draw_differences
+
+    out.mkdir(parents=True, exist_ok=True)
+    plot = draw_differences(out, found)
+    parts = [f"# {title}\n", f"{_NOTE}\n", table(found), f"![{plot.stem}]({plot.name})\n"]
+    (out / "comparison.md").write_text("\n".join(parts), "utf-8")
