@@ -35,7 +35,7 @@ def paired_interval(
     """The interval around the mean of `after - before`, of scores of the same samples.
 
     Wilson's intervals of the two means, joined by how the scores go together (Newcombe,
-    Statistics in Medicine 17, 1998, pages 2635 to 2650, method 10): no difference in a few
+    Statistics in Medicine 17, 1998, pages 2635 to 2650): no difference in a few
     samples is not taken for certainty, and what is hard in both runs does not count as chance.
 
     Args:
