@@ -261,7 +261,10 @@ def _join_files(files: Sequence[Path], root: Path, name: str) -> Source:
 
 
 def _blocks(stream: IO[Any]) -> Iterator[str | bytes]:
-    while block := stream.read(1 << 16):
+    # `read` asks a pipe again and again until it has it all, and an interrupt that comes between
+    # two of these times is not seen before the pipe ends.
+    read = getattr(stream, "read1", stream.read)
+    while block := read(1 << 16):
         yield block
 
 
