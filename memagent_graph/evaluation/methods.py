@@ -6,7 +6,7 @@ two ends, its best passages, or answers from its parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import hypot
 from operator import mul
@@ -208,7 +208,7 @@ def _cosine(one: list[float], other: list[float]) -> float:
 
 async def _respond(reader: Reader, config: ReadingConfig, question: str, text: str) -> Outcome:
     answer = await respond(reader, config, question, text)
-    return Outcome(answer.text, answer.usage)
+    return Outcome(answer.text, replace(answer.usage, calls=1))  # as the graph counts them
 
 
 def _from(document: Source, start: int) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MissingDependencyError
+from memagent_graph.evaluation.scores import mean_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,18 +132,22 @@ def _lines(axes: Any, lines: dict[str, list[Cell]], title: str = "Score by lengt
     axes.set(ylabel="score, %", ylim=(-5, 105), title=title)
 
 
-def _cost(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
+def _cost(figure: Any, cells: Sequence[Cell], results: Sequence[Result]) -> bool:
     left, right = figure.subplots(1, 2)
     for method in sorted({cell.method for cell in cells}):
-        own = [cell for cell in cells if cell.method == method]
-        lengths = sorted({cell.length for cell in own})
+        own = [result for result in results if result.method == method]
+        lengths = sorted({result.length for result in own})
         for axes, field in ((left, "seconds"), (right, "calls")):
-            values = [[getattr(c, field) for c in own if c.length == length] for length in lengths]
-            means = [sum(column) / len(column) for column in values]
-            axes.plot(lengths, means, marker="o", markersize=4, label=method)
+            means = [
+                mean_cost([getattr(r, field) for r in own if r.length == length])
+                for length in lengths
+            ]
+            axes.plot(lengths, [m.value for m in means], marker="o", markersize=4, label=method)
+            lows, highs = [m.low for m in means], [m.high for m in means]
+            axes.fill_between(lengths, lows, highs, alpha=0.15)
     for axes, field in ((left, "seconds"), (right, "calls")):
         _by_length(axes, cells)
-        axes.set(yscale="log", title=f"{field.capitalize()} a document, mean of the tasks")
+        axes.set(yscale="log", title=f"{field.capitalize()} a document, with 95% intervals")
     left.legend(fontsize=8)
     return bool(cells)
 

@@ -6,9 +6,10 @@ import base64
 import html
 from collections import defaultdict
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING
 
-from memagent_graph.evaluation.scores import interval
+from memagent_graph.evaluation.scores import Mean, mean_cost, mean_score
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,13 +33,13 @@ class Cell:
         score: mean of the task's score.
         low: lower end of its 95% interval.
         high: upper end.
-        f1: mean token F1.
-        kept: mean share of the answers in the final memory, None for other methods than MemAgent.
-        lost_at: mean place in the document, 0 to 1, after which an answer that the memory had was
+        f1: token F1.
+        kept: share of the answers in the final memory, None for other methods than MemAgent.
+        lost_at: place in the document, 0 to 1, after which an answer that the memory had was
             gone; None when none was.
-        calls: mean.
-        tokens: mean of prompt and reply.
-        seconds: mean.
+        calls: of the model.
+        tokens: of prompts and replies.
+        seconds: in all.
     """
 
     task: str
@@ -49,12 +50,12 @@ class Cell:
     score: float
     low: float
     high: float
-    f1: float
-    kept: float | None
-    lost_at: float | None
-    calls: float
-    tokens: float
-    seconds: float
+    f1: Mean
+    kept: Mean | None
+    lost_at: Mean | None
+    calls: Mean
+    tokens: Mean
+    seconds: Mean
 
 
 def cells(results: Iterable[Result]) -> list[Cell]:
@@ -66,8 +67,7 @@ def cells(results: Iterable[Result]) -> list[Cell]:
 
 
 def _cell(task: str, length: int, method: str, group: list[Result]) -> Cell:
-    scores = [result.score for result in group]
-    low, high = interval(scores)
+    score = mean_score([result.score for result in group])
     kept = [result.kept[-1] for result in group if result.kept]
     lost = [place for result in group if (place := _lost_at(result.kept or [])) is not None]
     return Cell(
@@ -76,15 +76,15 @@ def _cell(task: str, length: int, method: str, group: list[Result]) -> Cell:
         method=method,
         samples=len(group),
         failed=sum(result.error is not None for result in group),
-        score=_mean(scores),
-        low=low,
-        high=high,
-        f1=_mean([result.f1 for result in group]),
-        kept=_mean(kept) if kept else None,
-        lost_at=_mean(lost) if lost else None,
-        calls=_mean([result.calls for result in group]),
-        tokens=_mean([result.input_tokens + result.output_tokens for result in group]),
-        seconds=_mean([result.seconds for result in group]),
+        score=score.value,
+        low=score.low,
+        high=score.high,
+        f1=mean_score([result.f1 for result in group]),
+        kept=mean_score(kept) if kept else None,
+        lost_at=mean_cost(lost) if lost else None,
+        calls=mean_cost([result.calls for result in group]),
+        tokens=mean_cost([result.input_tokens + result.output_tokens for result in group]),
+        seconds=mean_cost([result.seconds for result in group]),
     )
 
 
@@ -123,12 +123,19 @@ def details(found: Sequence[Cell]) -> str:
     ]
     rows = [head, ["---"] * len(head)]
     for cell in found:
-        kept = "" if cell.kept is None else f"{cell.kept:.0%}"
-        lost = "" if cell.lost_at is None else f"{cell.lost_at:.0%}"
         row = [cell.task, cell.method, short(cell.length), str(cell.samples), str(cell.failed)]
-        row += [f"{cell.f1:.2f}", kept, lost, f"{cell.calls:.1f}", f"{cell.tokens:,.0f}"]
-        rows.append([*row, f"{cell.seconds:.2f}"])
+        figures = [(cell.f1, ".2f"), (cell.kept, ".0%"), (cell.lost_at, ".0%")]
+        figures += [(cell.calls, ".1f"), (cell.tokens, ",.0f"), (cell.seconds, ".2f")]
+        rows.append(row + [_with_interval(*figure) for figure in figures])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def _with_interval(mean: Mean | None, form: str) -> str:
+    if mean is None:
+        return ""
+    if isnan(mean.low) or mean.low == mean.high:
+        return format(mean.value, form)
+    return f"{mean.value:{form}} ({mean.low:{form}} to {mean.high:{form}})"
 
 
 def write_report(out: Path, results: Sequence[Result], title: str) -> None:
@@ -143,7 +150,10 @@ def write_report(out: Path, results: Sequence[Result], title: str) -> None:
 
     found = cells(results)
     plots = draw(out, found, results)
-    note = "Scores with 95% intervals (Wilson). Failed samples count as zero.\n"
+    note = (
+        "Means with 95% intervals: Wilson's of scores, Student's of the others. "
+        "Failed samples count as zero.\n"
+    )
     parts = [f"# {title}\n", note, markdown(found), details(found)]
     pictures = [f"![{path.stem}]({path.name})\n" for path in plots]
     (out / "report.md").write_text("\n".join([*parts, *pictures]), "utf-8")
@@ -205,7 +215,3 @@ def _table(text: str) -> str:
     rows = [f"<tr>{''.join(f'<th>{html.escape(cell)}</th>' for cell in head)}</tr>"]
     rows += [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body]
     return f"<table>{''.join(rows)}</table>"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from math import sqrt
-from typing import TYPE_CHECKING
+from math import nan, sqrt
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.matching import exact_match, normalized, substring_match, token_f1
 
@@ -27,6 +27,37 @@ def interval(scores: Sequence[float], z: float = 1.96) -> tuple[float, float]:
     centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
     half = z * sqrt(mean * (1 - mean) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+class Mean(NamedTuple):
+    """A mean with its 95% interval, whose ends are NaN where it is unknown."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean_score(scores: Sequence[float]) -> Mean:
+    """The mean of scores between 0 and 1, with Wilson's interval."""
+    return Mean(sum(scores) / len(scores), *interval(scores))
+
+
+def mean_cost(values: Sequence[float]) -> Mean:
+    """The mean of figures of 0 or more, with Student's interval; a single one's is unknown."""
+    count, mean = len(values), sum(values) / len(values)
+    if count == 1:
+        return Mean(mean, nan, nan)
+    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
+    half = _STUDENT[min(count - 2, len(_STUDENT) - 1)] * deviation / sqrt(count)
+    return Mean(mean, max(0.0, mean - half), mean + half)
+
+
+_STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179),
+    *(2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064),
+    *(2.060, 2.056, 2.052, 2.048, 2.045, 2.042, 1.96),
+)
+"""The 97.5% quantiles of Student's distribution for 1 to 30 degrees of freedom, and for many."""
 
 
 def paired_interval(

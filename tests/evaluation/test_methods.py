@@ -59,6 +59,11 @@ def test_memagent_tells_the_memory_after_each_chunk():
     assert found.usage.calls == len(having) + 1
 
 
+@pytest.mark.parametrize(("name", "calls"), [("memagent", 2), ("whole", 1), ("bm25", 1)])
+def test_calls_are_counted_alike_whatever_a_reader_tells_of_them(name, calls):
+    assert outcome(name, FILLER * 9).usage.calls == calls
+
+
 def test_truncation_shows_both_ends_and_no_more_than_a_prompt():
     reader = Listener()
 

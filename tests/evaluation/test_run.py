@@ -12,6 +12,7 @@ from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evaluation.comparison import differences, table
 from memagent_graph.evaluation.report import (
     cells,
+    details,
     markdown,
     parse_length,
     short,
@@ -136,8 +137,8 @@ def test_cells_tell_the_mean_with_its_interval_and_where_answers_were_lost():
 
     assert (cell.samples, cell.failed, cell.score) == (2, 1, 0.5)
     assert cell.low < 0.5 < cell.high
-    assert cell.kept == 0.5
-    assert cell.lost_at == 0.75
+    assert cell.kept.value == 0.5
+    assert cell.lost_at.value == 0.75
 
 
 def test_tables_have_a_column_for_each_length():
@@ -149,6 +150,15 @@ def test_tables_have_a_column_for_each_length():
         "| vt | memagent | 100 (21-100) |  |",
         "| vt | bm25 |  | 50 (5-95) |",
     ]
+
+
+def test_costs_and_f1_have_their_intervals_too():
+    results = [result(1, f1=1.0, seconds=seconds, kept=[1]) for seconds in (1, 2, 3, 4)]
+
+    (row,) = details(cells(results)).splitlines()[2:]
+
+    assert "| 1.00 (0.51 to 1.00) | 100% (51% to 100%) |" in row
+    assert row.endswith("| 0.0 | 0 | 2.50 (0.45 to 4.55) |")
 
 
 def test_two_runs_are_compared_where_both_have_the_same_sample():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from memagent_graph.evaluation.scores import (
     exact_match,
     interval,
+    mean_cost,
+    mean_score,
     paired_interval,
     substring_match,
     token_f1,
@@ -54,6 +57,25 @@ def test_the_interval_agrees_with_a_published_table():
     # Newcombe (1998), Statistics in Medicine 17, table I: 81 of 263, and 0 of 20.
     assert interval([1.0] * 81 + [0.0] * 182) == pytest.approx((0.2553, 0.3662), abs=5e-5)
     assert interval([0.0] * 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+
+
+def test_the_interval_of_a_cost_agrees_with_a_case_worked_by_hand():
+    # Student's quantile for 3 degrees of freedom is 3.182, the standard deviation 1.2910.
+    assert mean_cost([1, 2, 3, 4]) == pytest.approx((2.5, 0.446, 4.554), abs=1e-3)
+    assert mean_cost([7.0] * 50) == (7, 7, 7)
+
+
+def test_of_a_single_cost_no_interval_is_known():
+    mean, low, high = mean_cost([3])
+
+    assert mean == 3
+    assert math.isnan(low)
+    assert math.isnan(high)
+
+
+@given(scores)
+def test_a_mean_score_comes_with_its_interval(values):
+    assert mean_score(values) == (sum(values) / len(values), *interval(values))
 
 
 @given(scores)
