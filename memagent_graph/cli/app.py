@@ -13,6 +13,7 @@ from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
 from memagent_graph.cli.evaluate import evaluate
+from memagent_graph.cli.train import train
 
 app = typer.Typer(
     name="memagent",
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command(no_args_is_help=True)(ask)
 app.command(no_args_is_help=True)(batch)
 app.command("eval", no_args_is_help=True)(evaluate)
+app.command(no_args_is_help=True)(train)
 app.command()(doctor)
 app.add_typer(memory.app, name="memory")
 

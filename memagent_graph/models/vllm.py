@@ -24,8 +24,9 @@ from memagent_graph.models.reply import reply_end, reply_part, whole_reply
 from memagent_graph.models.vllm_engine import ENGINE_ARGUMENTS, Engine, shared_engine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 
+    import torch
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatGenerationChunk
@@ -107,7 +108,8 @@ class ChatVLLM(BaseChatModel):
     def _identifying_params(self) -> dict[str, Any]:
         own = ("model", "temperature", "top_p", "seed", "sampling", "adapter", "stop")
         found = {name: getattr(self, name) for name in (*own, "chat_template_kwargs")}
-        return found | {name: self.engine.get(name) for name in _SHAPING if name in self.engine}
+        found |= {name: self.engine.get(name) for name in _SHAPING if name in self.engine}
+        return found | {"weights_version": self._engine.version}
 
     @property
     def window_tokens(self) -> int:
@@ -122,6 +124,20 @@ class ChatVLLM(BaseChatModel):
     @cached_property
     def _template(self) -> ChatTemplate:
         return ChatTemplate(self._engine.tokenizer, self.chat_template_kwargs)
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the weights, for all who share them; memories of the old ones are not reused.
+
+        Make readers and agents anew afterwards: what they reuse is decided when they are made.
+
+        Args:
+            weights: a state dict of the model.
+
+        Raises:
+            ConfigurationError: They are another model's.
+            ModelError: vLLM does not start.
+        """
+        self._engine.thread.wait_for(self._engine.load_weights(weights))
 
     def close(self) -> None:
         """Stop the engine, for all who share it; whoever calls it again starts it again."""

@@ -10,8 +10,11 @@ import uuid
 from contextlib import suppress
 from dataclasses import fields
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from safetensors.torch import save_file
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import GracefulHTTPError, RetryableRequestError, VLLMClientError
 from vllm.inputs.engine import tokens_input
@@ -28,8 +31,9 @@ from memagent_graph.errors import (
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
+    import torch
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
     from vllm.outputs import RequestOutput
@@ -51,6 +55,9 @@ class Engine:
 
     Args:
         arguments: of `vllm.AsyncEngineArgs`.
+
+    Attributes:
+        version: how often the weights were replaced.
     """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -58,6 +65,8 @@ class Engine:
         self.arguments = AsyncEngineArgs(**{"disable_log_stats": True} | arguments)
         self.thread = LoopThread("memagent-vllm")
         self._started: asyncio.Future[AsyncLLM] | None = None
+        self.version = 0
+        self._weights: TemporaryDirectory[str] | None = None
 
     @cached_property
     def config(self) -> Any:
@@ -118,6 +127,25 @@ class Engine:
             message = f"vLLM refused the request: {_reason(error)}"
             raise ModelError(message) from error
 
+    async def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the weights, for this engine and for one that is started in its place.
+
+        Args:
+            weights: a state dict of the model.
+
+        Raises:
+            ConfigurationError: They are another model's.
+            ModelError: vLLM does not start.
+        """
+        # The workers are other processes, on a GPU even other devices: a file reaches them all.
+        folder = TemporaryDirectory(prefix="memagent-weights-")
+        plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+        await asyncio.to_thread(save_file, plain, Path(folder.name) / "model.safetensors")
+        llm = await self._running()
+        await self._reload(llm, folder.name)
+        self._weights = folder  # the one before is deleted with its object
+        self.version += 1
+
     def close(self) -> None:
         """Stop the engine and its processes; the next prompt starts it again."""
         self.thread.wait_for(self._close())
@@ -125,7 +153,7 @@ class Engine:
     async def _running(self) -> AsyncLLM:
         """The engine, started once however many ask at the same time."""
         if self._started is None:
-            self._started = asyncio.ensure_future(asyncio.to_thread(self._start))
+            self._started = asyncio.ensure_future(self._start_with_weights())
         started = self._started
         try:
             return await asyncio.shield(started)
@@ -133,6 +161,20 @@ class Engine:
             if self._started is started:
                 self._started = None  # whoever asks next tries again
             raise
+
+    async def _start_with_weights(self) -> AsyncLLM:
+        llm = await asyncio.to_thread(self._start)
+        if self._weights is not None:
+            await self._reload(llm, self._weights.name)
+        return llm
+
+    async def _reload(self, llm: AsyncLLM, folder: str) -> None:
+        try:
+            await llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        except Exception as error:  # whatever a worker dies of, told as it comes
+            message = f"These are not the weights of {self.arguments.model!r}: {_reason(error)}"
+            raise ConfigurationError(message) from error
+        await llm.reset_prefix_cache()  # it holds what the old weights have made of prompts
 
     def _start(self) -> AsyncLLM:
         try:

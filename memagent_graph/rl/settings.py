@@ -79,3 +79,60 @@ class GRPOSettings(_Settings):
     lora_rank: int | None = Field(default=None, ge=1)
     report_to: tuple[str, ...] = ()
     seed: int = 0
+
+
+class TrainingSettings(GRPOSettings):
+    """A whole run of `memagent train`.
+
+    Attributes:
+        model: folder or hub id of the model to train, with its tokenizer.
+        out: a folder for checkpoints, metrics, curves and the trained model.
+        tasks: what to ask about: names as `memagent eval` has them, or `qa:FILE`.
+        essays: text to hide evidence in, a file or a folder, for the tasks that need it.
+        length: tokens of the documents.
+        reward: name of a reward, or several with their weights.
+        skip_guessable: leave out questions that the model answers without the document.
+        iterations: how often to read and then train.
+        questions: of an iteration.
+        group_size: readings of each question.
+        refills: how often to ask for more questions when groups without spread were dropped.
+        evaluate_every: iterations between two evaluations on held-out questions; 0 for none.
+        held_out: questions of an evaluation.
+        save_every: iterations between two checkpoints.
+        engine: what samples: "hf" (transformers, in this process), "vllm" (in this process), or
+            the URL of a vLLM server that serves `model` and shares this machine's files.
+        engine_options: arguments of the engine (`max_model_len`, ...).
+        chunk_tokens: as in `ReadingConfig`, as are the next two.
+        memory_tokens: of the memory.
+        answer_tokens: of the answer.
+        prompts: a file with the prompts.
+        concurrency: readings at once.
+        deterministic: sample one call at a time, so that not even rounding depends on timing.
+        traces: recorded rollouts to train on; nothing is then generated.
+        epochs: how often to go through them.
+    """
+
+    model: str
+    out: Path
+    tasks: tuple[str, ...] = ("niah_single_1",)
+    essays: Path | None = None
+    length: int = Field(default=28_000, ge=1)
+    reward: str | dict[str, float] = "exact"
+    skip_guessable: bool = False
+    iterations: int = Field(default=100, ge=1)
+    questions: int = Field(default=16, ge=1)
+    group_size: int = Field(default=16, ge=2)
+    refills: int = Field(default=0, ge=0)
+    evaluate_every: int = Field(default=10, ge=0)
+    held_out: int = Field(default=64, ge=1)
+    save_every: int = Field(default=10, ge=1)
+    engine: str = "hf"
+    engine_options: dict[str, Any] = Field(default_factory=dict)
+    chunk_tokens: int = 5000
+    memory_tokens: int = 1024
+    answer_tokens: int = 1024
+    prompts: Path | None = None
+    concurrency: int = Field(default=256, ge=1)
+    deterministic: bool = False
+    traces: tuple[str, ...] = ()
+    epochs: int = Field(default=1, ge=1)

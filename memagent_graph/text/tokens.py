@@ -45,14 +45,16 @@ def load_tokenizer(spec: TokenizerLike) -> Tokenizer:
     """Make a tokenizer of whatever names one.
 
     Args:
-        spec: a `tokenizers.Tokenizer`, a path of a tokenizer.json or of the folder that has it,
-            a Hugging Face hub id, anything with `count` and `prefix`, or None for the estimate.
+        spec: a tokenizer of `tokenizers`, or a fast one of `transformers`; a path of a
+            tokenizer.json or of the folder that has it; a Hugging Face hub id; anything with
+            `count` and `prefix`; or None for the estimate.
 
     Raises:
         ConfigurationError: Nothing can be loaded by that name.
     """
     if spec is None:
         return EstimatingTokenizer()
+    spec = getattr(spec, "backend_tokenizer", spec)
     if isinstance(spec, BackendTokenizer):
         return HuggingFaceTokenizer(spec)
     if not isinstance(spec, str | Path):

@@ -1,0 +1,101 @@
+"""`memagent train`: reinforcement learning of the reader."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from memagent_graph.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_EXAMPLES = """Train a model to read, by reinforcement learning over its own readings.
+
+RUN is a YAML file with the fields of `memagent_graph.rl.TrainingSettings`; `--set FIELD=VALUE`
+overrides one, or gives all of them without a file.
+
+**Examples**
+
+    memagent train run.yaml
+
+    memagent train run.yaml --set learning_rate=3e-6 --set out=second
+
+    memagent train --set model=Qwen/Qwen2.5-7B-Instruct --set engine=vllm --set out=first
+
+    memagent train run.yaml --set traces='[production.jsonl]'
+
+A run that was stopped goes on where it was when the same command is given again. OUT gets
+`metrics.jsonl`, `curves.png`, checkpoints, and the trained model in `model/`. On several GPUs:
+`accelerate launch -m memagent_graph train run.yaml`.
+
+**Exit codes**: 0 done, 1 training failed, 2 wrong usage, 130 stopped.
+"""
+_STOPPED = "memagent: stopped. What was trained is kept. To go on:\n  {command}"
+
+
+def train(
+    run: Annotated[Path | None, typer.Argument(help="A YAML file.", show_default=False)] = None,
+    fields: Annotated[
+        list[str] | None, typer.Option("--set", help="FIELD=VALUE, in YAML; repeatable.")
+    ] = None,
+) -> None:
+    """Replaced by `_EXAMPLES` below."""
+    with reporting(_STOPPED):
+        given = dict(map(_field, fields or []))
+        from memagent_graph.errors import MissingDependencyError
+        from memagent_graph.rl.settings import TrainingSettings
+
+        settings = TrainingSettings.from_file(run, **given) if run else TrainingSettings(**given)
+        try:
+            from memagent_graph.rl.training import Training
+        except ImportError as error:
+            message = f'Training needs: pip install "memagent-graph[rl]" ({error})'
+            raise MissingDependencyError(message) from error
+        training = Training(settings)
+        stopped = False
+
+        def stop(*_: Any) -> None:
+            nonlocal stopped
+            if stopped:
+                raise KeyboardInterrupt
+            stopped = True
+            print(
+                "memagent: stopping after this iteration; again to stop at once.", file=sys.stderr
+            )
+            training.stop()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        asyncio.run(training.run(_print))
+        if stopped:
+            raise KeyboardInterrupt
+        print(f"The trained model: {settings.out / 'model'}")
+
+
+def _field(text: str) -> tuple[str, Any]:
+    from memagent_graph.errors import ConfigurationError
+
+    name, found, value = text.partition("=")
+    if not found:
+        message = f"--set takes FIELD=VALUE, not {text!r}."
+        raise ConfigurationError(message)
+    return name, yaml.safe_load(value)
+
+
+_SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens", "padding")
+
+
+def _print(metrics: Mapping[str, Any]) -> None:
+    shown = [f"{name} {metrics[name]:.3f}" for name in _SHOWN if name in metrics]
+    skipped = [f"{name} {value}" for name, value in metrics.items() if name.startswith("skipped")]
+    print(f"{metrics['iteration']:>5}  {'  '.join([*shown, *skipped])}", flush=True)
+
+
+train.__doc__ = _EXAMPLES

@@ -1,0 +1,104 @@
+"""What a training run leaves behind: metrics, checkpoints and curves, in one folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+
+_STATE = "loop.json"
+_KEPT = 2
+
+
+class Journal:
+    """A folder with `metrics.jsonl`, `checkpoints/` and `curves.png`.
+
+    Args:
+        folder: made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._checkpoints = folder / "checkpoints"
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        self._metrics = folder / "metrics.jsonl"
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Append a line."""
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines; one that a killed process left torn is left out."""
+        try:
+            lines = self._metrics.read_text("utf-8").splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def save(self, trainer: MultiConversationGRPOTrainer, state: dict[str, int]) -> None:
+        """Save a checkpoint of the trainer and of the loop, and keep the latest two."""
+        name = f"{state['iteration']:06d}"
+        unfinished, folder = self._checkpoints / f".{name}", self._checkpoints / name
+        shutil.rmtree(unfinished, ignore_errors=True)
+        trainer.save(unfinished)
+        (unfinished / _STATE).write_text(json.dumps(state), "utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+        for old in self._saved()[:-_KEPT]:
+            shutil.rmtree(old)
+
+    def restore(self, trainer: MultiConversationGRPOTrainer) -> dict[str, int] | None:
+        """Go on from the latest checkpoint; None if there is none.
+
+        Metrics of what will be done again are taken out.
+
+        Raises:
+            ConfigurationError: It is another model's.
+        """
+        saved = self._saved()
+        if not saved:
+            return None
+        trainer.restore(saved[-1])
+        state: dict[str, int] = json.loads((saved[-1] / _STATE).read_text("utf-8"))
+        kept = [line for line in self.metrics() if line["iteration"] <= state["iteration"]]
+        self._metrics.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        return state
+
+    def draw(self) -> Path | None:
+        """Draw reward, divergence, entropy and lengths; None where matplotlib is missing."""
+        lines = self.metrics()
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return None
+        figure = Figure(figsize=(10, 6), layout="constrained")
+        for place, (title, names) in enumerate(_CURVES.items(), 1):
+            axes = figure.add_subplot(2, 2, place)
+            for name in names:
+                points = [(line["iteration"], line[name]) for line in lines if name in line]
+                if points:
+                    axes.plot(*zip(*points, strict=True), label=name.replace("_", " "))
+            axes.set_title(title)
+            axes.set_xlabel("iteration")
+            axes.legend(frameon=False)
+        path = self.folder / "curves.png"
+        figure.savefig(path, dpi=120)
+        return path
+
+    def _saved(self) -> list[Path]:
+        found = self._checkpoints.iterdir()
+        return sorted(path for path in found if not path.name.startswith("."))
+
+
+_CURVES = {
+    "Reward": ("reward", "held_out_reward"),
+    "Divergence from the reference": ("kl",),
+    "Entropy and clipping": ("entropy", "clip_fraction"),
+    "Tokens of a reply": ("completion_tokens", "memory_tokens"),
+}

@@ -1,0 +1,171 @@
+"""The loop: read with the current policy, score, train, hand the new weights on, again."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.errors import TraceError
+from memagent_graph.rl.advantages import informative
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import torch
+
+    from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.rl.journal import Journal
+    from memagent_graph.rl.rollouts import RolloutRunner
+    from memagent_graph.rl.settings import TrainingSettings
+    from memagent_graph.rl.traces import Rollout
+    from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+
+    Questions = Callable[[int], Sample]
+    """Makes the question of a number; the same number makes the same question."""
+
+
+class OnlineLoop:
+    """Trains on questions that the policy itself reads for.
+
+    Everything that it does follows from the settings' seed and the number of the iteration, so
+    that a run that was stopped or killed goes on as if it had not been.
+
+    Args:
+        trainer: of the policy.
+        runner: reads with the policy.
+        hand_on: gives a state dict to the engine that the runner reads with.
+        questions: makes questions; the first `settings.held_out` of them are never trained on.
+        settings: how much of what.
+        journal: where metrics and checkpoints go.
+        report: told the metrics of each iteration.
+    """
+
+    def __init__(
+        self,
+        trainer: MultiConversationGRPOTrainer,
+        runner: RolloutRunner,
+        hand_on: Callable[[Mapping[str, torch.Tensor]], None],
+        questions: Questions,
+        settings: TrainingSettings,
+        journal: Journal,
+        *,
+        report: Callable[[Mapping[str, Any]], None] = lambda _metrics: None,
+    ) -> None:
+        self.trainer = trainer
+        self.runner = runner
+        self.hand_on = hand_on
+        self.questions = questions
+        self.settings = settings
+        self.journal = journal
+        self.report = report
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End after the iteration that runs, with a checkpoint; safe in a signal handler."""
+        self._stopping = True
+
+    async def run(self) -> int:
+        """Train to the last iteration, from the latest checkpoint if there is one.
+
+        Returns:
+            The number of iterations that are done.
+
+        Raises:
+            TraceError: No reading of an iteration succeeded.
+            ModelError: The engine failed for good.
+        """
+        settings = self.settings
+        state = self.journal.restore(self.trainer) or {
+            "iteration": 0,
+            "question": settings.held_out,
+        }
+        self._hand_on()
+        if not state["iteration"]:
+            await self._evaluate(0)
+        while state["iteration"] < settings.iterations and not self._stopping:
+            metrics = await self._iterate(state)
+            done = state["iteration"] == settings.iterations or self._stopping
+            self.journal.log(metrics)
+            self.report(metrics)
+            if settings.evaluate_every and state["iteration"] % settings.evaluate_every == 0:
+                await self._evaluate(state["iteration"])
+            if done or state["iteration"] % settings.save_every == 0:
+                self.journal.save(self.trainer, state)
+        return state["iteration"]
+
+    async def _iterate(self, state: dict[str, int]) -> dict[str, Any]:
+        started = perf_counter()
+        rollouts, counts = await self._collect(state)
+        collected = perf_counter()
+        metrics: dict[str, Any] = {"iteration": state["iteration"] + 1, **counts}
+        metrics |= self.trainer.step(rollouts)
+        self._hand_on()
+        state["iteration"] += 1
+        metrics["reading_seconds"] = collected - started
+        return metrics
+
+    async def _collect(self, state: dict[str, int]) -> tuple[list[Rollout], dict[str, int]]:
+        """Rollouts of whole groups, refilled where groups taught nothing."""
+        settings = self.settings
+        rollouts: list[Rollout] = []
+        failed: Counter[str] = Counter()
+        missing = settings.questions
+        for refill in range(settings.refills + 1):
+            samples = [self.questions(state["question"] + index) for index in range(missing)]
+            state["question"] += missing
+            found = await self.runner.collect(samples, times=settings.group_size)
+            failed += found.failed
+            rollouts += found.rollouts
+            if not rollouts:
+                message = f"No reading succeeded: {failed.most_common(1)[0][0]}"
+                raise TraceError(message)
+            rewards = [one.reward or 0.0 for one in rollouts]
+            kept = informative(rewards, [one.group for one in rollouts])
+            missing = kept.dropped
+            if not missing or refill == settings.refills:
+                break
+            rollouts = [rollouts[place] for place in kept.kept] or rollouts
+        return rollouts, {"failed": failed.total(), "groups_dropped": missing}
+
+    async def _evaluate(self, iteration: int) -> None:
+        if not self.settings.evaluate_every:
+            return
+        reward = await self.held_out_reward()
+        line = {"iteration": iteration, "held_out_reward": reward}
+        self.journal.log(line)
+        self.report(line)
+
+    async def held_out_reward(self) -> float:
+        """Mean reward over the held-out questions, one reading each; a failed one counts 0."""
+        samples = [self.questions(index) for index in range(self.settings.held_out)]
+        found = await self.runner.collect(samples, times=1)
+        return sum(one.reward or 0.0 for one in found.rollouts) / len(samples)
+
+    def _hand_on(self) -> None:
+        self.hand_on(self.trainer.weights())
+        self.runner.version = self.trainer.version
+
+
+def replay(
+    trainer: MultiConversationGRPOTrainer, rollouts: Sequence[Rollout], settings: TrainingSettings
+) -> Iterator[dict[str, Any]]:
+    """Train on recorded rollouts, without generating anything.
+
+    Each step takes as many groups as an iteration of the loop has questions, in an order that
+    the seed decides.
+
+    Yields:
+        The metrics of each step.
+    """
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    for epoch in range(settings.epochs):
+        order = sorted(groups)
+        random.Random(f"{settings.seed} {epoch}").shuffle(order)  # noqa: S311 - no secret
+        for start in range(0, len(order), settings.questions):
+            chosen = order[start : start + settings.questions]
+            step = [rollout for group in chosen for rollout in groups[group]]
+            yield {"iteration": trainer.version + 1, **trainer.step(step)}

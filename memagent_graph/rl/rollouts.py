@@ -1,0 +1,141 @@
+"""Runs groups of readings through the graph, and scores them: what the trainer learns from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.errors import MemAgentError
+from memagent_graph.graph import create_memagent
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.rl.recorder import TraceRecorder
+from memagent_graph.rl.sinks import ListSink
+from memagent_graph.rl.traces import Rollout, join
+from memagent_graph.state import ReadingInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.prompts import Prompts
+    from memagent_graph.rl.rewards import Reward
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What became of some questions.
+
+    Attributes:
+        rollouts: the whole ones, each with its reward.
+        failed: readings that failed, by their error.
+    """
+
+    rollouts: list[Rollout] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
+
+
+class RolloutRunner:
+    """Reads each question several times with a policy that samples.
+
+    The same seed, rollout and prompt bring the same reply, whatever else runs, from models that
+    know seeds.
+
+    Args:
+        model: the policy, at temperature 1; tells token ids and log-probabilities.
+        tokenizer: the model's own.
+        config: budgets of the readings.
+        prompts: what the model is told.
+        reward: what an answer is worth.
+        concurrency: readings at once.
+        seed: of the sampling.
+
+    Attributes:
+        reader: asks the policy.
+    """
+
+    def __init__(
+        self,
+        model: BaseChatModel,
+        tokenizer: Any,
+        *,
+        config: ReadingConfig,
+        reward: Reward,
+        prompts: Prompts | None = None,
+        concurrency: int = 256,
+        seed: int = 0,
+    ) -> None:
+        self._reward = reward
+        self._slots = concurrency
+        self.reader = _SeededReader(model, prompts=prompts, config=config, seed=seed)
+        self._agent = create_memagent(self.reader, config=config, tokenizer=tokenizer)
+        self._sink = ListSink()
+        self._recorder = TraceRecorder(self._sink, tokenizer=tokenizer)
+
+    @property
+    def version(self) -> int:
+        """Of the policy; set it anew when the model's weights change."""
+        return self._recorder.policy
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._recorder.policy = version
+
+    async def collect(self, samples: Sequence[Sample], *, times: int) -> Collected:
+        """Read each sample `times` times; readings that fail are counted, and the others go on."""
+        slots = asyncio.Semaphore(self._slots)
+        failed: Counter[str] = Counter()
+        self.reader.asked.clear()
+        answers = {sample.id: sample.answers for sample in samples}
+
+        async def read(sample: Sample, source: Any, index: int) -> None:
+            name = f"{sample.id}#{self.version}.{index}"
+            config = self._recorder.config(sample=sample.id, group=sample.id, rollout=name)
+            asked = ReadingInput(question=sample.question, document=source)
+            async with slots:
+                try:
+                    await self._agent.ainvoke(asked, config)
+                except MemAgentError as error:
+                    failed[f"{type(error).__name__}: {error}"] += 1
+
+        await asyncio.gather(
+            *(
+                read(sample, source, index)
+                for sample in samples
+                for source in [sample.opened()[0]]
+                for index in range(times)
+            )
+        )
+        found = join(self._sink.take()).rollouts
+        # In an order that does not tell which reading was done first.
+        found.sort(key=lambda one: one.rollout)
+        scored = [
+            replace(one, reward=self._reward(one.answer, answers[one.sample])) for one in found
+        ]
+        return Collected(scored, failed)
+
+
+class _SeededReader(ChatReader):
+    """Gives every call a seed of its own, made of the rollout and of what it is asked."""
+
+    def __init__(self, model: BaseChatModel, *, seed: int, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._seed = seed
+        self.asked: Counter[str] = Counter()
+
+    async def _ask(
+        self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
+    ) -> tuple[AIMessage, str]:
+        rollout = (config or {}).get("metadata", {}).get("rollout", "")
+        about = sha256(f"{self._seed} {rollout} {prompt}".encode()).digest()
+        key = about.hex()
+        self.asked[key] += 1  # a repeated attempt must not fail in the same way
+        seed = (int.from_bytes(about[:4], "little") + self.asked[key]) % 2**31
+        return await super()._ask(prompt, config, {**options, "seed": seed})

@@ -1,0 +1,202 @@
+"""From settings to a training run: the model, its engine, the questions, the loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.config import ReadingConfig
+from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.evaluation.tasks import make_task
+from memagent_graph.models.resolve import resolve_model
+from memagent_graph.prompts import Prompts
+from memagent_graph.rl.journal import Journal
+from memagent_graph.rl.loop import OnlineLoop, replay
+from memagent_graph.rl.rewards import make_reward
+from memagent_graph.rl.rollouts import RolloutRunner
+from memagent_graph.rl.traces import load
+from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+from memagent_graph.text.source import open_source
+from memagent_graph.text.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import torch
+    from langchain_core.language_models import BaseChatModel
+
+    from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.rl.loop import Questions
+    from memagent_graph.rl.rewards import Reward
+    from memagent_graph.rl.settings import TrainingSettings
+
+
+class Training:
+    """A run of `memagent train`.
+
+    Args:
+        settings: all of it.
+        questions: makes the question of a number, in place of those of `settings.tasks`.
+
+    Raises:
+        ConfigurationError: There is no such model, task, reward or engine.
+    """
+
+    def __init__(self, settings: TrainingSettings, *, questions: Questions | None = None) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self.settings = settings
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
+            model = AutoModelForCausalLM.from_pretrained(settings.model, dtype="float32")
+        except (OSError, ValueError) as error:
+            message = f"{settings.model!r} cannot be loaded: {error}"
+            raise ConfigurationError(message) from error
+        self.journal = Journal(settings.out)
+        self.trainer = MultiConversationGRPOTrainer(
+            model, self.tokenizer, settings, folder=settings.out
+        )
+        self._questions = questions
+        self._loop: OnlineLoop | None = None
+
+    def stop(self) -> None:
+        """End after the iteration that runs, with a checkpoint; safe in a signal handler."""
+        if self._loop is not None:
+            self._loop.stop()
+
+    async def run(self, report: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+        """Train, and save the model to `settings.out / "model"`.
+
+        Args:
+            report: told the metrics of each iteration.
+
+        Returns:
+            The last metrics.
+
+        Raises:
+            TraceError: No reading succeeded, or the traces hold nothing to train on.
+            ModelError: The engine failed for good.
+        """
+        settings = self.settings
+        if settings.traces:
+            self._replay(report)
+        else:
+            model, hand_on = make_engine(settings)
+            runner = RolloutRunner(
+                model,
+                self.tokenizer,
+                config=ReadingConfig(
+                    chunk_tokens=settings.chunk_tokens,
+                    memory_tokens=settings.memory_tokens,
+                    answer_tokens=settings.answer_tokens,
+                ),
+                prompts=Prompts.from_file(settings.prompts) if settings.prompts else None,
+                reward=_reward(settings),
+                concurrency=1 if settings.deterministic else settings.concurrency,
+                seed=settings.seed,
+            )
+            questions = self._questions or task_questions(settings, self.tokenizer)
+            self._loop = OnlineLoop(
+                self.trainer, runner, hand_on, questions, settings, self.journal, report=report
+            )
+            await self._loop.run()
+        self.trainer.save_model(settings.out / "model", self.tokenizer)
+        self.journal.draw()
+        return self.journal.metrics()[-1]
+
+    def _replay(self, report: Callable[[Mapping[str, Any]], None]) -> None:
+        found = load(self.settings.traces)
+        for reason, count in found.skipped.items():
+            report({"iteration": 0, f"skipped: {reason}": count})
+        for metrics in replay(self.trainer, found.rollouts, self.settings):
+            self.journal.log(metrics)
+            report(metrics)
+
+
+def _reward(settings: TrainingSettings) -> Reward:
+    parts = settings.reward
+    if isinstance(parts, str):
+        return make_reward(parts)
+    weights: dict[str | Reward, float] = dict(parts.items())
+    return make_reward(weights)
+
+
+def task_questions(settings: TrainingSettings, tokenizer: Any) -> Questions:
+    """Questions of `settings.tasks` in turn, of the length and seed that the settings have.
+
+    Raises:
+        ConfigurationError: There is no such task, or it needs essays.
+    """
+    essays = open_source(settings.essays) if settings.essays else None
+    tasks = [make_task(name, essays) for name in settings.tasks]
+    counter = load_tokenizer(tokenizer)
+
+    def question(index: int) -> Sample:
+        task = tasks[index % len(tasks)]
+        return task.sample(settings.length, index, seed=settings.seed, tokenizer=counter)
+
+    return question
+
+
+def make_engine(
+    settings: TrainingSettings,
+) -> tuple[BaseChatModel, Callable[[Mapping[str, torch.Tensor]], None]]:
+    """The chat model that samples, and what gives it new weights.
+
+    Raises:
+        ConfigurationError: There is no such engine, or an option makes no sense.
+        MissingDependencyError: Its package is not installed.
+    """
+    options = {"temperature": 1.0, "logprobs": True, **settings.engine_options}
+    if settings.engine.startswith(("http://", "https://")):
+        name = f"openai:{settings.model}"
+        served = resolve_model(name, base_url=settings.engine, return_token_ids=True, **options)
+        return served, ServedWeights(settings.engine, settings.out)
+    if settings.engine not in {"hf", "vllm"}:
+        message = f"There is no engine {settings.engine!r}: hf, vllm, or a vLLM server's URL."
+        raise ConfigurationError(message)
+    model: Any = resolve_model(f"{settings.engine}:{settings.model}", dtype="float32", **options)
+    return model, model.load_weights
+
+
+class ServedWeights:
+    """Gives new weights to a vLLM server on the same files.
+
+    The server has to be started with `VLLM_SERVER_DEV_MODE=1` in its environment, which makes it
+    obey whoever reaches it: keep it on a loopback or private address.
+
+    Args:
+        url: of the server, with or without `/v1`.
+        folder: which the server reaches by the same path.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._root = url.rstrip("/").removesuffix("/v1")
+        self._folder = folder.absolute() / "weights"
+
+    def __call__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the server's weights by those of a state dict.
+
+        Raises:
+            ModelError: The server cannot be reached, or refuses.
+        """
+        import httpx
+        from safetensors.torch import save_file
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+        save_file(plain, self._folder / "model.safetensors")
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}
+        try:
+            for path, sent in (("/collective_rpc", body), ("/reset_prefix_cache", None)):
+                httpx.post(self._root + path, json=sent, timeout=_RELOADING).raise_for_status()
+        except httpx.HTTPError as error:
+            message = (
+                f"The server at {self._root} did not take the new weights: {error} Start vLLM with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment."
+            )
+            raise ModelError(message) from error
+
+
+_RELOADING = 600.0
+"""Seconds in which a server must have read its weights."""
