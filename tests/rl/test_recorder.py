@@ -23,6 +23,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.readers.base import Answer, Reader, Update
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Conversation, End, join
@@ -330,6 +331,32 @@ def test_a_reader_without_a_model_is_refused(recorder):
 
     with pytest.raises(TraceError, match="chat model"):
         agent.invoke(ASKED, recorder.config())
+
+
+class ChainedReader(Reader):
+    """Asks its model within a chain, whose output looks as a node's does."""
+
+    name = fingerprint = "chained"
+
+    def __init__(self, model):
+        self.chain = model | (lambda reply: {"text": reply.text, "progress": {"step": 99}})
+
+    async def update(self, question, memory, chunk, *, evidence=(), config=None):
+        return Update((await self.chain.ainvoke(chunk.text, config))["text"])
+
+    async def respond(self, question, memory, *, evidence=(), config=None):
+        text = (await self.chain.ainvoke(memory, config))["text"]
+        return Answer(text, text)
+
+
+def test_a_model_within_a_chain_of_a_reader_of_ones_own_is_recorded_once(sink, recorder):
+    model = told("First.", TransientModelError("busy"))
+    reader = ChainedReader(model)
+
+    create_memagent(reader, config=CONFIG).invoke(ASKED, recorder.config())
+
+    assert numbers(sink) == [0, *range(2, len(model.asked))]
+    assert not recorder._attempts
 
 
 def test_nothing_stays_behind_in_the_recorder(recorder):
