@@ -171,8 +171,9 @@ def _plain(record: Record) -> dict[str, Any]:
 
 def _check_types(record: Record, kind: type, *names: str) -> None:
     for name in names:
-        if type(getattr(record, name)) is not kind:
-            message = f"{name} must be of type {kind.__name__}, not {getattr(record, name)!r}."
+        value = getattr(record, name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            message = f"{name} must be of type {kind.__name__}, not {value!r}."
             raise TraceError(message)
 
 
