@@ -86,12 +86,12 @@ class OnlineLoop:
             await self._evaluate(0)
         while state["iteration"] < settings.iterations and not self._stopping:
             metrics = await self._iterate(state)
-            done = state["iteration"] == settings.iterations or self._stopping
             self.journal.log(metrics)
             self.report(metrics)
             if settings.evaluate_every and state["iteration"] % settings.evaluate_every == 0:
                 await self._evaluate(state["iteration"])
-            if done or state["iteration"] % settings.save_every == 0:
+            last = state["iteration"] == settings.iterations or self._stopping
+            if last or state["iteration"] % settings.save_every == 0:
                 self.journal.save(self.trainer, state)
         return state["iteration"]
 

@@ -45,6 +45,8 @@ class GRPOSettings(_Settings):
     Attributes:
         learning_rate: of AdamW, after the warm-up.
         warmup_steps: optimizer steps over which the learning rate rises from 0.
+        decay_steps: optimizer steps over which the learning rate then falls to a tenth; 0 keeps
+            it as it is.
         weight_decay: of AdamW.
         max_grad_norm: length to which the gradient is cut.
         clip_low: how far below 1 a token's ratio may lower the loss.
@@ -65,6 +67,7 @@ class GRPOSettings(_Settings):
 
     learning_rate: float = Field(default=1e-6, gt=0)
     warmup_steps: int = Field(default=20, ge=0)
+    decay_steps: int = Field(default=0, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     clip_low: float = Field(default=0.2, gt=0, lt=1)

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from memagent_graph.rl.traces import Rollout
 
 
+_LAST_SHARE = 0.1
+"""Of the learning rate, at the end of its decay."""
+
+
 class MultiConversationGRPOTrainer:
     """Trains a causal language model on rollouts of several independent conversations each.
 
@@ -117,7 +121,7 @@ class MultiConversationGRPOTrainer:
         tokens = max(1.0, sums["tokens"])
         for name in ("loss", "kl", "clip_fraction", "entropy", "importance"):
             metrics[name] = sums[name] / tokens
-        metrics["padding"] = 1 - sums["filled"] / max(1.0, sums["size"])
+        metrics["padding"] = 1 - sums["filled"] / sums["size"] if sums["size"] else 0.0
         metrics["grad_norm"] = sums["grad_norm"] / count
         metrics["learning_rate"] = self._learning_rate()
         metrics["tokens"] = sums["tokens"]
@@ -230,8 +234,12 @@ class MultiConversationGRPOTrainer:
             return score_only(self.model, batch)
 
     def _learning_rate(self) -> float:
-        settings = self.settings
-        return settings.learning_rate * min(1, (self.version + 1) / (settings.warmup_steps or 1))
+        settings, done = self.settings, self.version + 1
+        rate = settings.learning_rate * min(1, done / (settings.warmup_steps or 1))
+        if settings.decay_steps:
+            share = min(1, max(0, done - settings.warmup_steps) / settings.decay_steps)
+            rate *= 1 - share * (1 - _LAST_SHARE)
+        return rate
 
     def _over_processes(self, value: float, how: str) -> float:
         found = torch.tensor([float(value)], device=self.accelerator.device)

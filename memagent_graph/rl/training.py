@@ -37,12 +37,19 @@ class Training:
     Args:
         settings: all of it.
         questions: makes the question of a number, in place of those of `settings.tasks`.
+        reward: what an answer is worth, in place of `settings.reward`.
 
     Raises:
         ConfigurationError: There is no such model, task, reward or engine.
     """
 
-    def __init__(self, settings: TrainingSettings, *, questions: Questions | None = None) -> None:
+    def __init__(
+        self,
+        settings: TrainingSettings,
+        *,
+        questions: Questions | None = None,
+        reward: Reward | None = None,
+    ) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.settings = settings
@@ -57,6 +64,7 @@ class Training:
             model, self.tokenizer, settings, folder=settings.out
         )
         self._questions = questions
+        self._reward = reward or _named_reward(settings)
         self._loop: OnlineLoop | None = None
 
     def stop(self) -> None:
@@ -91,7 +99,7 @@ class Training:
                     answer_tokens=settings.answer_tokens,
                 ),
                 prompts=Prompts.from_file(settings.prompts) if settings.prompts else None,
-                reward=_reward(settings),
+                reward=self._reward,
                 concurrency=1 if settings.deterministic else settings.concurrency,
                 seed=settings.seed,
             )
@@ -113,7 +121,7 @@ class Training:
             report(metrics)
 
 
-def _reward(settings: TrainingSettings) -> Reward:
+def _named_reward(settings: TrainingSettings) -> Reward:
     parts = settings.reward
     if isinstance(parts, str):
         return make_reward(parts)

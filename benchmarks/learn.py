@@ -1,0 +1,237 @@
+"""Does it learn, and does what it learned hold for documents 110 times as long? `make learn`.
+
+For each seed: a small model is made and warmed up (`tiny_reader.py`), then trained by the online loop
+through the reading graph on documents of 4 sections, and measured on up to 1,024. Beside it: the
+warm-up model; supervised training for as long as reinforcement learning took; the trained model
+with the whole document in its window; and training on recorded readings of the warm-up model alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from tiny_reader import (
+    PROMPTS,
+    SECTION,
+    make_model,
+    make_tokenizer,
+    more_supervised,
+    sample,
+    save,
+    warm_up,
+)
+from transformers import AutoModelForCausalLM
+
+from memagent_graph import ReadingConfig, create_memagent, read_many
+from memagent_graph.models.transformers import ChatTransformers
+from memagent_graph.rl.rewards import exact
+from memagent_graph.rl.rollouts import RolloutRunner
+from memagent_graph.rl.settings import TrainingSettings
+from memagent_graph.rl.training import Training
+
+HOPS = (1, 2)
+TRAINED_ON = 4
+LENGTHS = (4, 16, 64, 256, 440, 1024)
+WINDOW = 4096
+BUDGETS = {"memory_tokens": 5, "answer_tokens": 5}
+READING = ReadingConfig(chunk_tokens=SECTION, question_tokens=4, **BUDGETS)
+HELD_OUT_SEED = 1_000_000
+
+
+def settings(folder: Path, model: Path, seed: int, **fields) -> TrainingSettings:
+    """Of the online run; `fields` change it."""
+    prompts = folder / "prompts.json"
+    prompts.write_text(PROMPTS.model_dump_json(), "utf-8")
+    given = {
+        "model": str(model),
+        "out": folder / "online",
+        "iterations": 250,
+        "questions": 16,
+        "group_size": 8,
+        "updates": 2,
+        "learning_rate": 3e-4,
+        "warmup_steps": 10,
+        "decay_steps": 490,
+        "clip_high": 0.28,
+        "kl_weight": 0.0,
+        "token_budget": 8192,
+        "evaluate_every": 25,
+        "save_every": 50,
+        "chunk_tokens": SECTION,
+        "prompts": prompts,
+        "seed": seed,
+    }
+    return TrainingSettings(**given | BUDGETS | fields)
+
+
+def score(
+    model: Path, hops: int, chunks: int, count: int, *, whole=False, temperature=0.0
+) -> float:
+    """Share of unseen documents whose question is answered; `whole` reads them in one window."""
+    chat = ChatTransformers(
+        model=str(model), dtype="float32", max_batch=128, temperature=temperature
+    )
+    config = READING.model_copy(update={"chunk_tokens": chunks * SECTION}) if whole else READING
+    agent = create_memagent(chat, config=config, prompts=PROMPTS)
+    samples = [
+        sample(index, hops=hops, chunks=chunks, seed=HELD_OUT_SEED) for index in range(count)
+    ]
+    tasks = [
+        {"id": one.id, "question": one.question, "document": one.opened()[0]} for one in samples
+    ]
+    right = {one.id: one.answers for one in samples}
+    results = read_many(agent, tasks, concurrency=128)
+    return (
+        sum(exact(result.output["answer"], right[result.id]) for result in results if result.output)
+        / count
+    )
+
+
+def learn(seed: int, out: Path, *, iterations: int, count: int, lengths: list[int]) -> dict:
+    """All of it for one seed; what was measured."""
+    folder = out / f"seed{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    found: dict = {"seed": seed}
+
+    started = perf_counter()
+    model = make_model()
+    warm_up(model, seed=seed)
+    warm = save(model, folder / "warm")
+    found["warm_up_seconds"] = perf_counter() - started
+    found["sampled_before"] = {
+        hops: score(warm, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
+    }
+    print(f"seed {seed}: warmed up in {found['warm_up_seconds']:.0f} s,", found["sampled_before"])
+
+    started = perf_counter()
+    chosen = settings(folder, warm, seed, iterations=iterations, decay_steps=2 * iterations - 10)
+    training = Training(chosen, questions=lambda index: question(index, seed))
+    asyncio.run(training.run(lambda line: tell(line, started)))
+    found["online_seconds"] = perf_counter() - started
+    trained = chosen.out / "model"
+    found["sampled_after"] = {
+        hops: score(trained, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
+    }
+    found["curve"] = training.journal.metrics()
+    print(f"seed {seed}: trained in {found['online_seconds']:.0f} s,", found["sampled_after"])
+
+    supervised = save(supervised_for(found["online_seconds"], warm, seed), folder / "supervised")
+    found["scores"] = {}
+    for name, path, whole in (
+        ("trained", trained, False),
+        ("warm-up", warm, False),
+        ("supervised alone", supervised, False),
+        ("trained, one window", trained, True),
+    ):
+        for hops in HOPS:
+            for chunks in lengths:
+                if whole and (chunks + 1) * SECTION > WINDOW:
+                    continue
+                rows = count if chunks <= TRAINED_ON * 110 else count // 2
+                value = score(path, hops, chunks, rows, whole=whole)
+                found["scores"].setdefault(name, {}).setdefault(str(hops), {})[chunks] = value
+        print(f"seed {seed}: {name}", found["scores"][name], flush=True)
+    (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    return found
+
+
+def question(index: int, seed: int):
+    """The tasks take turns."""
+    return sample(index, hops=HOPS[index % 2], chunks=TRAINED_ON, seed=seed)
+
+
+def tell(line: dict, started: float) -> None:
+    """One line for every evaluation."""
+    if "held_out_reward" in line:
+        print(
+            f"  iteration {line['iteration']:>4}  {perf_counter() - started:>4.0f} s"
+            f"  held-out reward {line['held_out_reward']:.3f}",
+            flush=True,
+        )
+
+
+def supervised_for(seconds: float, warm: Path, seed: int):
+    """The warm-up model after supervised training for as long as the online run took."""
+    model = AutoModelForCausalLM.from_pretrained(warm, dtype="float32")
+    started = perf_counter()
+    more_supervised(model, seed=seed + 1, steps=20)
+    each = (perf_counter() - started) / 20
+    more_supervised(model, seed=seed + 2, steps=int(seconds / each) - 20)
+    return model
+
+
+def replay(seed: int, out: Path, *, groups: int) -> dict:
+    """Record readings of the warm-up model, train on them alone, and measure."""
+    from memagent_graph.rl.records import End
+    from memagent_graph.rl.sinks import JSONLinesSink
+
+    folder = out / f"seed{seed}"
+    warm, traces = folder / "warm", folder / "traces.jsonl"
+    traces.unlink(missing_ok=True)
+    chat = ChatTransformers(
+        model=str(warm), dtype="float32", max_batch=128, temperature=1.0, logprobs=True
+    )
+    runner = RolloutRunner(
+        chat, make_tokenizer(), config=READING, prompts=PROMPTS, reward=exact, seed=seed
+    )
+    sink = JSONLinesSink(traces)
+    for start in range(0, groups, 16):
+        samples = [question(index, seed + 500_000) for index in range(start, start + 16)]
+        for rollout in asyncio.run(runner.collect(samples, times=8)).rollouts:
+            for conversation in rollout.conversations:
+                sink.write(conversation)
+            sink.write(
+                End(rollout.rollout, len(rollout.conversations), rollout.answer, rollout.reward)
+            )
+    sink.close()
+    chosen = settings(
+        folder,
+        warm,
+        seed,
+        out=folder / "offline",
+        traces=(str(traces),),
+        updates=1,
+        learning_rate=2e-4,
+        decay_steps=groups // 16,
+    )
+    asyncio.run(Training(chosen).run(lambda _line: None))
+    return {
+        name: [score(path, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS]
+        for name, path in (("before", warm), ("after", chosen.out / "model"))
+    }
+
+
+def main() -> None:
+    """Parse arguments and do it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--iterations", type=int, default=250)
+    parser.add_argument("--documents", type=int, default=128)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])
+    parser.add_argument("--out", type=Path, default=Path("learned"))
+    asked = parser.parse_args()
+    results = [
+        learn(
+            seed,
+            asked.out,
+            iterations=asked.iterations,
+            count=asked.documents,
+            lengths=asked.lengths,
+        )
+        for seed in asked.seeds
+    ]
+    offline = replay(asked.seeds[0], asked.out, groups=1024)
+    print("offline replay, sampled reward of both tasks:", offline)
+    (asked.out / "results.json").write_text(
+        json.dumps({"online": results, "offline": offline}, indent=1) + "\n", "utf-8"
+    )
+
+
+if __name__ == "__main__":
+    main()

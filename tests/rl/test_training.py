@@ -1,0 +1,229 @@
+"""Whole training runs, on a tiny model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from langchain_core.messages import HumanMessage
+from rl.training_child import question, reward, settings
+from safetensors.torch import load_file
+from tiny_model import tiny_model
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+from memagent_graph.cli.app import app
+from memagent_graph.config import ReadingConfig
+from memagent_graph.errors import ConfigurationError, TraceError
+from memagent_graph.models.transformers import ChatTransformers
+from memagent_graph.rl.records import End
+from memagent_graph.rl.rollouts import RolloutRunner
+from memagent_graph.rl.settings import TrainingSettings
+from memagent_graph.rl.sinks import JSONLinesSink
+from memagent_graph.rl.training import Training, make_engine
+
+CHILD = Path(__file__).with_name("training_child.py")
+TIMED = ("seconds", "reading_seconds")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("model"), vocabulary=300, max_length=512, spread=0.05)
+
+
+def trained(folder, out, report=lambda _: None, **fields):
+    training = Training(settings(folder, out, **fields), questions=question, reward=reward)
+    asyncio.run(training.run(report))
+    return training
+
+
+def lines(out):
+    """The metrics of a run, without what depends on the clock."""
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in line if name not in TIMED} for line in found]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_bit_by_bit(folder, tmp_path):
+    trained(folder, tmp_path / "straight")
+    command = [sys.executable, str(CHILD), str(folder), str(tmp_path / "killed")]
+    for iteration in ("2", "4"):
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for line in child.stdout:
+            if line.strip() == iteration:
+                child.kill()
+        child.wait()
+        child.stdout.close()
+        assert child.returncode == -9
+    subprocess.run(command, check=True, capture_output=True)
+
+    assert lines(tmp_path / "killed") == lines(tmp_path / "straight")
+    weights = [
+        load_file(tmp_path / name / "model" / "model.safetensors")
+        for name in ("straight", "killed")
+    ]
+    for name, weight in weights[0].items():
+        assert torch.equal(weight, weights[1][name])
+
+
+def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path):
+    trained(folder, tmp_path / "straight", iterations=3, save_every=100)
+    stopping = Training(
+        settings(folder, tmp_path / "out", iterations=3, save_every=100),
+        questions=question,
+        reward=reward,
+    )
+    asyncio.run(stopping.run(lambda line: line["iteration"] and stopping.stop()))
+    assert [line["iteration"] for line in lines(tmp_path / "out") if "reward" in line] == [1]
+
+    trained(folder, tmp_path / "out", iterations=3, save_every=100)
+
+    assert lines(tmp_path / "out") == lines(tmp_path / "straight")
+    assert (tmp_path / "out" / "curves.png").stat().st_size > 10_000
+
+
+def test_the_engine_reads_with_the_weights_that_were_trained(folder, tmp_path):
+    training = trained(folder, tmp_path, iterations=2)
+    ask = [HumanMessage("What is a class?")]
+    engine, _ = make_engine(training.settings)
+    saved = ChatTransformers(model=str(tmp_path / "model"), dtype="float32")
+    before = ChatTransformers(model=str(folder), dtype="float32")
+    options = {"temperature": 0, "max_tokens": 20}
+
+    found = engine.invoke(ask, **options).text
+
+    assert found == saved.invoke(ask, **options).text
+    assert training.trainer.version == 4
+    assert found != before.invoke(ask, **options).text
+
+
+def test_the_same_seed_brings_the_same_rollouts_whatever_runs_beside(folder):
+    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
+    samples = [question(index) for index in range(3)]
+
+    def collected(concurrency, seed):
+        runner = RolloutRunner(
+            model,
+            AutoTokenizer.from_pretrained(folder),
+            config=ReadingConfig(chunk_tokens=120, memory_tokens=5, answer_tokens=5),
+            reward=reward,
+            concurrency=concurrency,
+            seed=seed,
+        )
+        found = asyncio.run(runner.collect(samples, times=3)).rollouts
+        return [[one.completion_ids for one in rollout.conversations] for rollout in found]
+
+    together = collected(64, 0)
+
+    assert together == collected(1, 0)
+    assert together != collected(64, 1)
+    assert len({str(rollout) for rollout in together}) > 3
+
+
+def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path):
+    asked = []
+
+    def counted(index):
+        asked.append(index)
+        return question(index)
+
+    def flat_for_the_first(answer, truths):
+        return 0.5 if truths == flat else reward(answer, truths)
+
+    flat = question(2).answers
+    training = Training(
+        settings(folder, tmp_path, iterations=1, refills=2, evaluate_every=0),
+        questions=counted,
+        reward=flat_for_the_first,
+    )
+    metrics = asyncio.run(training.run(lambda _: None))
+
+    assert asked == [2, 3, 4]
+    assert metrics["groups_dropped"] == 0
+    assert metrics["rollouts"] == 6
+
+
+def test_recorded_rollouts_are_trained_on_without_generating(folder, tmp_path, monkeypatch):
+    traces = tmp_path / "traces.jsonl"
+    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    config = ReadingConfig(chunk_tokens=120, memory_tokens=5, answer_tokens=5)
+    runner = RolloutRunner(model, tokenizer, config=config, reward=reward)
+    found = asyncio.run(runner.collect([question(index) for index in range(4)], times=3)).rollouts
+    sink = JSONLinesSink(traces)
+    for rollout in found:
+        for conversation in rollout.conversations:
+            sink.write(conversation)
+        sink.write(End(rollout.rollout, len(rollout.conversations), rollout.answer, rollout.reward))
+    sink.close()
+    with traces.open("a") as file:
+        file.write('{"kind": "conversation", "torn')
+    monkeypatch.setattr(ChatTransformers, "_agenerate", None)
+    told = []
+
+    training = trained(
+        folder, tmp_path / "out", told.append, traces=(str(traces),), epochs=2, questions=2
+    )
+
+    assert training.trainer.version == 2 * 2 * 2
+    assert sum(any(name.startswith("skipped") for name in line) for line in told) == 1
+    assert [line["rollouts"] for line in lines(tmp_path / "out")] == [6] * 4
+
+
+def test_an_iteration_in_which_no_reading_succeeds_says_why(folder, tmp_path):
+    def unreadable(index):
+        empty = question(index)
+        return type(empty)(**{**vars(empty), "pieces": lambda: iter([])}) if index > 1 else empty
+
+    training = Training(settings(folder, tmp_path), questions=unreadable, reward=reward)
+    with pytest.raises((TraceError, ValueError), match=r"nothing to read|No reading|empty"):
+        asyncio.run(training.run(lambda _: None))
+
+
+def test_a_file_of_settings_is_overridden_by_the_command_line(folder, tmp_path):
+    run = tmp_path / "run.yaml"
+    run.write_text(
+        f"model: {folder}\nout: {tmp_path / 'out'}\ntasks: [niah_single_1]\nlength: 150\n"
+        "reward: {f1: 1.0, substring: 0.5}\niterations: 9\nquestions: 2\ngroup_size: 2\n"
+        "chunk_tokens: 120\nmemory_tokens: 5\nanswer_tokens: 5\nheld_out: 1\n"
+    )
+
+    result = CliRunner().invoke(app, ["train", str(run), "--set", "iterations=1"])
+
+    assert result.exit_code == 0, result.output
+    assert [line["iteration"] for line in lines(tmp_path / "out")] == [0, 1]
+    assert (tmp_path / "out" / "model" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "missing.yaml"], "No settings in"),
+        (
+            ["train", "--set", "model=x", "--set", "out=o", "--set", "lerning_rate=1"],
+            "lerning_rate",
+        ),
+        (["train", "--set", "model"], "FIELD=VALUE"),
+        (["train", "--set", "model=/nowhere", "--set", "out=o"], "cannot be loaded"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_unknown_engines_and_rewards_are_refused(folder, tmp_path):
+    with pytest.raises(ConfigurationError, match="hf, vllm"):
+        make_engine(settings(folder, tmp_path, engine="tgi"))
+    with pytest.raises(ConfigurationError, match="no reward"):
+        Training(TrainingSettings(model=str(folder), out=tmp_path, reward="best"))
