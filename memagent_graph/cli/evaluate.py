@@ -78,6 +78,7 @@ def evaluate(
     from memagent_graph.config import ReadingConfig
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.evaluation.methods import make_method
+    from memagent_graph.evaluation.plots import figure_kind
     from memagent_graph.evaluation.report import cells, markdown, parse_length, write_report
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
     from memagent_graph.evaluation.run import load
@@ -92,6 +93,7 @@ def evaluate(
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
     with reporting(_STOPPED):
+        figure_kind()  # before the model's work, not after it
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )

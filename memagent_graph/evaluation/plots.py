@@ -79,13 +79,22 @@ def draw_differences(out: Path, found: Sequence[Difference]) -> Path:
     return file
 
 
-def _figure(size: tuple[float, float]) -> Any:
+def figure_kind() -> Any:
+    """The class of matplotlib's that plots are made of.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         message = 'To draw plots: pip install "memagent-graph[eval]"'
         raise MissingDependencyError(message) from error
-    return Figure(figsize=size, dpi=80, layout="constrained")
+    return Figure
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    return figure_kind()(figsize=size, dpi=80, layout="constrained")
 
 
 def _accuracy(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from tiny_model import byte_pairs, tiny_model
@@ -59,6 +60,16 @@ def test_two_runs_are_compared_sample_by_sample(tmp_path):
     assert (tmp_path / "c" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert nothing.exit_code == 1
     assert "no sample in common" in nothing.stderr
+
+
+def test_without_matplotlib_no_model_is_asked_in_vain(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+    done = run("--out", tmp_path / "o", "--tasks", "vt", "--model", "extractive")
+
+    assert done.exit_code == 1
+    assert "memagent-graph[eval]" in done.stderr
+    assert not (tmp_path / "o").exists()
 
 
 def test_results_need_a_folder():
