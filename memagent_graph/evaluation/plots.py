@@ -156,7 +156,9 @@ def _cost(figure: Any, cells: Sequence[Cell], results: Sequence[Result]) -> bool
             axes.fill_between(lengths, lows, highs, alpha=0.15)
     for axes, field in ((left, "seconds"), (right, "calls")):
         _by_length(axes, cells)
-        axes.set(yscale="log", title=f"{field.capitalize()} a document, with 95% intervals")
+        if any(getattr(result, field) > 0 for result in results):  # else all have failed
+            axes.set_yscale("log")
+        axes.set(title=f"{field.capitalize()} a document, with 95% intervals")
     left.legend(fontsize=8)
     return bool(cells)
 

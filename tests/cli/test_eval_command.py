@@ -101,6 +101,7 @@ def test_whole_documents_beyond_the_model_s_window_are_read_with_yarn(tmp_path):
     )
 
     assert short.exit_code == 1
+    assert "1 samples failed" in short.stderr
     (failed,) = load(tmp_path / "short")
     assert "1024" in failed.error
     assert long.exit_code == 0, long.output
