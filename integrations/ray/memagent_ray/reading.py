@@ -77,9 +77,8 @@ def read_dataset(
         compute=ActorPoolStrategy(min_size=least, max_size=most),
         num_cpus=num_cpus,
         num_gpus=num_gpus,
-        # A lost actor is started again, and its batch with it: stored memories make that cheap.
-        max_restarts=-1,
-        max_task_retries=-1,
+        # By Ray's own defaults a lost actor is started again, and its batch with it, as often as
+        # it takes: stored memories make that cheap.
     )
 
 
