@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tiny_model import tiny_model
 
 from memagent_graph.config import ReadingConfig
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.methods import make_method
 from memagent_graph.evaluation.scores import substring_match
 from memagent_graph.models.resolve import resolve_reader
@@ -154,6 +155,16 @@ def test_the_harness_knows_the_model_by_name():
 
     assert done.stdout.split() == ["MemAgentLM"]
     assert Path(sys.executable).with_name("memagent-lm-eval").exists()
+
+
+def test_options_are_arguments_of_the_model(tmp_path):
+    folder = tiny_model(tmp_path, width=64, layers=1, max_length=1024)
+    budgets = {"question_tokens": 64, "chunk_tokens": 2000}
+
+    with pytest.raises(ConfigurationError, match="holds 1024"):
+        MemAgentLM(f"hf:{folder}", **budgets)
+    longer = {"hf_overrides": {"max_position_embeddings": 8192}}
+    assert MemAgentLM(f"hf:{folder}", options=longer, **budgets)
 
 
 @pytest.fixture
