@@ -198,7 +198,7 @@ class OpenedEvent(TypedDict):
 
     Attributes:
         length: code points.
-        skipped: files of a folder that are hidden or not text.
+        skipped: files of a folder that are hidden, not text, or lead out of it.
     """
 
     event: Literal["opened"]

@@ -214,8 +214,8 @@ def _read(
                 output = part
                 continue
             if part["event"] == "opened" and part["skipped"]:
-                left_out = f"memagent: left out {part['skipped']} files, hidden or not text."
-                print(left_out, file=sys.stderr)
+                why = "hidden, not text, or links that lead out."
+                print(f"memagent: left out {part['skipped']} files, {why}", file=sys.stderr)
             if show is not None:
                 show(part)
     return output

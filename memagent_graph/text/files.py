@@ -49,11 +49,14 @@ def open_file(path: Path, name: str | None = None) -> Source:
         name: what to call it; its path by default.
 
     Raises:
-        UnreadableSourceError: The file is binary, or must not be read.
+        UnreadableSourceError: The file is binary, a pipe or a device, or must not be read.
         MissingDependencyError: Its format needs the `documents` extra.
     """
     name = name or str(path)
     try:
+        if not path.is_file():  # opening a pipe would wait for whoever writes into it
+            message = f"{name} is no file but a pipe, a socket or a device. Pipe it in (-)."
+            raise UnreadableSourceError(message)
         if path.suffix.lower() in _CONVERTED:
             return ConvertedSource(path, name)
         with path.open("rb") as file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import tempfile
@@ -19,8 +18,6 @@ from langchain_core.documents import Document
 from memagent_graph.errors import (
     EmptyDocumentError,
     SourceError,
-    SourceNotFoundError,
-    UnreadableSourceError,
 )
 
 
@@ -64,22 +61,24 @@ DocumentLike: TypeAlias = (
 )
 
 
-def open_source(document: DocumentLike) -> Source:
+def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
     """Open a document.
 
     Args:
         document: a `str` is text, always. A `Path` or `{"path": str}` is a file, a folder or a
             glob; `{"uri": str}` is what `Source.uri` gave. Bytes are decoded as a file would
             be. Streams, generators of text and LangChain documents are read once and kept in
-            a temporary file. A list is all of its items, one after the other.
+            a temporary file. A list is all of its items, one after the other. What a folder or
+            a glob reaches through a link that leads out of it is left out.
+        name: what to call it in output, if not by its own name.
 
     Raises:
         SourceNotFoundError: A path names nothing, or a glob matches nothing.
-        UnreadableSourceError: A file is binary, or a folder has nothing to read.
+        UnreadableSourceError: A file is binary or a device, or a folder has nothing to read.
         EmptyDocumentError: There is no text, or only white space.
         MissingDependencyError: The file's format needs the `documents` extra.
     """
-    source = _open(document)
+    source = _open(document, name)
     if not _has_text(source):
         message = f"{source.name} is empty: there is nothing to read."
         raise EmptyDocumentError(message)
@@ -113,7 +112,7 @@ class JoinedSource:
         parts: the sources, in order.
         name: what to call them together.
         uri: what opens them again; None takes the parts' own, if all have one.
-        skipped: files left out because they are hidden or not text.
+        skipped: files left out because they are hidden, not text, or lead out of the folder.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ def _open(document: Any, name: str | None = None) -> Source:  # noqa: C901 - a l
     if isinstance(document, str):
         return TextSource(document, name or "text")
     if isinstance(document, os.PathLike):
-        return _open_path(Path(document))
+        return _open_path(document, name)
     if isinstance(document, dict):
         return _open_record(document)
     if isinstance(document, bytes | bytearray):
@@ -200,7 +199,7 @@ def _open(document: Any, name: str | None = None) -> Source:  # noqa: C901 - a l
 
 def _open_record(record: dict[str, str]) -> Source:
     if "path" in record:
-        return _open_path(Path(record["path"]))
+        return _open_path(record["path"])
     uri = record.get("uri", "")
     if uri.startswith("list:"):
         uris = json.loads(uri.removeprefix("list:"))
@@ -209,55 +208,13 @@ def _open_record(record: dict[str, str]) -> Source:
     if parts.scheme != "file":
         message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {record}.'
         raise SourceError(message)
-    return _open_path(Path(unquote(parts.path)))
+    return _open_path(unquote(parts.path))
 
 
-def _open_path(path: Path) -> Source:
-    from memagent_graph.text.files import open_file
+def _open_path(path: str | os.PathLike[str], name: str | None = None) -> Source:
+    from memagent_graph.text.paths import open_path
 
-    if path.is_dir():
-        folder = path.absolute()
-        return _join_files(sorted(_walk(folder)), folder.parent, str(path))
-    if path.exists():
-        return open_file(path)
-    if glob.has_magic(str(path)):
-        files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
-        files = [file for file in files if file.is_file()]
-        if files:
-            return _join_files(
-                files, Path(os.path.commonpath([f.parent for f in files])), str(path)
-            )
-    message = f"There is no {path}. Is the path right, and relative to {Path.cwd()}?"
-    raise SourceNotFoundError(message)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):  # does not follow links, so cannot run in circles
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(root, name) for name in files)
-
-
-def _join_files(files: Sequence[Path], root: Path, name: str) -> Source:
-    from memagent_graph.text.files import open_file
-
-    parts: list[Source] = []
-    skipped = 0
-    for file in files:
-        relative = file.relative_to(root).as_posix()
-        try:
-            if file.name.startswith("."):
-                raise UnreadableSourceError("hidden")
-            part = open_file(file, relative)
-        except (SourceError, ImportError, OSError):
-            skipped += 1
-            continue
-        if part.length:
-            parts.append(part)
-    if not parts:
-        message = f"Nothing in {name} can be read: {skipped} files are hidden or not text."
-        raise UnreadableSourceError(message)
-    uri = Path(name).absolute().as_uri()
-    return JoinedSource(parts, name, uri=uri, skipped=skipped)
+    return open_path(Path(path), name)
 
 
 def _blocks(stream: IO[Any]) -> Iterator[str | bytes]:

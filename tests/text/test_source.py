@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -131,6 +132,14 @@ def test_an_empty_file_is_refused_by_name(tmp_path):
         open_source(write(tmp_path / "blank.txt", " \n \n"))
 
 
+def test_a_document_can_be_called_by_another_name_also_in_errors(tmp_path):
+    source = open_source(write(tmp_path / "a.txt", "one\ntwo"), name="lease")
+
+    assert source.locate(4) == ("lease", 2)
+    with pytest.raises(UnreadableSourceError, match=r"^scan is a binary file"):
+        open_source(write(tmp_path / "b.bin", b"\0\xff" * 50), name="scan")
+
+
 def test_a_missing_path_and_a_glob_without_a_match_are_refused(tmp_path):
     for path in (tmp_path / "none.txt", tmp_path / "*.none"):
         with pytest.raises(SourceNotFoundError, match="none"):
@@ -193,6 +202,31 @@ class TestFolder:
 
         assert "first file" in text
         assert "third" not in text
+
+    def test_links_that_lead_out_of_it_are_left_out_and_counted(self, folder, tmp_path_factory):
+        outside = tmp_path_factory.mktemp("outside")
+        write(outside / "key.txt", "the private key")
+        (folder / "notes.txt").symlink_to(outside / "key.txt")
+        (folder / "more").symlink_to(outside)
+        (folder / "sub" / "inner.txt").symlink_to(folder / "a.txt")
+
+        for path, skipped in ((folder, 3), (folder / "*.txt", 1), (folder / "*" / "*.txt", 2)):
+            source = open_source(path)
+            assert "private" not in whole(source)
+            assert source.skipped == skipped
+        assert whole(open_source(folder)).count("first file") == 2
+
+    def test_a_link_that_is_named_is_followed(self, folder, tmp_path):
+        (folder / "link.txt").symlink_to(folder / "a.txt")
+
+        assert whole(open_source(folder / "link.txt")) == "first file"
+
+    def test_pipes_in_it_are_left_out_and_one_that_is_named_is_refused(self, folder):
+        os.mkfifo(folder / "pipe.txt")
+
+        assert "first file" in whole(open_source(folder))
+        with pytest.raises(UnreadableSourceError, match="pipe"):
+            open_source(folder / "pipe.txt")
 
     def test_a_folder_with_nothing_readable_says_so(self, tmp_path):
         write(tmp_path / "x.bin", b"\0\xff" * 50)

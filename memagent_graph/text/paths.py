@@ -1,0 +1,83 @@
+"""Paths: a file, a folder with all that is in it, or a glob."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import SourceError, SourceNotFoundError, UnreadableSourceError
+from memagent_graph.text.files import open_file
+from memagent_graph.text.source import JoinedSource, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def open_path(path: Path, name: str | None = None) -> Source:
+    """Open a file, all files of a folder, or those that a glob matches.
+
+    What a folder or a glob reaches through a link that leads out of it is left out: whoever wrote
+    the folder, as that of a foreign project, must not choose what else is read.
+
+    Args:
+        path: the file, folder or glob.
+        name: what to call it; its path by default.
+
+    Raises:
+        SourceNotFoundError: The path names nothing, or the glob matches nothing.
+        UnreadableSourceError: The file is binary, or there is nothing to read.
+    """
+    if path.is_dir():
+        folder = path.absolute()
+        return _join_files(sorted(_walk(folder)), folder.parent, name or str(path), path)
+    if path.exists():
+        return open_file(path, name)
+    if glob.has_magic(str(path)):
+        files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
+        files = [file for file in files if file.is_file()]
+        if files:
+            root = Path(os.path.commonpath([file.parent for file in files]))
+            return _join_files(files, root, name or str(path), path)
+    message = f"There is no {path}. Is the path right, and relative to {Path.cwd()}?"
+    raise SourceNotFoundError(message)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):  # does not follow links, so cannot run in circles
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(root, name) for name in files)
+
+
+def _join_files(files: Sequence[Path], root: Path, name: str, asked: Path) -> Source:
+    inside = os.path.realpath(_without_wildcards(asked))
+    parts: list[Source] = []
+    skipped = 0
+    for file in files:
+        relative = file.relative_to(root).as_posix()
+        try:
+            if file.name.startswith("."):
+                raise UnreadableSourceError("hidden")
+            if not Path(os.path.realpath(file)).is_relative_to(inside):
+                raise UnreadableSourceError("a link that leads out of the folder")
+            part = open_file(file, relative)
+        except (SourceError, ImportError, OSError):
+            skipped += 1
+            continue
+        if part.length:
+            parts.append(part)
+    if not parts:
+        message = (
+            f"Nothing in {name} can be read: {skipped} files are hidden or not text, or are links "
+            "that lead out of it."
+        )
+        raise UnreadableSourceError(message)
+    return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
+
+
+def _without_wildcards(pattern: Path) -> Path:
+    """The folder in which a glob begins to look; a path without wildcards is itself."""
+    while glob.has_magic(str(pattern)):
+        pattern = pattern.parent
+    return pattern
