@@ -214,7 +214,7 @@ def _read(
                 output = part
                 continue
             if part["event"] == "opened" and part["skipped"]:
-                why = "hidden, not text, or links that lead out."
+                why = "hidden, not text, or links that lead away."
                 print(f"memagent: left out {part['skipped']} files, {why}", file=sys.stderr)
             if show is not None:
                 show(part)

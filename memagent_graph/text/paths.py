@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def open_path(path: Path, name: str | None = None) -> Source:
     """Open a file, all files of a folder, or those that a glob matches.
 
-    What a folder or a glob reaches through a link that leads out of it is left out: whoever wrote
-    the folder, as that of a foreign project, must not choose what else is read.
+    Links that lead out of a folder, or to hidden files of it, are left out, also from a glob:
+    whoever wrote the folder, as that of a foreign project, must not choose what else is read.
 
     Args:
         path: the file, folder or glob.
-        name: what to call it; its path by default.
+        name: what to call it, and a folder's files below it; its path by default.
 
     Raises:
         SourceNotFoundError: The path names nothing, or the glob matches nothing.
@@ -31,7 +31,10 @@ def open_path(path: Path, name: str | None = None) -> Source:
     """
     if path.is_dir():
         folder = path.absolute()
-        return _join_files(sorted(_walk(folder)), folder.parent, name or str(path), path)
+        files = sorted(_walk(folder))
+        if name is not None:
+            return _join_files(files, folder, name, path, prefix=f"{name}/")
+        return _join_files(files, folder.parent, str(path), path)
     if path.exists():
         return open_file(path, name)
     if glob.has_magic(str(path)):
@@ -50,18 +53,18 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in files)
 
 
-def _join_files(files: Sequence[Path], root: Path, name: str, asked: Path) -> Source:
-    inside = os.path.realpath(_without_wildcards(asked))
+def _join_files(
+    files: Sequence[Path], root: Path, name: str, asked: Path, *, prefix: str = ""
+) -> Source:
+    base = _without_wildcards(asked).absolute()
     parts: list[Source] = []
     skipped = 0
     for file in files:
-        relative = file.relative_to(root).as_posix()
+        called = prefix + file.relative_to(root).as_posix()
         try:
-            if file.name.startswith("."):
-                raise UnreadableSourceError("hidden")
-            if not Path(os.path.realpath(file)).is_relative_to(inside):
-                raise UnreadableSourceError("a link that leads out of the folder")
-            part = open_file(file, relative)
+            if file.name.startswith(".") or _leads_away(file.absolute(), base):
+                raise UnreadableSourceError("hidden, or a link to what was not meant")
+            part = open_file(file, called)
         except (SourceError, ImportError, OSError):
             skipped += 1
             continue
@@ -74,6 +77,18 @@ def _join_files(files: Sequence[Path], root: Path, name: str, asked: Path) -> So
         )
         raise UnreadableSourceError(message)
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
+
+
+def _leads_away(file: Path, base: Path) -> bool:
+    """Whether links take a file out of the folder, or to what is hidden in it."""
+    target, inside = Path(os.path.realpath(file)), os.path.realpath(base)
+    if not target.is_relative_to(inside):
+        return True
+    return _hidden(target.relative_to(inside)) and not _hidden(file.relative_to(base))
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _without_wildcards(pattern: Path) -> Path:

@@ -216,6 +216,14 @@ class TestFolder:
             assert source.skipped == skipped
         assert whole(open_source(folder)).count("first file") == 2
 
+    def test_links_to_what_is_hidden_in_it_are_left_out(self, folder):
+        (folder / "shown.txt").symlink_to(folder / ".secret")
+        (folder / "shown").symlink_to(folder / ".hidden")
+
+        for path in (folder, folder / "*.txt", folder / "*" / "*.txt"):
+            assert "\nhidden" not in whole(open_source(path))
+        assert "hidden" in whole(open_source(folder / ".hid*" / "*.txt"))
+
     def test_a_link_that_is_named_is_followed(self, folder, tmp_path):
         (folder / "link.txt").symlink_to(folder / "a.txt")
 
