@@ -75,7 +75,7 @@ def create_reading_tool(
     def read(question: str, source: str, config: RunnableConfig) -> tuple[str, dict[str, Any]]:
         context = {"document": named[source]}
         try:
-            return _told(agent.invoke({"question": question}, _apart(config), context=context))
+            return told(agent.invoke({"question": question}, _apart(config), context=context))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
@@ -85,7 +85,7 @@ def create_reading_tool(
         context = {"document": named[source]}
         asked = {"question": question}
         try:
-            return _told(await agent.ainvoke(asked, _apart(config), context=context))
+            return told(await agent.ainvoke(asked, _apart(config), context=context))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
@@ -132,7 +132,12 @@ def _apart(config: RunnableConfig) -> RunnableConfig:
     return {**config, "configurable": kept}
 
 
-def _told(output: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def told(output: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What an agent is told of a reading: its answer, places and coverage; and the artifact.
+
+    Args:
+        output: the fields of `ReadingOutput`.
+    """
     cited = output["citations"] or output["evidence"]
     places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in cited)
     text = output["answer"]

@@ -1,0 +1,126 @@
+"""The tools that look at stored memories and change them, and memories as resources."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp.types import Resource
+from pydantic import BaseModel, Field
+
+from memagent_graph.errors import MemAgentError, MemoryNotFoundError
+from memagent_graph.text.tokens import EstimatingTokenizer
+from memagent_mcp_server.reading import Reference  # noqa: TC001 - the SDK reads annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memagent_graph.memory.bank import MemoryBank
+
+TEMPLATE = "memagent://memories/{name}"
+
+Name = Annotated[str, Field(description="The memory's name, as list_memories gives it.")]
+
+
+class Memory(BaseModel):
+    """A memory in a list.
+
+    Attributes:
+        name: what to call it.
+        question: what was asked.
+        source: what was read.
+        coverage: share of the source that was read, 0 to 1.
+        tokens: its size.
+        edited: whether somebody wrote its newest version by hand.
+    """
+
+    name: str
+    question: str
+    source: str
+    coverage: float
+    tokens: int
+    edited: bool
+
+
+class MemoryTools:
+    """Lists, shows, edits and forgets memories.
+
+    Args:
+        bank: where they are.
+        most_tokens: longest text that an edit may give a memory.
+    """
+
+    def __init__(self, bank: MemoryBank, most_tokens: int) -> None:
+        self._bank = bank
+        self._most = most_tokens
+
+    async def list_memories(self) -> list[Memory]:
+        """List memories."""
+        with _told_to_the_client():
+            return [
+                Memory(
+                    name=name,
+                    question=version.question,
+                    source=version.source_name,
+                    coverage=version.end / version.length if version.length else 1.0,
+                    tokens=version.tokens,
+                    edited=version.edited,
+                )
+                for name, version in await self._bank.alist()
+            ]
+
+    async def show_memory(self, memory: Reference) -> str:
+        """Show the text of a memory."""
+        with _told_to_the_client():
+            return (await self._bank.aget(memory)).text
+
+    async def edit_memory(
+        self,
+        memory: Reference,
+        text: Annotated[str, Field(description="The whole new text.", min_length=1)],
+    ) -> str:
+        """Give a memory another text, as a new version; returns the version's id."""
+        tokens = EstimatingTokenizer().count(text)
+        if not text.strip() or tokens > self._most:
+            message = f"A memory has between 1 and {self._most} tokens, and this text {tokens}."
+            raise ToolError(message)
+        with _told_to_the_client():
+            return (await self._bank.aedit(memory, text)).id
+
+    async def forget(self, memory: Name) -> int:
+        """Delete a memory and its versions; returns how many these were."""
+        with _told_to_the_client():
+            return await self._bank.aforget(memory)
+
+    async def resources(self) -> list[Resource]:
+        """All memories, as a client lists resources."""
+        return [
+            Resource(
+                uri=TEMPLATE.format(name=quote(memory.name, safe="")),
+                name=memory.name,
+                description=f"{memory.question} (from {memory.source})",
+                mime_type="text/plain",
+            )
+            for memory in await self.list_memories()
+        ]
+
+    async def resource(self, name: str) -> str:
+        """The text of a memory, as a client reads a resource.
+
+        Raises:
+            ResourceNotFoundError: There is no such memory.
+        """
+        try:
+            return (await self._bank.aget(name)).text
+        except MemoryNotFoundError as error:
+            raise ResourceNotFoundError(str(error)) from error
+
+
+@contextmanager
+def _told_to_the_client() -> Iterator[None]:
+    try:
+        yield
+    except MemAgentError as error:
+        raise ToolError(str(error)) from error

@@ -1,0 +1,148 @@
+"""The tools that read: each is a run of the reading graph that a client can watch and stop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import anyio
+from mcp.server.mcpserver import Context  # noqa: TC002 - the SDK reads annotations
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, TextContent
+from pydantic import BaseModel, Field
+
+from memagent_graph.errors import MemAgentError
+from memagent_graph.memory.bank import reading_key
+from memagent_graph.tool import told
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from memagent_graph.graph import ReadingGraph
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_mcp_server.roots import Roots
+
+T = TypeVar("T")
+
+Question = Annotated[
+    str, Field(description="One complete question, understandable without this conversation.")
+]
+Reference = Annotated[str, Field(description="A memory's name, or the id of one of its versions.")]
+
+
+class Place(BaseModel):
+    """Where in a source something stands."""
+
+    source: str
+    line: int
+    text: str
+
+
+class ReadingResult(BaseModel):
+    """What a reading found.
+
+    Attributes:
+        answer: to the question.
+        places: where the answer stands, for readers that know.
+        memory: the name under which the memory is kept; None if it could not be stored.
+        coverage: share of the source that was read, 0 to 1.
+        warnings: what went wrong without stopping the reading.
+    """
+
+    answer: str
+    places: list[Place]
+    memory: str | None
+    coverage: float
+    warnings: list[str]
+
+
+class ReadingTools:
+    """Answers from sources, and from memories of them.
+
+    Args:
+        agent: what reads; its store must be that of `bank`.
+        bank: where the memories are.
+        roots: what may be read.
+    """
+
+    def __init__(self, agent: ReadingGraph, bank: MemoryBank, roots: Roots) -> None:
+        self._agent = agent
+        self._bank = bank
+        self._roots = roots
+
+    async def read(
+        self,
+        question: Question,
+        source: Annotated[str, Field(description="A root's name, or the path of what is below.")],
+        context: Context[Any, Any],
+    ) -> Annotated[CallToolResult, ReadingResult]:
+        """Read a source from beginning to end and answer from it."""
+
+        async def work() -> CallToolResult:
+            document = await asyncio.to_thread(self._roots.open, source)
+            return await self._run({"question": question}, context, document)
+
+        return await _stoppable(work())
+
+    async def ask_memory(
+        self, question: Question, memory: Reference, context: Context[Any, Any]
+    ) -> Annotated[CallToolResult, ReadingResult]:
+        """Answer from a stored memory and read nothing."""
+        return await _stoppable(self._run({"question": question, "memory": memory}, context))
+
+    async def _run(
+        self, asked: dict[str, Any], context: Context[Any, Any], document: Any = None
+    ) -> CallToolResult:
+        output: dict[str, Any] = {}
+        async for mode, part in self._agent.astream(
+            asked,
+            context={"document": document},
+            stream_mode=["custom", "values"],
+            output_keys=self._agent.output_channels,
+        ):
+            if mode == "values":
+                output = part
+            elif part["event"] == "chunk":
+                message = f"chunk {part['chunk']} of about {part['chunks']}"
+                await context.report_progress(part["position"], part["length"], message)
+        text, _ = told(output)
+        cited = output["citations"] or output["evidence"]
+        result = ReadingResult(
+            answer=output["answer"],
+            places=[Place(**{key: item[key] for key in Place.model_fields}) for item in cited],
+            memory=await self._name(output["version"]),
+            coverage=output["coverage"],
+            warnings=output["warnings"],
+        )
+        if result.memory:
+            text += f"\n\nThe memory of it is kept as {result.memory}."
+        return CallToolResult(
+            content=[TextContent(type="text", text=text)], structured_content=result.model_dump()
+        )
+
+    async def _name(self, version: str | None) -> str | None:
+        if version is None:
+            return None
+        try:
+            return reading_key(await self._bank.aget(version))
+        except MemAgentError:  # the answer is there, and a warning says what was not stored
+            return None
+
+
+async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which a cancelled request stops once, and is then waited for.
+
+    A scope of anyio that is cancelled cancels each await anew, also those with which the graph
+    puts away what it was doing; in a task of its own it is told once.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError, MemAgentError):
+            await task
+        raise
+    except MemAgentError as error:
+        raise ToolError(str(error)) from error

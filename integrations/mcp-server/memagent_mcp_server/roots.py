@@ -1,0 +1,94 @@
+"""What a client may have read: files and folders named when the server starts, nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import ConfigurationError, SourceError, SourceNotFoundError
+from memagent_graph.text.source import Source, open_source
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+
+class Roots:
+    """Files and folders that may be read, each called by its last part.
+
+    A source is written as the name of a root and what follows below it, "contracts/2024/lease.pdf",
+    or as an absolute path. Where a path leads is worked out before anything is opened, through
+    `..` and all links; what lies outside is refused in the same words whether or not it exists.
+
+    Args:
+        paths: the files and folders.
+
+    Raises:
+        ConfigurationError: One does not exist, or two have the same name.
+    """
+
+    def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
+        self._roots: dict[str, Path] = {}
+        for given in paths:
+            try:
+                root = Path(given).resolve(strict=True)
+            except (OSError, RuntimeError) as error:
+                message = f"The root {given} cannot be read: {error}"
+                raise ConfigurationError(message) from error
+            if not root.name or root.name in self._roots:
+                message = f"The root {given} needs a name that no other root has."
+                raise ConfigurationError(message)
+            self._roots[root.name] = root
+        if not self._roots:
+            raise ConfigurationError("Name at least one file or folder that may be read.")
+
+    @property
+    def names(self) -> list[str]:
+        """What the roots are called."""
+        return list(self._roots)
+
+    def open(self, source: str) -> Source:
+        """Open what a client named.
+
+        Raises:
+            SourceError: It lies outside the roots, is hidden, or cannot be read.
+        """
+        name, path = self._find(source)
+        return open_source(path, name=name)
+
+    def _find(self, source: str) -> tuple[str, Path]:
+        try:
+            found = self._place(Path(source)).resolve()
+            exists = found.exists()
+        except (OSError, RuntimeError, ValueError) as error:  # too long, links in a circle, NUL
+            raise self._refusal(source) from error
+        for name, root in self._roots.items():
+            if not found.is_relative_to(root):
+                continue
+            below = found.relative_to(root)
+            shown = (name / below).as_posix()
+            if any(part.startswith(".") for part in below.parts):
+                message = f"{shown} is hidden: such files are not read."
+                raise SourceError(message)
+            if not exists:
+                message = f"There is no {shown}."
+                raise SourceNotFoundError(message)
+            return shown, found
+        raise self._refusal(source)
+
+    def _place(self, path: Path) -> Path:
+        if path.is_absolute():
+            return path
+        first, *rest = path.parts or ("",)
+        if first not in self._roots:
+            raise ValueError(first)
+        return self._roots[first].joinpath(*rest)
+
+    def _refusal(self, source: str) -> SourceError:
+        why = "Nothing is fetched from addresses. " if "://" in source else ""
+        names = ", ".join(self._roots)
+        message = (
+            f"{source[:200]!r} cannot be read here. {why}A source is one of {names}, or the path "
+            "of something below."
+        )
+        return SourceError(message)

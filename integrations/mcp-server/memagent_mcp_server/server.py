@@ -1,0 +1,118 @@
+"""An MCP server whose tools read documents of any length and keep the memories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.resources import ResourceSecurity
+from mcp.types import Resource, ToolAnnotations
+
+from memagent_graph import MemoryBank, ReadingConfig, __version__, create_memagent
+from memagent_mcp_server.memories import TEMPLATE, MemoryTools
+from memagent_mcp_server.reading import ReadingTools
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.readers.base import Reader
+    from memagent_mcp_server.roots import Roots
+
+_LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_READS = ToolAnnotations(
+    read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
+_CHANGES = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
+)
+
+
+class _Server(MCPServer[Any]):
+    """Lists the memories that there are now as its resources."""
+
+    memories: MemoryTools
+
+    async def list_resources(self) -> list[Resource]:
+        return await self.memories.resources()
+
+
+def create_server(
+    model: str | BaseChatModel | Reader | None = None,
+    *,
+    roots: Roots,
+    store: BaseStore,
+    config: ReadingConfig | None = None,
+) -> MCPServer[Any]:
+    """Create a server; `run()` serves it on standard input and output.
+
+    All its clients share the store's memories: give each tenant a server of its own, with a store
+    or a prefix of its own.
+
+    Args:
+        model: who reads, as for `create_memagent`.
+        roots: what may be read.
+        store: where memories are kept.
+        config: budgets and switches of the readings.
+
+    Raises:
+        ConfigurationError: The window does not fit the model, or the model is not known.
+
+    Example:
+        ```python
+        create_server(roots=Roots(["contracts"]), store=InMemoryStore()).run()
+        ```
+    """
+    config = config or ReadingConfig()
+    bank = MemoryBank(store)
+    reading = ReadingTools(create_memagent(model, config=config, store=store), bank, roots)
+    memories = MemoryTools(bank, config.memory_tokens)
+    names = ", ".join(roots.names)
+    server = _Server(
+        "memagent",
+        title="MemAgent",
+        version=__version__,
+        instructions=f"Reads documents of any length. What can be read: {names}, and all below.",
+        log_level="WARNING",  # below, messages of errors are logged, which name files and memories
+    )
+    server.memories = memories
+    server.add_tool(
+        reading.read,
+        description=(
+            "Read a file or folder from beginning to end, however long it is, and answer a "
+            "question from it. Asking again, or going on after a stop, reads only what is new. "
+            f"What can be read: {names}, and all below."
+        ),
+        annotations=_READS,
+    )
+    server.add_tool(
+        reading.ask_memory,
+        description="Answer another question from the memory of a reading, and read nothing.",
+        annotations=_LOOKS,
+    )
+    server.add_tool(
+        memories.list_memories,
+        description="List the memories: what was asked, what was read, and how much of it.",
+        annotations=_LOOKS,
+    )
+    server.add_tool(
+        memories.show_memory, description="Show the text of a memory.", annotations=_LOOKS
+    )
+    server.add_tool(
+        memories.edit_memory,
+        description="Replace the text of a memory; the text before stays in its history.",
+        annotations=_CHANGES,
+    )
+    server.add_tool(
+        memories.forget,
+        description="Delete a memory with all its versions. It cannot be undone.",
+        annotations=_CHANGES,
+    )
+    server.resource(
+        TEMPLATE,
+        name="memory",
+        description="The text of a memory.",
+        mime_type="text/plain",
+        security=ResourceSecurity(exempt_params={"name"}),  # a key of the store, never a path
+    )(memories.resource)
+    return server

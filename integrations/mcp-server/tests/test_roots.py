@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from memagent_graph.errors import (
+    ConfigurationError,
+    SourceError,
+    SourceNotFoundError,
+    UnreadableSourceError,
+)
+from memagent_mcp_server import Roots
+
+SECRET = "The password is swordfish."
+
+
+@pytest.fixture
+def roots(tmp_path):
+    """Two roots, and next to them a secret to which links of theirs lead."""
+    contracts, minutes = tmp_path / "contracts", tmp_path / "minutes.txt"
+    (contracts / "2024").mkdir(parents=True)
+    (contracts / "2024" / "lease.txt").write_text("The rent is paid by Mr. Fox.")
+    minutes.write_text("They met.")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").write_text(SECRET)
+    (contracts / "link.txt").symlink_to(outside / "secret.txt")
+    (contracts / "link").symlink_to(outside)
+    (contracts / "circle").symlink_to(contracts / "circle")
+    (contracts / ".env").write_text(SECRET)
+    (contracts / "shown.txt").symlink_to(contracts / ".env")
+    os.mkfifo(contracts / "pipe")
+    return Roots([contracts, minutes])
+
+
+def whole(source):
+    return source.read(0, source.length)
+
+
+def test_a_root_and_all_below_it_is_read_by_its_name_or_its_path(roots, tmp_path):
+    lease = tmp_path / "contracts" / "2024" / "lease.txt"
+
+    for asked in ("contracts/2024/lease.txt", "contracts/./2024/../2024/lease.txt", str(lease)):
+        source = roots.open(asked)
+        assert whole(source) == "The rent is paid by Mr. Fox."
+        assert source.name == "contracts/2024/lease.txt"
+    assert whole(roots.open("minutes.txt")) == "They met."
+    assert roots.names == ["contracts", "minutes.txt"]
+
+
+def test_a_place_in_a_folder_is_a_source_that_can_be_read(roots):
+    folder = roots.open("contracts/2024")
+
+    place = folder.locate(whole(folder).index("Mr. Fox"))
+
+    assert "Fox" in whole(roots.open(place.name))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "",
+        ".",
+        "..",
+        "/",
+        "~",
+        "*",
+        "outside/secret.txt",
+        "contracts/..",
+        "contracts/../outside/secret.txt",
+        "contracts/2024/../../outside/secret.txt",
+        "contracts/link.txt",
+        "contracts/link",
+        "contracts/link/secret.txt",
+        "contracts/link/../outside/secret.txt",
+        "contracts/circle",
+        "contracts/*/secret.txt",
+        "contracts/lin?/secret.txt",
+        "minutes.txt/../outside/secret.txt",
+        "contracts\\..\\outside\\secret.txt",
+        "contracts/%2e%2e/outside/secret.txt",
+        "contracts/\0/../../outside/secret.txt",
+        "contracts/\ud800",
+        "contracts/" + "x" * 5000,
+        "x" * 100_000,
+        "/etc/passwd",
+        "/proc/self/environ",
+        "/dev/stdin",
+        "file:///etc/passwd",
+        "http://127.0.0.1:8000/secret",
+        "http://[::1]/secret",
+        "http://169.254.169.254/latest/meta-data/",
+        "https://example.org/",
+        "ftp://localhost/secret",
+        "data:text/plain,secret",
+        "redis://localhost",
+    ],
+)
+def test_what_lies_outside_the_roots_is_refused(roots, asked, tmp_path):
+    with pytest.raises(SourceError) as refused:
+        roots.open(asked)
+
+    assert "swordfish" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+def test_a_refusal_does_not_tell_whether_there_is_such_a_file(roots, tmp_path):
+    def refusal(name):
+        with pytest.raises(SourceError) as refused:
+            roots.open(name)
+        return str(refused.value).replace(name, "")
+
+    for folder in (tmp_path / "outside", "contracts/../outside", "contracts/link"):
+        assert refusal(f"{folder}/secret.txt") == refusal(f"{folder}/no-such.txt")
+
+
+def test_a_folder_is_read_without_what_leads_out_of_it_is_hidden_or_waits_for_a_writer(roots):
+    text = whole(roots.open("contracts"))
+
+    assert "Mr. Fox" in text
+    assert "swordfish" not in text
+
+
+@pytest.mark.parametrize("asked", ["contracts/.env", "contracts/shown.txt"])
+def test_hidden_files_are_refused_also_through_a_link(roots, asked):
+    with pytest.raises(SourceError, match="hidden"):
+        roots.open(asked)
+
+
+def test_special_files_are_refused_and_not_waited_for(roots):
+    with pytest.raises(UnreadableSourceError, match="pipe"):
+        roots.open("contracts/pipe")
+
+
+def test_a_path_below_a_root_that_names_nothing_says_so_without_the_servers_own_paths(
+    roots, tmp_path
+):
+    with pytest.raises(SourceNotFoundError, match="There is no contracts/none") as missing:
+        roots.open("contracts/none")
+
+    assert str(tmp_path) not in str(missing.value)
+
+
+def test_a_root_may_be_a_link_which_is_resolved_once(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(name)
+    link = tmp_path / "root"
+    link.symlink_to(tmp_path / "first")
+    roots = Roots([link])
+    link.unlink()
+    link.symlink_to(tmp_path / "second")
+
+    assert roots.names == ["first"]
+    assert whole(roots.open("first/a.txt")) == "first"
+
+
+def test_roots_that_cannot_be_told_apart_or_do_not_exist_are_refused_at_the_start(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name / "x").mkdir(parents=True)
+
+    for paths in ([tmp_path / "a" / "x", tmp_path / "b" / "x"], [tmp_path / "none"], ["/"], []):
+        with pytest.raises(ConfigurationError):
+            Roots(paths)

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+from doubles import numbered
+from mcp import MCPError
+from servers.openai_server import OpenAIServer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mcp_serving import connected
+
+TEXT = "Filler. " * 9000 + "The vault opens at 6:40.\n"
+ASKED = {"question": "When does the vault open?", "source": "books/log.txt"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*deprecated.*")]
+
+
+@pytest.fixture(params=["stdio", "http"])
+def transport(request):
+    return request.param
+
+
+@pytest.fixture(params=["auto", "legacy"])
+def mode(request):
+    return request.param
+
+
+@pytest.fixture
+def books(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    (folder / "log.txt").write_text(TEXT)
+    (tmp_path / "secret.txt").write_text("The vault opens at 3:33.")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    return folder
+
+
+@pytest.fixture
+def options(books, tmp_path):
+    return ["--root", books, "--store", tmp_path / "memories.sqlite", "--model", "extractive"]
+
+
+async def test_every_tool_does_what_it_says(transport, mode, options, tmp_path):
+    async with connected(transport, mode, tmp_path / "log", *options) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        read = await client.call_tool("read", ASKED)
+        name = read.structured_content["memory"]
+        listed = await client.call_tool("list_memories", {})
+        other = {"question": "At what time does the vault open?", "memory": name}
+        before = await client.call_tool("ask_memory", other)
+        shown = await client.call_tool("show_memory", {"memory": name})
+        new = {"memory": name, "text": "The vault opens at 7:15."}
+        edited = await client.call_tool("edit_memory", new)
+        after = await client.call_tool("ask_memory", other)
+        forgotten = await client.call_tool("forget", {"memory": name})
+        left = await client.call_tool("list_memories", {})
+
+    assert set(tools) == {
+        "read",
+        "ask_memory",
+        "list_memories",
+        "show_memory",
+        "edit_memory",
+        "forget",
+    }
+    assert set(tools["read"].input_schema["properties"]) == {"question", "source"}
+    assert tools["forget"].annotations.destructive_hint
+    assert tools["show_memory"].annotations.read_only_hint
+    assert read.structured_content["answer"] == "The vault opens at 6:40."
+    assert read.structured_content["places"][0]["source"] == "books/log.txt"
+    assert "It stands at books/log.txt:1." in read.content[0].text
+    (memory,) = listed.structured_content["result"]
+    assert (memory["name"], memory["question"], memory["source"], memory["coverage"]) == (
+        name,
+        ASKED["question"],
+        "books/log.txt",
+        1.0,
+    )
+    assert "6:40" in before.structured_content["answer"]
+    assert "6:40" in shown.content[0].text
+    assert edited.content[0].text != name
+    assert "7:15" in after.structured_content["answer"]
+    assert forgotten.structured_content["result"] >= 3
+    assert left.structured_content["result"] == []
+
+
+async def test_memories_are_resources(transport, mode, options, tmp_path):
+    async with connected(transport, mode, tmp_path / "log", *options) as client:
+        none = (await client.list_resources()).resources
+        read = await client.call_tool("read", ASKED)
+        (resource,) = (await client.list_resources()).resources
+        content = (await client.read_resource(resource.uri)).contents[0]
+        (template,) = (await client.list_resource_templates()).resource_templates
+        for path in ("gone", "..%2F..%2Fsecret.txt", "%2Fetc%2Fpasswd"):
+            with pytest.raises(MCPError, match="no memory"):
+                await client.read_resource(f"memagent://memories/{path}")
+        with pytest.raises(MCPError, match="Unknown resource"):
+            await client.read_resource("file:///etc/passwd")
+
+    assert none == []
+    assert resource.name == read.structured_content["memory"]
+    assert resource.description == f"{ASKED['question']} (from books/log.txt)"
+    assert "6:40" in content.text
+    assert template.uri_template == "memagent://memories/{name}"
+
+
+async def test_progress_is_told_after_each_chunk_and_asking_again_reads_nothing(
+    transport, mode, options, tmp_path
+):
+    told, again = [], []
+
+    def into(found):
+        async def progress(*values):
+            found.append(values)
+
+        return progress
+
+    async with connected(transport, mode, tmp_path / "log", *options) as client:
+        await client.call_tool("read", ASKED, progress_callback=into(told))
+        await client.call_tool("read", ASKED, progress_callback=into(again))
+
+    positions = [position for position, _, _ in told]
+    assert len(told) == 3
+    assert positions == sorted(set(positions))
+    assert positions[-1] == len(TEXT)
+    assert {length for _, length, _ in told} == {len(TEXT)}
+    assert told[0][2] == "chunk 1 of about 3"
+    assert again == []
+
+
+@pytest.fixture
+def gated():
+    """A model whose fourth reply waits until the gate opens."""
+    gate, reached = threading.Event(), threading.Event()
+
+    def reply(body):
+        if len(server.requests) == 4:
+            reached.set()
+            gate.wait()
+        return f"after {len(server.requests)} requests"
+
+    server = OpenAIServer(reply)
+    server.gate, server.reached = gate, reached
+    yield server
+    gate.set()
+    server.close()
+
+
+async def test_a_cancelled_reading_stops_and_the_next_goes_on_where_it_was(
+    transport, mode, gated, books, tmp_path
+):
+    (books / "lines.txt").write_text(numbered(400))
+    asked = {"question": "What do the lines say?", "source": "books/lines.txt"}
+    model = ["--model", "openai:small", "--base-url", gated.base_url, "--chunk-tokens", 250]
+    options = ["--root", books, "--store", tmp_path / "memories.sqlite", *model]
+    first, second = [], []
+
+    async with connected(transport, mode, tmp_path / "log", *options) as client:
+        with anyio.CancelScope() as scope:
+
+            async def until_the_fourth_chunk(position, length, message):
+                first.append(position)
+                if len(first) == 3:
+                    await anyio.to_thread.run_sync(gated.reached.wait)
+                    scope.cancel()
+
+            await client.call_tool("read", asked, progress_callback=until_the_fourth_chunk)
+        await client.call_tool("list_memories", {})
+        gated.gate.set()
+
+        async def go_on(position, length, message):
+            second.append(position)
+
+        result = await client.call_tool("read", asked, progress_callback=go_on)
+
+    chunks = len(first) + len(second)
+    assert scope.cancelled_caught
+    assert chunks > 12
+    assert second[0] > first[-1]
+    assert second[-1] == len(numbered(400))
+    assert (
+        len(gated.requests) <= chunks + 3
+    )  # the chunk that was cut off, maybe one more; the answer
+    assert result.structured_content["coverage"] == 1
+
+
+async def test_what_is_refused_is_an_error_that_a_model_can_act_on(
+    transport, mode, options, tmp_path
+):
+    question = "When does the vault open?"
+
+    async with connected(transport, mode, tmp_path / "log", *options) as client:
+
+        async def error(tool, **arguments):
+            result = await client.call_tool(tool, arguments)
+            assert result.is_error
+            assert "3:33" not in result.content[0].text
+            return result.content[0].text
+
+        for source in (
+            "secret.txt",
+            str(tmp_path / "secret.txt"),
+            "books/../secret.txt",
+            "books/link.txt",
+            "http://127.0.0.1:1/secret.txt",
+            f"file://{tmp_path}/secret.txt",
+        ):
+            assert "A source is one of books" in await error(
+                "read", question=question, source=source
+            )
+        assert "There is no books/x" in await error("read", question=question, source="books/x")
+        assert "question is empty" in await error("read", question=" ", source="books")
+        assert "question" in await error("read", source="books")
+        assert "valid string" in await error("read", question=question, source=7)
+        assert "no memory" in await error("ask_memory", question=question, memory="x")
+        assert "no memory" in await error("show_memory", memory="../../secret.txt")
+        assert "no memory" in await error("edit_memory", memory="x", text="y")
+        assert "no memory" in await error("forget", memory="x")
+        assert "1024 tokens" in await error("edit_memory", memory="x", text="y " * 5000)
+        whole = await client.call_tool("read", {"question": question, "source": "books"})
+
+    assert whole.structured_content["answer"] == "The vault opens at 6:40."
+    assert "3:33" not in whole.model_dump_json()
+
+
+async def test_the_log_has_nothing_of_what_was_asked_or_read(transport, mode, options, tmp_path):
+    log = tmp_path / "log"
+
+    async with connected(transport, mode, log, *options) as client:
+        await client.call_tool("read", ASKED)
+        await client.call_tool("read", {"question": "Who?", "source": "books/none.txt"})
+        await client.call_tool("show_memory", {"memory": "no such memory"})
+
+    for word in ("vault", "6:40", "none.txt", "no such memory"):
+        assert word not in log.read_text()
