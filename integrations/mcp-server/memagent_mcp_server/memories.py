@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
@@ -10,13 +9,12 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp.types import Resource
 from pydantic import BaseModel, Field
 
-from memagent_graph.errors import MemAgentError, MemoryNotFoundError
+from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.text.tokens import EstimatingTokenizer
+from memagent_mcp_server.failing import failing_as_a_tool
 from memagent_mcp_server.reading import Reference  # noqa: TC001 - the SDK reads annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from memagent_graph.memory.bank import MemoryBank
 
 TEMPLATE = "memagent://memories/{name}"
@@ -58,7 +56,7 @@ class MemoryTools:
 
     async def list_memories(self) -> list[Memory]:
         """List memories."""
-        with _told_to_the_client():
+        with failing_as_a_tool():
             return [
                 Memory(
                     name=name,
@@ -73,7 +71,7 @@ class MemoryTools:
 
     async def show_memory(self, memory: Reference) -> str:
         """Show the text of a memory."""
-        with _told_to_the_client():
+        with failing_as_a_tool():
             return (await self._bank.aget(memory)).text
 
     async def edit_memory(
@@ -86,12 +84,12 @@ class MemoryTools:
         if not text.strip() or tokens > self._most:
             message = f"A memory has between 1 and {self._most} tokens, and this text {tokens}."
             raise ToolError(message)
-        with _told_to_the_client():
+        with failing_as_a_tool():
             return (await self._bank.aedit(memory, text)).id
 
     async def forget(self, memory: Name) -> int:
         """Delete a memory and its versions; returns how many these were."""
-        with _told_to_the_client():
+        with failing_as_a_tool():
             return await self._bank.aforget(memory)
 
     async def resources(self) -> list[Resource]:
@@ -116,11 +114,3 @@ class MemoryTools:
             return (await self._bank.aget(name)).text
         except MemoryNotFoundError as error:
             raise ResourceNotFoundError(str(error)) from error
-
-
-@contextmanager
-def _told_to_the_client() -> Iterator[None]:
-    try:
-        yield
-    except MemAgentError as error:
-        raise ToolError(str(error)) from error

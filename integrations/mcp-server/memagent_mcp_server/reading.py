@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import anyio
 from mcp.server.mcpserver import Context  # noqa: TC002 - the SDK reads annotations
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.bank import reading_key
 from memagent_graph.tool import told
+from memagent_mcp_server.failing import failing_as_a_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncGenerator
 
     from memagent_graph.graph import ReadingGraph
     from memagent_graph.memory.bank import MemoryBank
     from memagent_mcp_server.roots import Roots
-
-T = TypeVar("T")
 
 Question = Annotated[
     str, Field(description="One complete question, understandable without this conversation.")
@@ -78,48 +75,37 @@ class ReadingTools:
         context: Context[Any, Any],
     ) -> Annotated[CallToolResult, ReadingResult]:
         """Read a source from beginning to end and answer from it."""
-
-        async def work() -> CallToolResult:
+        with failing_as_a_tool():
             document = await asyncio.to_thread(self._roots.open, source)
-            return await self._run({"question": question}, context, document)
-
-        return await _stoppable(work())
+            output = await self._run({"question": question}, context, document)
+            return _result(output, await self._name(output["version"]))
 
     async def ask_memory(
         self, question: Question, memory: Reference, context: Context[Any, Any]
     ) -> Annotated[CallToolResult, ReadingResult]:
         """Answer from a stored memory and read nothing."""
-        return await _stoppable(self._run({"question": question, "memory": memory}, context))
+        with failing_as_a_tool():
+            output = await self._run({"question": question, "memory": memory}, context)
+            return _result(output, memory)
 
     async def _run(
         self, asked: dict[str, Any], context: Context[Any, Any], document: Any = None
-    ) -> CallToolResult:
+    ) -> dict[str, Any]:
         output: dict[str, Any] = {}
-        async for mode, part in self._agent.astream(
+        parts = self._agent.astream(
             asked,
             context={"document": document},
             stream_mode=["custom", "values"],
             output_keys=self._agent.output_channels,
-        ):
-            if mode == "values":
-                output = part
-            elif part["event"] == "chunk":
-                message = f"chunk {part['chunk']} of about {part['chunks']}"
-                await context.report_progress(part["position"], part["length"], message)
-        text, _ = told(output)
-        cited = output["citations"] or output["evidence"]
-        result = ReadingResult(
-            answer=output["answer"],
-            places=[Place(**{key: item[key] for key in Place.model_fields}) for item in cited],
-            memory=await self._name(output["version"]),
-            coverage=output["coverage"],
-            warnings=output["warnings"],
         )
-        if result.memory:
-            text += f"\n\nThe memory of it is kept as {result.memory}."
-        return CallToolResult(
-            content=[TextContent(type="text", text=text)], structured_content=result.model_dump()
-        )
+        async with aclosing(cast("AsyncGenerator[Any]", parts)) as running:
+            async for mode, part in running:
+                if mode == "values":
+                    output = part
+                elif part["event"] == "chunk":
+                    message = f"chunk {part['chunk']} of about {part['chunks']}"
+                    await context.report_progress(part["position"], part["length"], message)
+        return output
 
     async def _name(self, version: str | None) -> str | None:
         if version is None:
@@ -130,19 +116,18 @@ class ReadingTools:
             return None
 
 
-async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which a cancelled request stops once, and is then waited for.
-
-    A scope of anyio that is cancelled cancels each await anew, also those with which the graph
-    puts away what it was doing; in a task of its own it is told once.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.cancel()
-        with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError, MemAgentError):
-            await task
-        raise
-    except MemAgentError as error:
-        raise ToolError(str(error)) from error
+def _result(output: dict[str, Any], memory: str | None) -> CallToolResult:
+    text, _ = told(output)
+    if memory:
+        text += f"\n\nThe memory of it is called {memory}."
+    cited = output["citations"] or output["evidence"]
+    result = ReadingResult(
+        answer=output["answer"],
+        places=[Place(**{key: item[key] for key in Place.model_fields}) for item in cited],
+        memory=memory,
+        coverage=output["coverage"],
+        warnings=output["warnings"],
+    )
+    return CallToolResult(
+        content=[TextContent(type="text", text=text)], structured_content=result.model_dump()
+    )

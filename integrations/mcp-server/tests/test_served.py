@@ -85,6 +85,7 @@ async def test_every_tool_does_what_it_says(transport, mode, options, tmp_path):
     assert "6:40" in shown.content[0].text
     assert edited.content[0].text != name
     assert "7:15" in after.structured_content["answer"]
+    assert after.structured_content["memory"] == name
     assert forgotten.structured_content["result"] >= 3
     assert left.structured_content["result"] == []
 
