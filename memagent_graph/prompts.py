@@ -157,7 +157,8 @@ def _render(template: str, **values: str) -> str:
 def _neutral(value: str, tags: set[str]) -> str:
     """The value with delimiters of the template and of chats made harmless, readable as before."""
     names = "|".join(map(_spaced, sorted(tags | _CHAT_TAGS)))
-    forged = re.compile(rf"<(?={_GAP}/?{_GAP}(?:{names})\b)|{_CONTROL}", re.IGNORECASE)
+    # Two gaps in a row would share out a long run of spaces in every way there is.
+    forged = re.compile(rf"<(?={_GAP}(?:/{_GAP})?(?:{names})\b)|{_CONTROL}", re.IGNORECASE)
     return forged.sub("‹", value)
 
 

@@ -71,6 +71,14 @@ def test_a_delimiter_cannot_be_disguised_by_what_nobody_sees(forged):
     assert forged not in Prompts().for_update("q", "m", forged)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("run", [" ", "\u200b", "<", "</", "< ", "<n ", "<|", "[/", "\n"])
+def test_no_text_keeps_the_guard_busy_for_longer_than_its_length_asks(run):
+    text = "<" + run * 300_000  # where time grew with the square of it, this took an hour
+
+    assert Prompts().for_update("q", "m", text).count(run) >= 300_000
+
+
 def test_ordinary_angle_brackets_stay_as_they_are():
     assert "if a < b and <div> is open" in Prompts().for_update(
         "q", "m", "if a < b and <div> is open"
