@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from charset_normalizer import from_bytes
 
-from memagent_graph.errors import (
-    MissingDependencyError,
-    SourceChangedError,
-    UnreadableSourceError,
-)
-from memagent_graph.text.source import Location, Source, TextSource
+from memagent_graph.errors import SourceChangedError, UnreadableSourceError
+from memagent_graph.text.converted import CONVERTERS, ConvertedSource
+from memagent_graph.text.source import Location, Source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +24,6 @@ _BLOCK = 1 << 18
 _SAMPLE = 1 << 16
 """Bytes that are looked at to tell what a file is."""
 
-_CONVERTED = {".pdf", ".docx", ".pptx", ".xlsx", ".epub", ".html", ".htm"}
 _MARKS = [
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -57,7 +53,7 @@ def open_file(path: Path, name: str | None = None) -> Source:
         if not path.is_file():  # opening a pipe would wait for whoever writes into it
             message = f"{name} is no file but a pipe, a socket or a device. Pipe it in (-)."
             raise UnreadableSourceError(message)
-        if path.suffix.lower() in _CONVERTED:
+        if path.suffix.lower() in CONVERTERS:
             return ConvertedSource(path, name)
         with path.open("rb") as file:
             sample = file.read(_SAMPLE)
@@ -224,28 +220,3 @@ class FileSource:
                 "the new content, start over."
             )
             raise SourceChangedError(message)
-
-
-class ConvertedSource(TextSource):
-    """The text of a PDF, DOCX, HTML or the like, converted by markitdown.
-
-    Raises:
-        MissingDependencyError: The `documents` extra is not installed.
-        UnreadableSourceError: The file is broken.
-    """
-
-    def __init__(self, path: Path, name: str) -> None:
-        try:
-            from markitdown import MarkItDown, MarkItDownException
-        except ImportError as error:
-            message = f'To read {name}: pip install "memagent-graph[documents]"'
-            raise MissingDependencyError(message) from error
-        content = path.read_bytes()
-        try:
-            text = MarkItDown(enable_plugins=False).convert_local(path).text_content
-        except MarkItDownException as error:
-            message = f"{name} cannot be converted to text: {error}"
-            raise UnreadableSourceError(message) from error
-        super().__init__(text, name)
-        self.digest = sha256(content).hexdigest()
-        self.uri = path.absolute().as_uri()
