@@ -6,6 +6,8 @@ import json
 import sys
 from typing import Any
 
+from memagent_graph.cli.shown import shown
+
 _STOPPED = {
     "max_calls": "the budget of calls was spent",
     "deadline": "the time was up",
@@ -22,22 +24,22 @@ def print_answer(output: dict[str, Any], *, as_json: bool, show_memory: bool) ->
         show_memory: print the final memory too.
     """
     if as_json:
-        print(json.dumps(output, ensure_ascii=False, indent=2))
+        print(shown(json.dumps(output, ensure_ascii=False, indent=2)))
     else:
         _print_for_people(output, show_memory=show_memory)
     sys.stdout.flush()  # a full disk shows here, where it can be said in one line
     for warning in () if as_json else output["warnings"]:
-        print(f"memagent: warning: {warning}", file=sys.stderr)
+        print(shown(f"memagent: warning: {warning}", sys.stderr), file=sys.stderr)
     if why := _STOPPED.get(output["stopped"]):
         covered = f"memagent: {output['coverage']:.0%} of the document was read: {why}."
         print(covered, file=sys.stderr)
 
 
 def _print_for_people(output: dict[str, Any], *, show_memory: bool) -> None:
-    print(output["answer"])
+    print(shown(output["answer"]))
     places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in output["citations"])
     for place in places:
-        print(f"  at {place}")
+        print(shown(f"  at {place}"))
     if show_memory:
         _print_memory(output["memory"])
     usage = output["usage"]
@@ -55,4 +57,6 @@ def _print_memory(memory: str) -> None:
     from rich.panel import Panel
     from rich.text import Text
 
-    Console().print(Panel(Text(memory), title="memory", title_align="left", border_style="dim"))
+    Console().print(
+        Panel(Text(shown(memory)), title="memory", title_align="left", border_style="dim")
+    )

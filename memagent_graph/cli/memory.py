@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,14 +58,14 @@ def list_memories(store: Store = None) -> None:
     with _bank(store) as bank:
         for name, version in bank.list():
             read = f"{version.end / version.length:.0%} of {version.source_name}"
-            print(f"{name}\t{version.tokens} tokens\t{version.question}\t{read}")
+            print(shown(f"{name}\t{version.tokens} tokens\t{version.question}\t{read}"))
 
 
 @app.command()
 def show(reference: Reference, store: Store = None) -> None:
     """Print a memory."""
     with _bank(store) as bank:
-        print(bank.get(reference).text)
+        print(shown(bank.get(reference).text))
 
 
 @app.command()
@@ -78,7 +79,8 @@ def history(reference: Reference, store: Store = None) -> None:
         what = "edited" if version.edited else f"chunk {version.step}"
         cut = ", cut to its budget" if version.cut else ""
         span = f"{version.start}-{version.end} of {version.source_name}"
-        typer.secho(f"{version.id}  {what}, {span}, {version.tokens} tokens{cut}", bold=True)
+        line = f"{version.id}  {what}, {span}, {version.tokens} tokens{cut}"
+        typer.secho(shown(line), bold=True)
         changes = diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines())
         _print_diff(changes)
 
@@ -208,4 +210,4 @@ _COLOURS = {"+": "green", "-": "red"}
 
 def _print_diff(lines: Iterator[str]) -> None:
     for line in lines:
-        typer.secho(f"  {line}", fg=_COLOURS.get(line[:1]))
+        typer.secho(f"  {shown(line)}", fg=_COLOURS.get(line[:1]))

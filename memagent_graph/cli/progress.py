@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from memagent_graph.cli.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,4 +57,4 @@ def _reading(event: dict[str, Any]) -> str:
     name = Path(event["source"]).name or event["source"]
     if len(name) > _LONGEST_NAME:  # the bar must stay on one line
         name = name[: _LONGEST_NAME - 1] + "…"
-    return f"reading {escape(name)}"
+    return f"reading {escape(shown(name, sys.stderr))}"

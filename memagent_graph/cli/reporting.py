@@ -50,8 +50,10 @@ def reporting(on_interrupt: str = "") -> Iterator[None]:
 def _one_line(error: Exception) -> str:
     from pydantic import ValidationError
 
+    from memagent_graph.cli.shown import shown
+
     if isinstance(error, ValidationError):
         return "; ".join(
             f"--{str(item['loc'][0]).replace('_', '-')}: {item['msg']}" for item in error.errors()
         )
-    return " ".join(str(error).split())
+    return shown(" ".join(str(error).split()), sys.stderr)

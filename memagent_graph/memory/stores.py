@@ -58,7 +58,7 @@ def _sqlite(file: Path) -> Iterator[BaseStore]:
         message = 'To keep memories in SQLite: pip install "memagent-graph[cli]"'
         raise MissingDependencyError(message) from error
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
         with SqliteStore.from_conn_string(str(file)) as store:
             store.setup()
             yield store

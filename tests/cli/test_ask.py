@@ -215,6 +215,23 @@ def test_a_terminal_gets_the_memory_in_a_panel_and_a_pipe_gets_it_plain(book):
     assert f"Memory:\n{FACT}" in plain
 
 
+def test_a_document_cannot_command_the_terminal(tmp_path):
+    title, clipboard, erase = "\x1b]0;owned\x07", "\x1b]52;c;b3duZWQ=\x07", "\x9b2J"
+    book = tmp_path / f"b{erase}ook.txt"
+    book.write_text(f"The vault opens at {title}six{clipboard}{erase} every day.\n")
+    asked = ("ask", "When does the vault open?", book, "--show-memory")
+
+    seen, _ = in_terminal(*asked, stdout=None)
+    as_json, _ = in_terminal(*asked, "--json", stdout=None)
+    _, piped = in_terminal(*asked)
+
+    assert "The vault opens at \ufffd]0;owned" in seen
+    for command in (title, clipboard, "\x9b"):
+        assert command not in seen
+        assert command not in as_json
+        assert command in piped
+
+
 def wait_for_requests(server, count):
     give_up = time.monotonic() + 60
     while len(server.requests) < count:
