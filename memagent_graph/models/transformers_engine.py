@@ -166,7 +166,8 @@ class Engine:
 
     def _loaded(self, kind: Any, **options: Any) -> Any:
         try:
-            return kind.from_pretrained(**self._from, **options)
+            # Not left open: transformers would ask on the terminal whether to run a model's code.
+            return kind.from_pretrained(**self._from, trust_remote_code=False, **options)
         except (OSError, ValueError) as error:
             message = (
                 f"{self.name!r} cannot be loaded: {' '.join(str(error).split())[:300]} Name a "
