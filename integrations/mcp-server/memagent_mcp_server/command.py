@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from langgraph.store.base import BaseStore
+    from mcp.server.mcpserver import MCPServer
 
 TOKEN = "MEMAGENT_MCP_TOKEN"  # noqa: S105 - the variable's name
 
@@ -64,18 +66,37 @@ def mcp(
         )
         reader = chosen_reader(model, base_url, prompts, tokenizer, config)
         server = create_server(reader, roots=Roots(root), store=kept_in, config=config)
-        if port is None:
-            server.run()
+        if port is not None:
+            _serve_http(server, host, port)
             return
-        import uvicorn
+        with _stopped_at_once():
+            server.run()
 
-        from memagent_mcp_server.http import create_app
 
-        application = create_app(server, host=host, token=os.environ.get(TOKEN))
-        print(f"memagent: serving MCP at http://{host}:{port}/mcp", file=sys.stderr)
-        uvicorn.run(
-            application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5
-        )
+def _serve_http(server: MCPServer[Any], host: str, port: int) -> None:
+    import uvicorn
+
+    from memagent_mcp_server.http import create_app
+
+    application = create_app(server, host=host, token=os.environ.get(TOKEN))
+    print(f"memagent: serving MCP at http://{host}:{port}/mcp", file=sys.stderr)
+    uvicorn.run(application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
+
+
+@contextmanager
+def _stopped_at_once() -> Iterator[None]:
+    """End the process when it is interrupted, not when its client sends the next line.
+
+    The thread that waits for that line cannot be stopped. What was read is in the store, which
+    can be left at any time.
+    """
+    # With a handler other than Python's own, asyncio does not wait for that thread either.
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("memagent: stopped.", file=sys.stderr, flush=True)
+        os._exit(130)
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +15,7 @@ from servers.openai_server import OpenAIServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mcp_serving import connected
+from mcp_serving import COMMAND, connected, environment
 
 TEXT = "Filler. " * 9000 + "The vault opens at 6:40.\n"
 ASKED = {"question": "When does the vault open?", "source": "books/log.txt"}
@@ -227,6 +230,33 @@ async def test_what_is_refused_is_an_error_that_a_model_can_act_on(
 
     assert whole.structured_content["answer"] == "The vault opens at 6:40."
     assert "3:33" not in whole.model_dump_json()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_a_server_whose_client_says_nothing(number, options):
+    command = [*COMMAND, *map(str, options)]
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    hello["clientInfo"] = {"name": "test", "version": "1"}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+
+    with subprocess.Popen(
+        command,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline())
+        process.send_signal(number)
+        code = process.wait(60)
+        told = process.stderr.read()
+
+    assert answer["result"]["serverInfo"]["name"] == "memagent"
+    assert code == 130
+    assert told == "memagent: stopped.\n"
 
 
 async def test_the_log_has_nothing_of_what_was_asked_or_read(transport, mode, options, tmp_path):
