@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mcp_serving import COMMAND, connected, environment, http_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*deprecated.*")]
+pytestmark = pytest.mark.slow
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 ACCEPT = {"accept": "application/json, text/event-stream"}

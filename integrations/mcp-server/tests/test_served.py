@@ -20,7 +20,7 @@ from mcp_serving import COMMAND, connected, environment
 TEXT = "Filler. " * 9000 + "The vault opens at 6:40.\n"
 ASKED = {"question": "When does the vault open?", "source": "books/log.txt"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*deprecated.*")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=["stdio", "http"])
