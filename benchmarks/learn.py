@@ -107,7 +107,7 @@ def learn(seed: int, out: Path, *, iterations: int, count: int, lengths: list[in
     found["sampled_before"] = {
         hops: score(warm, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
     }
-    print(f"seed {seed}: warmed up in {found['warm_up_seconds']:.0f} s,", found["sampled_before"])
+    print(f"seed {seed}: warmed up in {found['warm_up_seconds']:.0f} s,", found["sampled_before"], flush=True)
 
     started = perf_counter()
     chosen = settings(folder, warm, seed, iterations=iterations, decay_steps=2 * iterations - 10)
@@ -119,7 +119,7 @@ def learn(seed: int, out: Path, *, iterations: int, count: int, lengths: list[in
         hops: score(trained, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
     }
     found["curve"] = training.journal.metrics()
-    print(f"seed {seed}: trained in {found['online_seconds']:.0f} s,", found["sampled_after"])
+    print(f"seed {seed}: trained in {found['online_seconds']:.0f} s,", found["sampled_after"], flush=True)
 
     supervised = save(supervised_for(found["online_seconds"], warm, seed), folder / "supervised")
     found["scores"] = {}

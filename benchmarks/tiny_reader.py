@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from memagent_graph import Prompts
 from memagent_graph.evaluation.samples import Piece, Sample
@@ -181,9 +181,12 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(window: int = 4096) -> Qwen2ForCausalLM:
-    """0.36 M parameters: two layers, 128 wide, two heads."""
-    config = Qwen2Config(
+def make_model(window: int = 4096) -> LlamaForCausalLM:
+    """0.36 M parameters: two layers, 128 wide, two heads.
+
+    Not Qwen2, for which transformers insists on a tokenizer of letters.
+    """
+    config = LlamaConfig(
         vocab_size=len(WORDS),
         hidden_size=128,
         intermediate_size=256,
@@ -196,7 +199,7 @@ def make_model(window: int = 4096) -> Qwen2ForCausalLM:
         eos_token_id=_IDS[END],
         pad_token_id=_IDS[PAD],
     )
-    return Qwen2ForCausalLM(config)
+    return LlamaForCausalLM(config)
 
 
 def sample(index: int, *, hops: int, chunks: int, seed: int) -> Sample:
@@ -229,7 +232,7 @@ def sample(index: int, *, hops: int, chunks: int, seed: int) -> Sample:
 
 
 def warm_up(
-    model: Qwen2ForCausalLM, *, seed: int, recall: int = 600, several: int = 600, single: int = 400
+    model: LlamaForCausalLM, *, seed: int, recall: int = 600, several: int = 600, single: int = 400
 ) -> None:
     """Supervised training, in three stages of so many steps."""
     rng = random.Random(seed)
@@ -239,7 +242,7 @@ def warm_up(
 
 
 def train(
-    model: Qwen2ForCausalLM,
+    model: LlamaForCausalLM,
     example: Callable[[], Example],
     *,
     steps: int,
@@ -260,12 +263,12 @@ def train(
         optimizer.step()
 
 
-def more_supervised(model: Qwen2ForCausalLM, *, seed: int, steps: int) -> None:
+def more_supervised(model: LlamaForCausalLM, *, seed: int, steps: int) -> None:
     """The last stage of the warm-up once more: what supervised training alone comes to."""
     train(model, partial(_single, random.Random(seed)), steps=steps)
 
 
-def save(model: Qwen2ForCausalLM, folder: Path) -> Path:
+def save(model: LlamaForCausalLM, folder: Path) -> Path:
     """Save the model with its tokenizer."""
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
@@ -334,7 +337,7 @@ def _single(rng: random.Random) -> Example:
     whole = rng.choice([[town, thing], [town, middle, thing]])
     if rng.random() < 0.1:
         return _asked(["notes", *whole], town, [whole[-1]])
-    misleading = [_pair(rng, [town, middle]) for _ in range(rng.randint(0, 3))]
+    misleading = [_pair(rng, [town, middle]) for _ in range(rng.randint(1, 3))]
     memory = rng.choice(
         [[], [], ["none"], list(_pair(rng, [town, middle])), [town, middle], [town, middle], whole]
     )

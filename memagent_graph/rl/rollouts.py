@@ -133,7 +133,7 @@ class _SeededReader(ChatReader):
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
     ) -> tuple[AIMessage, str]:
-        rollout = (config or {}).get("metadata", {}).get("rollout", "")
+        rollout = (config or {}).get("metadata", {}).get("memagent_rollout", "")
         about = sha256(f"{self._seed} {rollout} {prompt}".encode()).digest()
         key = about.hex()
         self.asked[key] += 1  # a repeated attempt must not fail in the same way

@@ -218,7 +218,7 @@ def test_a_file_of_settings_is_overridden_by_the_command_line(folder, tmp_path):
 def test_what_cannot_be_trained_is_said(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert message in result.stderr
 
 
