@@ -1,9 +1,10 @@
 """Does it learn, and does what it learned hold for documents 110 times as long? `make learn`.
 
-For each seed: a small model is made and warmed up (`tiny_reader.py`), then trained by the online loop
-through the reading graph on documents of 4 sections, and measured on up to 1,024. Beside it: the
-warm-up model; supervised training for as long as reinforcement learning took; the trained model
-with the whole document in its window; and training on recorded readings of the warm-up model alone.
+For each seed: a small model is made and warmed up (`tiny_reader.py`), then trained by the online
+loop through the reading graph on documents of 4 sections, and measured on up to 1,024. Beside it:
+the warm-up model; supervised training for as long as reinforcement learning took; the trained
+model with the whole document in its window; and training on recorded readings of the warm-up
+model alone. A table and two plots go to `--draw`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import asyncio
 import json
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import torch
+from learn_report import write_report
 from tiny_reader import (
     PROMPTS,
     SECTION,
@@ -25,38 +28,44 @@ from tiny_reader import (
     save,
     warm_up,
 )
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.models.transformers import ChatTransformers
+from memagent_graph.rl.records import End
 from memagent_graph.rl.rewards import exact
 from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.settings import TrainingSettings
+from memagent_graph.rl.sinks import JSONLinesSink
 from memagent_graph.rl.training import Training
+
+if TYPE_CHECKING:
+    from memagent_graph.evaluation.samples import Sample
 
 HOPS = (1, 2)
 TRAINED_ON = 4
 LENGTHS = (4, 16, 64, 256, 440, 1024)
+LONG = 256
 WINDOW = 4096
 BUDGETS = {"memory_tokens": 5, "answer_tokens": 5}
 READING = ReadingConfig(chunk_tokens=SECTION, question_tokens=4, **BUDGETS)
 HELD_OUT_SEED = 1_000_000
 
 
-def settings(folder: Path, model: Path, seed: int, **fields) -> TrainingSettings:
+def settings(folder: Path, model: Path, seed: int, **fields: Any) -> TrainingSettings:
     """Of the online run; `fields` change it."""
     prompts = folder / "prompts.json"
     prompts.write_text(PROMPTS.model_dump_json(), "utf-8")
     given = {
         "model": str(model),
         "out": folder / "online",
-        "iterations": 250,
+        "iterations": 200,
         "questions": 16,
         "group_size": 8,
         "updates": 2,
         "learning_rate": 3e-4,
         "warmup_steps": 10,
-        "decay_steps": 490,
+        "decay_steps": 390,
         "clip_high": 0.28,
         "kl_weight": 0.0,
         "token_budget": 8192,
@@ -70,7 +79,13 @@ def settings(folder: Path, model: Path, seed: int, **fields) -> TrainingSettings
 
 
 def score(
-    model: Path, hops: int, chunks: int, count: int, *, whole=False, temperature=0.0
+    model: Path,
+    hops: int,
+    chunks: int,
+    count: int,
+    *,
+    whole: bool = False,
+    temperature: float = 0.0,
 ) -> float:
     """Share of unseen documents whose question is answered; `whole` reads them in one window."""
     chat = ChatTransformers(
@@ -105,9 +120,13 @@ def learn(seed: int, out: Path, *, iterations: int, count: int, lengths: list[in
     warm = save(model, folder / "warm")
     found["warm_up_seconds"] = perf_counter() - started
     found["sampled_before"] = {
-        hops: score(warm, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
+        str(hops): score(warm, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
     }
-    print(f"seed {seed}: warmed up in {found['warm_up_seconds']:.0f} s,", found["sampled_before"], flush=True)
+    print(
+        f"seed {seed}: warmed up in {found['warm_up_seconds']:.0f} s,",
+        found["sampled_before"],
+        flush=True,
+    )
 
     started = perf_counter()
     chosen = settings(folder, warm, seed, iterations=iterations, decay_steps=2 * iterations - 10)
@@ -116,10 +135,14 @@ def learn(seed: int, out: Path, *, iterations: int, count: int, lengths: list[in
     found["online_seconds"] = perf_counter() - started
     trained = chosen.out / "model"
     found["sampled_after"] = {
-        hops: score(trained, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
+        str(hops): score(trained, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
     }
     found["curve"] = training.journal.metrics()
-    print(f"seed {seed}: trained in {found['online_seconds']:.0f} s,", found["sampled_after"], flush=True)
+    print(
+        f"seed {seed}: trained in {found['online_seconds']:.0f} s,",
+        found["sampled_after"],
+        flush=True,
+    )
 
     supervised = save(supervised_for(found["online_seconds"], warm, seed), folder / "supervised")
     found["scores"] = {}
@@ -133,15 +156,17 @@ def learn(seed: int, out: Path, *, iterations: int, count: int, lengths: list[in
             for chunks in lengths:
                 if whole and (chunks + 1) * SECTION > WINDOW:
                     continue
-                rows = count if chunks <= TRAINED_ON * 110 else count // 2
-                value = score(path, hops, chunks, rows, whole=whole)
-                found["scores"].setdefault(name, {}).setdefault(str(hops), {})[chunks] = value
+                if name in {"warm-up", "supervised alone"} and chunks > LONG:
+                    continue  # they are at nothing long before
+                few = 1 if chunks < LONG else 2 if chunks <= TRAINED_ON * 110 else 4
+                value = score(path, hops, chunks, count // few, whole=whole)
+                found["scores"].setdefault(name, {}).setdefault(str(hops), {})[str(chunks)] = value
         print(f"seed {seed}: {name}", found["scores"][name], flush=True)
     (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     return found
 
 
-def question(index: int, seed: int):
+def question(index: int, seed: int) -> Sample:
     """The tasks take turns."""
     return sample(index, hops=HOPS[index % 2], chunks=TRAINED_ON, seed=seed)
 
@@ -156,7 +181,7 @@ def tell(line: dict, started: float) -> None:
         )
 
 
-def supervised_for(seconds: float, warm: Path, seed: int):
+def supervised_for(seconds: float, warm: Path, seed: int) -> PreTrainedModel:
     """The warm-up model after supervised training for as long as the online run took."""
     model = AutoModelForCausalLM.from_pretrained(warm, dtype="float32")
     started = perf_counter()
@@ -168,9 +193,6 @@ def supervised_for(seconds: float, warm: Path, seed: int):
 
 def replay(seed: int, out: Path, *, groups: int) -> dict:
     """Record readings of the warm-up model, train on them alone, and measure."""
-    from memagent_graph.rl.records import End
-    from memagent_graph.rl.sinks import JSONLinesSink
-
     folder = out / f"seed{seed}"
     warm, traces = folder / "warm", folder / "traces.jsonl"
     traces.unlink(missing_ok=True)
@@ -211,10 +233,11 @@ def main() -> None:
     """Parse arguments and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--iterations", type=int, default=250)
+    parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--documents", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])
     parser.add_argument("--out", type=Path, default=Path("learned"))
+    parser.add_argument("--draw", type=Path, help="folder of the plots; that of --out by default")
     asked = parser.parse_args()
     results = [
         learn(
@@ -228,9 +251,9 @@ def main() -> None:
     ]
     offline = replay(asked.seeds[0], asked.out, groups=1024)
     print("offline replay, sampled reward of both tasks:", offline)
-    (asked.out / "results.json").write_text(
-        json.dumps({"online": results, "offline": offline}, indent=1) + "\n", "utf-8"
-    )
+    found = {"online": results, "offline": offline}
+    (asked.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    print(write_report(found, asked.draw or asked.out))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 A document is a row of sections of 28 words. Somewhere `oslo red ;` says that red belongs to oslo;
 every section has such a pair about another town, to mislead. The question is a town. In the
-two-hop task one section says `oslo lima ;` and a later one `lima red ;`. The memory is the chain as far
-as it is known: `oslo lima red`.
+two-hop task one section says `oslo lima ;` and a later one `lima red ;`. The memory is the chain as
+far as it is known: `oslo lima red`.
 
 The model is warmed up by supervised training: to look towns up, to write and extend a chain, to
 answer from one. What it must *not* be told there is to hold on to a chain when a section has
@@ -26,127 +26,24 @@ from memagent_graph import Prompts
 from memagent_graph.evaluation.samples import Piece, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-TOWNS = [
-    "oslo",
-    "lima",
-    "cairo",
-    "delhi",
-    "paris",
-    "tokyo",
-    "quito",
-    "accra",
-    "sofia",
-    "minsk",
-    "dakar",
-    "hanoi",
-    "riga",
-    "bonn",
-    "kyoto",
-    "milan",
-    "lagos",
-    "perth",
-    "natal",
-    "turin",
-    "lyon",
-    "basel",
-    "ghent",
-    "porto",
-]
-THINGS = [
-    "red",
-    "blue",
-    "green",
-    "gold",
-    "iron",
-    "salt",
-    "silk",
-    "wool",
-    "rice",
-    "corn",
-    "fish",
-    "jade",
-    "clay",
-    "coal",
-    "ruby",
-    "tin",
-    "wine",
-    "honey",
-    "amber",
-    "pearl",
-    "cocoa",
-    "linen",
-    "opium",
-    "musk",
-]
-NOISE = [
-    "and",
-    "but",
-    "then",
-    "when",
-    "where",
-    "while",
-    "with",
-    "without",
-    "over",
-    "under",
-    "near",
-    "far",
-    "up",
-    "down",
-    "left",
-    "right",
-    "rain",
-    "wind",
-    "snow",
-    "sun",
-    "moon",
-    "star",
-    "hill",
-    "lake",
-    "road",
-    "bridge",
-    "house",
-    "door",
-    "window",
-    "table",
-    "chair",
-    "lamp",
-    "walk",
-    "run",
-    "sit",
-    "stand",
-    "look",
-    "hear",
-    "say",
-    "ask",
-    "tell",
-    "give",
-    "take",
-    "bring",
-    "send",
-    "keep",
-    "leave",
-    "stay",
-    "slow",
-    "fast",
-    "old",
-    "new",
-    "long",
-    "short",
-    "high",
-    "low",
-    "warm",
-    "cold",
-    "dark",
-    "bright",
-    "quiet",
-    "loud",
-    "soft",
-    "hard",
-]
+_TOWNS = """
+oslo lima cairo delhi paris tokyo quito accra sofia minsk dakar hanoi riga bonn kyoto milan
+lagos perth natal turin lyon basel ghent porto
+"""
+_THINGS = """
+red blue green gold iron salt silk wool rice corn fish jade clay coal ruby tin wine honey
+amber pearl cocoa linen opium musk
+"""
+_NOISE = """
+and but then when where while with without over under near far up down left right rain wind
+snow sun moon star hill lake road bridge house door window table chair lamp walk run sit
+stand look hear say ask tell give take bring send keep leave stay slow fast old new long
+short high low warm cold dark bright quiet loud soft hard
+"""
+TOWNS, THINGS, NOISE = _TOWNS.split(), _THINGS.split(), _NOISE.split()
 EMPTY = ["(empty:", "this", "is", "the", "first", "section)"]  # as the prompts say it
 MARKS = ["notes", "text", "question", "none", ";"]
 PAD, END, GO = "<pad>", "<end>", "<go>"
@@ -211,7 +108,7 @@ def sample(index: int, *, hops: int, chunks: int, seed: int) -> Sample:
     places = dict(zip(sorted(rng.sample(range(chunks), hops)), pairs, strict=True))
     state = rng.getstate()
 
-    def pieces():
+    def pieces() -> Iterator[Piece]:
         fresh = random.Random()
         fresh.setstate(state)
         for place in range(chunks):
@@ -291,7 +188,7 @@ def _pair(rng: random.Random, chain: list[str]) -> tuple[str, str]:
 
 def _recall(rng: random.Random) -> Example:
     """Several pairs, then several towns, each with what belongs to it."""
-    known = {town: rng.choice(THINGS + TOWNS) for town in rng.sample(TOWNS, 8)}
+    known = {town: rng.choice((*THINGS, *TOWNS)) for town in rng.sample(TOWNS, 8)}
     words = _section(rng, list(known.items()), 24 + rng.randint(0, 24))
     asked = rng.choices(list(known), k=8)
     pairs = [word for town in asked for word in (town, known[town])]

@@ -6,12 +6,13 @@ import asyncio
 import atexit
 import json
 import os
+import shutil
 import uuid
 from contextlib import suppress
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
@@ -66,7 +67,7 @@ class Engine:
         self.thread = LoopThread("memagent-vllm")
         self._started: asyncio.Future[AsyncLLM] | None = None
         self.version = 0
-        self._weights: TemporaryDirectory[str] | None = None
+        self._weights: Path | None = None
 
     @cached_property
     def config(self) -> Any:
@@ -138,13 +139,23 @@ class Engine:
             ModelError: vLLM does not start.
         """
         # The workers are other processes, on a GPU even other devices: a file reaches them all.
-        folder = TemporaryDirectory(prefix="memagent-weights-")
-        plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
-        await asyncio.to_thread(save_file, plain, Path(folder.name) / "model.safetensors")
-        llm = await self._running()
-        await self._reload(llm, folder.name)
-        self._weights = folder  # the one before is deleted with its object
+        folder = Path(mkdtemp(prefix="memagent-weights-"))
+        try:
+            plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+            await asyncio.to_thread(save_file, plain, folder / "model.safetensors")
+            await self._reload(await self._running(), folder)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        self.forget_weights()
+        self._weights = folder
         self.version += 1
+
+    def forget_weights(self) -> None:
+        """Delete what `load_weights` keeps for an engine that has to be started again."""
+        if self._weights is not None:
+            shutil.rmtree(self._weights)
+            self._weights = None
 
     def close(self) -> None:
         """Stop the engine and its processes; the next prompt starts it again."""
@@ -165,12 +176,12 @@ class Engine:
     async def _start_with_weights(self) -> AsyncLLM:
         llm = await asyncio.to_thread(self._start)
         if self._weights is not None:
-            await self._reload(llm, self._weights.name)
+            await self._reload(llm, self._weights)
         return llm
 
-    async def _reload(self, llm: AsyncLLM, folder: str) -> None:
+    async def _reload(self, llm: AsyncLLM, folder: Path) -> None:
         try:
-            await llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         except Exception as error:  # whatever a worker dies of, told as it comes
             message = f"These are not the weights of {self.arguments.model!r}: {_reason(error)}"
             raise ConfigurationError(message) from error
@@ -216,6 +227,7 @@ def _close_all() -> None:
     for (pid, _), engine in list(_engines.items()):
         if pid == os.getpid():
             engine.close()
+            engine.forget_weights()
     _engines.clear()
 
 

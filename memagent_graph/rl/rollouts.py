@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import MemAgentError
+from memagent_graph.errors import EmptyReplyError, MemAgentError
 from memagent_graph.graph import create_memagent
+from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.sinks import ListSink
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.samples import Sample
     from memagent_graph.prompts import Prompts
+    from memagent_graph.readers.base import Evidence
     from memagent_graph.rl.rewards import Reward
+    from memagent_graph.text.chunking import Chunk
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class Collected:
 
 class RolloutRunner:
     """Reads each question several times with a policy that samples.
+
+    Elsewhere an empty reply is asked for again. Here it must be learned from: it leaves the
+    memory as it is, and the reading is worth what an empty answer is.
 
     The same seed, rollout and prompt bring the same reply, whatever else runs, from models that
     know seeds.
@@ -92,7 +98,7 @@ class RolloutRunner:
         """Read each sample `times` times; readings that fail are counted, and the others go on."""
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
-        self.reader.asked.clear()
+        self.reader.begin()
         answers = {sample.id: sample.answers for sample in samples}
 
         async def read(sample: Sample, source: Any, index: int) -> None:
@@ -116,26 +122,73 @@ class RolloutRunner:
         found = join(self._sink.take()).rollouts
         # In an order that does not tell which reading was done first.
         found.sort(key=lambda one: one.rollout)
-        scored = [
-            replace(one, reward=self._reward(one.answer, answers[one.sample])) for one in found
-        ]
-        return Collected(scored, failed)
+        return Collected([self._scored(one, answers[one.sample]) for one in found], failed)
+
+    def _scored(self, rollout: Rollout, answers: Sequence[str]) -> Rollout:
+        answer = "" if rollout.rollout in self.reader.speechless else rollout.answer
+        return replace(rollout, reward=self._reward(answer, answers))
 
 
 class _SeededReader(ChatReader):
-    """Gives every call a seed of its own, made of the rollout and of what it is asked."""
+    """Gives every call a seed of its own, made of the rollout and of what it is asked.
+
+    Attributes:
+        speechless: rollouts in which a reply was empty.
+    """
 
     def __init__(self, model: BaseChatModel, *, seed: int, **options: Any) -> None:
         super().__init__(model, **options)
         self._seed = seed
-        self.asked: Counter[str] = Counter()
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the rollouts so far."""
+        self.speechless: set[str] = set()
+        self._asked: Counter[bytes] = Counter()
+
+    async def update(
+        self,
+        question: str,
+        memory: str,
+        chunk: Chunk,
+        *,
+        evidence: Sequence[Evidence] = (),
+        config: RunnableConfig | None = None,
+    ) -> Update:
+        """As `ChatReader`, but for an empty reply."""
+        try:
+            return await super().update(question, memory, chunk, evidence=evidence, config=config)
+        except EmptyReplyError:
+            self.speechless.add(_rollout(config))
+            return Update(memory, changed=False, usage=Usage(calls=1))
+
+    async def respond(
+        self,
+        question: str,
+        memory: str,
+        *,
+        evidence: Sequence[Evidence] = (),
+        config: RunnableConfig | None = None,
+    ) -> Answer:
+        """As `ChatReader`, but for an empty reply."""
+        try:
+            return await super().respond(question, memory, evidence=evidence, config=config)
+        except EmptyReplyError:
+            self.speechless.add(_rollout(config))
+            return Answer(_SILENCE, "", usage=Usage(calls=1))
 
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
     ) -> tuple[AIMessage, str]:
-        rollout = (config or {}).get("metadata", {}).get("memagent_rollout", "")
-        about = sha256(f"{self._seed} {rollout} {prompt}".encode()).digest()
-        key = about.hex()
-        self.asked[key] += 1  # a repeated attempt must not fail in the same way
-        seed = (int.from_bytes(about[:4], "little") + self.asked[key]) % 2**31
+        about = sha256(f"{self._seed} {_rollout(config)} {prompt}".encode()).digest()
+        self._asked[about] += 1  # a repeated attempt must not fail in the same way
+        seed = (int.from_bytes(about[:4], "little") + self._asked[about]) % 2**31
         return await super()._ask(prompt, config, {**options, "seed": seed})
+
+
+_SILENCE = "(an empty reply)"
+
+
+def _rollout(config: RunnableConfig | None) -> str:
+    metadata = (config or {}).get("metadata", {})
+    return str(metadata.get("memagent_rollout", ""))

@@ -13,6 +13,7 @@ from memagent_graph.rl.advantages import group_advantages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memagent_graph.rl.advantages import Baseline
     from memagent_graph.rl.traces import Conversation, Rollout
 
 
@@ -37,7 +38,12 @@ class Row:
 
 
 def training_rows(
-    rollouts: Sequence[Rollout], *, vocabulary: str, token_budget: int, scale: bool
+    rollouts: Sequence[Rollout],
+    *,
+    vocabulary: str,
+    token_budget: int,
+    scale: bool,
+    baseline: Baseline,
 ) -> tuple[list[Row], dict[str, float]]:
     """The rows of all rollouts that teach something, and what the rollouts were like.
 
@@ -46,6 +52,7 @@ def training_rows(
         vocabulary: `fingerprint` of the tokenizer of the model to train.
         token_budget: tokens that a conversation may have.
         scale: divide advantages by the standard deviation of their group.
+        baseline: what rollouts that are alone in their group are measured against.
 
     Raises:
         TraceError: There is no rollout, or one has no reward, was made with another tokenizer, or
@@ -60,7 +67,7 @@ def training_rows(
     if any(one.sampling.get("temperature") not in {1, None} for one in conversations):
         warnings.warn(_TEMPERATURE, stacklevel=3)
     groups = [rollout.group for rollout in rollouts]
-    advantages = group_advantages(rewards, groups, scale=scale)
+    advantages = group_advantages(rewards, groups, scale=scale, baseline=baseline)
     rows = [
         Row(one.prompt_ids, one.completion_ids, one.logprobs, advantage)
         for rollout, advantage in zip(rollouts, advantages, strict=True)

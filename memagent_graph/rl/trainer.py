@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.rl.advantages import Baseline
 from memagent_graph.rl.loss import grpo_loss
 from memagent_graph.rl.packing import Batch, collate, pack
 from memagent_graph.rl.policy import (
@@ -87,7 +89,8 @@ class MultiConversationGRPOTrainer:
     def step(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Train on rollouts once.
 
-        Groups whose rewards are all equal teach nothing and are left out. With `updates` above 1
+        Groups whose rewards are all equal teach nothing and are left out; a rollout that is alone
+        in its group is measured against the mean reward of the steps before. With `updates` above 1
         the conversations are split at random over as many optimizer steps.
 
         Args:
@@ -108,7 +111,10 @@ class MultiConversationGRPOTrainer:
             vocabulary=self._vocabulary,
             token_budget=settings.token_budget,
             scale=settings.scale_advantages,
+            baseline=self._progress.baseline,
         )
+        rewards = [rollout.reward or 0.0 for rollout in rollouts]
+        self._progress.baseline = self._progress.baseline.updated(rewards)
         metrics["staleness"] = self.version - sum(one.policy for one in rollouts) / len(rollouts)
         random.Random(f"{settings.seed} {self.version}").shuffle(rows)  # noqa: S311 - no secret
         count = settings.updates
@@ -252,12 +258,14 @@ class _Progress:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.baseline = Baseline()
 
-    def state_dict(self) -> dict[str, int]:
-        return {"steps": self.steps}
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "baseline": asdict(self.baseline)}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
+        self.baseline = Baseline(**state["baseline"])
 
 
 def _nothing() -> Batch:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.prompts import Prompts
@@ -13,6 +14,7 @@ from memagent_graph.rl.journal import Journal
 from memagent_graph.rl.loop import OnlineLoop, replay
 from memagent_graph.rl.rewards import make_reward
 from memagent_graph.rl.rollouts import RolloutRunner
+from memagent_graph.rl.served import ServedWeights
 from memagent_graph.rl.traces import load
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 from memagent_graph.text.source import open_source
@@ -20,7 +22,6 @@ from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     import torch
     from langchain_core.language_models import BaseChatModel
@@ -114,9 +115,13 @@ class Training:
 
     def _replay(self, report: Callable[[Mapping[str, Any]], None]) -> None:
         found = load(self.settings.traces)
-        for reason, count in found.skipped.items():
+        rewarded = [rollout for rollout in found.rollouts if rollout.reward is not None]
+        unknown = Counter({"rollout without a reward": len(found.rollouts) - len(rewarded)})
+        for reason, count in (found.skipped + unknown).items():
             report({"iteration": 0, f"skipped: {reason}": count})
-        for metrics in replay(self.trainer, found.rollouts, self.settings):
+        if not rewarded:
+            raise TraceError("There is nothing to train on: no rollout was found with a reward.")
+        for metrics in replay(self.trainer, rewarded, self.settings):
             self.journal.log(metrics)
             report(metrics)
 
@@ -165,46 +170,3 @@ def make_engine(
         raise ConfigurationError(message)
     model: Any = resolve_model(f"{settings.engine}:{settings.model}", dtype="float32", **options)
     return model, model.load_weights
-
-
-class ServedWeights:
-    """Gives new weights to a vLLM server on the same files.
-
-    The server has to be started with `VLLM_SERVER_DEV_MODE=1` in its environment, which makes it
-    obey whoever reaches it: keep it on a loopback or private address.
-
-    Args:
-        url: of the server, with or without `/v1`.
-        folder: which the server reaches by the same path.
-    """
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self._root = url.rstrip("/").removesuffix("/v1")
-        self._folder = folder.absolute() / "weights"
-
-    def __call__(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the server's weights by those of a state dict.
-
-        Raises:
-            ModelError: The server cannot be reached, or refuses.
-        """
-        import httpx
-        from safetensors.torch import save_file
-
-        self._folder.mkdir(parents=True, exist_ok=True)
-        plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
-        save_file(plain, self._folder / "model.safetensors")
-        body = {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}
-        try:
-            for path, sent in (("/collective_rpc", body), ("/reset_prefix_cache", None)):
-                httpx.post(self._root + path, json=sent, timeout=_RELOADING).raise_for_status()
-        except httpx.HTTPError as error:
-            message = (
-                f"The server at {self._root} did not take the new weights: {error} Start vLLM with "
-                "VLLM_SERVER_DEV_MODE=1 in its environment."
-            )
-            raise ModelError(message) from error
-
-
-_RELOADING = 600.0
-"""Seconds in which a server must have read its weights."""

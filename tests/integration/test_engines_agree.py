@@ -10,13 +10,17 @@ import warnings
 from pydoc_data.topics import topics
 
 import pytest
+import torch
 from langchain_core.callbacks import BaseCallbackHandler
 from servers.vllm_server import vllm_server
 from tiny_model import tiny_model
+from transformers import AutoModelForCausalLM
 
 from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.models.transformers import ChatTransformers
+from memagent_graph.rl.served import ServedWeights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # those of vLLM's own imports
@@ -87,3 +91,37 @@ def test_the_command_line_prints_nothing_but_the_answer(tmp_path):
     )
 
     assert json.loads(done.stdout)["usage"]["calls"] > 2
+
+
+def test_new_weights_are_what_vllm_reads_with_in_process_and_served(tmp_path, monkeypatch):
+    before, after = tiny_model(tmp_path / "tiny"), tiny_model(tmp_path / "trained", seed=1)
+    weights = AutoModelForCausalLM.from_pretrained(after).state_dict()
+    here = ChatTransformers(model=str(after), logprobs=True)
+    old = ChatTransformers(model=str(before), logprobs=True)
+    tokenizer = here.tokenizer
+    expected, _ = reading(here, tokenizer)
+    stale, _ = reading(old, tokenizer)
+    assert expected["memory"] != stale["memory"]
+
+    engine = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
+    in_process = ChatVLLM(model=str(before), logprobs=True, **engine)
+    assert reading(in_process, tokenizer)[0]["memory"] == stale["memory"]
+    in_process.load_weights(weights)
+    found = {"in process": reading(in_process, tokenizer)}
+    with pytest.raises(ConfigurationError, match="not the weights"):
+        in_process.load_weights({"some.other.weight": torch.zeros(2)})
+    in_process.close()
+    found["started again"] = reading(in_process, tokenizer)
+    in_process.close()
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with vllm_server(before, tmp_path / "vllm.log", "--max-model-len", "2048") as server:
+        there = ChatEndpoint(
+            model=server.name, base_url=server.base_url, logprobs=True, return_token_ids=True
+        )
+        assert reading(there, tokenizer)[0]["memory"] == stale["memory"]
+        ServedWeights(server.base_url, tmp_path)(weights)
+        found["served"] = reading(there, tokenizer)
+
+    for where, (output, _) in found.items():
+        assert output["memory"] == expected["memory"], where
+        assert output["answer"] == expected["answer"], where

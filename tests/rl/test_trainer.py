@@ -15,6 +15,7 @@ from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, TraceError
+from memagent_graph.rl.advantages import Baseline
 from memagent_graph.rl.packing import collate, pack
 from memagent_graph.rl.policy import score
 from memagent_graph.rl.records import fingerprint
@@ -152,6 +153,7 @@ def rows_of(rollouts, tokenizer, settings):
         vocabulary=fingerprint(tokenizer),
         token_budget=settings.token_budget,
         scale=settings.scale_advantages,
+        baseline=Baseline(),
     )
 
 
@@ -239,6 +241,19 @@ def test_conversations_sampled_at_another_temperature_are_warned_of(model, token
     trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
     with pytest.warns(UserWarning, match="temperature"):
         trainer.step([rollout("r", "g", 1.0, [part], fingerprint(tokenizer))])
+
+
+def test_a_lone_rollout_is_measured_against_those_before_it(model, tokenizer):
+    vocabulary = fingerprint(tokenizer)
+
+    def lone(name, reward):
+        return rollout(name, name, reward, [((5, 6), (20, 21), (-5.0, -5.0))], vocabulary)
+
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(kl_weight=0))
+
+    assert trainer.step([lone("a", 0.5), lone("b", 0.5)])["tokens"] == 0
+    assert trainer.step([lone("c", 1.0)])["loss"] < 0
+    assert trainer.step([lone("d", 0.0)])["loss"] > 0
 
 
 def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_path):

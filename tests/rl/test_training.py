@@ -128,6 +128,30 @@ def test_the_same_seed_brings_the_same_rollouts_whatever_runs_beside(folder):
     assert len({str(rollout) for rollout in together}) > 3
 
 
+def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
+    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
+    original = ChatTransformers._agenerate
+
+    async def silent_at_first(self, messages, *args, **options):
+        result = await original(self, messages, *args, **options)
+        if "empty: this is the first" in messages[0].content:
+            result.generations[0].message.content = ""
+        return result
+
+    monkeypatch.setattr(ChatTransformers, "_agenerate", silent_at_first)
+    runner = RolloutRunner(
+        model,
+        AutoTokenizer.from_pretrained(folder),
+        config=ReadingConfig(chunk_tokens=120, memory_tokens=5, answer_tokens=5),
+        reward=lambda answer, _: 1.0 if answer else -1.0,
+    )
+    found = asyncio.run(runner.collect([question(0)], times=2))
+
+    assert not found.failed
+    assert [one.reward for one in found.rollouts] == [-1.0, -1.0]
+    assert all(len(one.conversations) > 2 for one in found.rollouts)
+
+
 def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path):
     asked = []
 

@@ -1,0 +1,56 @@
+"""New weights for a policy that a vLLM server samples with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import torch
+
+
+class ServedWeights:
+    """Gives new weights to a vLLM server on the same files.
+
+    The server has to be started with `VLLM_SERVER_DEV_MODE=1` in its environment, which makes it
+    obey whoever reaches it: keep it on a loopback or private address.
+
+    Args:
+        url: of the server, with or without `/v1`.
+        folder: which the server reaches by the same path.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._root = url.rstrip("/").removesuffix("/v1")
+        self._folder = folder.absolute() / "weights"
+
+    def __call__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the server's weights by those of a state dict.
+
+        Raises:
+            ModelError: The server cannot be reached, or refuses.
+        """
+        import httpx
+        from safetensors.torch import save_file
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+        save_file(plain, self._folder / "model.safetensors")
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}
+        try:
+            for path, sent in (("/collective_rpc", body), ("/reset_prefix_cache", None)):
+                httpx.post(self._root + path, json=sent, timeout=_RELOADING).raise_for_status()
+        except httpx.HTTPError as error:
+            message = (
+                f"The server at {self._root} did not take the new weights: {error} Start vLLM with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment."
+            )
+            raise ModelError(message) from error
+
+
+_RELOADING = 600.0
+"""Seconds in which a server must have read its weights."""
