@@ -18,12 +18,14 @@ VLLM_RUN := VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR $(VLLM_BIN)/python
 VLLM_NEEDS = import importlib.metadata as m; \
 	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
 
+LEARNED ?= learned
+
 INTEGRATIONS := $(wildcard integrations/*/pyproject.toml)
 
 QUESTION ?= Which error is raised when the graph has exhausted the maximum number of steps?
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 
-.PHONY: ask test test-vllm bench-vllm quick lint format clean
+.PHONY: ask test test-vllm bench-vllm learn quick lint format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
 	$(BIN)/memagent ask "$(QUESTION)" $(SITE)/langgraph $(SITE)/langchain_core
@@ -36,6 +38,9 @@ test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of 
 
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
 	$(VLLM_RUN) benchmarks/vllm_batch.py
+
+learn: $(INSTALLED_ALL)  ## Reinforcement learning of a small reader, three seeds, with table and plots
+	$(BIN)/python benchmarks/learn.py --out $(LEARNED) --draw $(LEARNED)
 
 quick: lint  ## As `test`, without the tests that take long
 	$(BIN)/python -m pytest -m "not slow and not vllm"

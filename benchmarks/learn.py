@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -110,10 +111,11 @@ def score(
 def learn(seed: int, out: Path, *, iterations: int, count: int, lengths: list[int]) -> dict:
     """All of it for one seed; what was measured."""
     folder = out / f"seed{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
     found: dict = {"seed": seed}
 
+    shutil.rmtree(folder, ignore_errors=True)  # an unfinished run would be gone on with
+    folder.mkdir(parents=True)
     started = perf_counter()
     model = make_model()
     warm_up(model, seed=seed)

@@ -47,6 +47,9 @@ class Journal:
         unfinished, folder = self._checkpoints / f".{name}", self._checkpoints / name
         shutil.rmtree(unfinished, ignore_errors=True)
         trainer.save(unfinished)
+        trainer.accelerator.wait_for_everyone()
+        if not trainer.accelerator.is_main_process:
+            return
         (unfinished / _STATE).write_text(json.dumps(state), "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)

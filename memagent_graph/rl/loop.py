@@ -86,8 +86,7 @@ class OnlineLoop:
             await self._evaluate(0)
         while state["iteration"] < settings.iterations and not self._stopping:
             metrics = await self._iterate(state)
-            self.journal.log(metrics)
-            self.report(metrics)
+            self._tell(metrics)
             if settings.evaluate_every and state["iteration"] % settings.evaluate_every == 0:
                 await self._evaluate(state["iteration"])
             last = state["iteration"] == settings.iterations or self._stopping
@@ -111,10 +110,11 @@ class OnlineLoop:
         settings = self.settings
         rollouts: list[Rollout] = []
         failed: Counter[str] = Counter()
+        # Refills could differ between processes, and the numbers would then overlap.
+        refills = settings.refills if self.trainer.accelerator.num_processes == 1 else 0
         missing = settings.questions
-        for refill in range(settings.refills + 1):
-            samples = [self.questions(state["question"] + index) for index in range(missing)]
-            state["question"] += missing
+        for refill in range(refills + 1):
+            samples = [self.questions(number) for number in self._numbers(state, missing)]
             found = await self.runner.collect(samples, times=settings.group_size)
             failed += found.failed
             rollouts += found.rollouts
@@ -124,24 +124,34 @@ class OnlineLoop:
             rewards = [one.reward or 0.0 for one in rollouts]
             kept = informative(rewards, [one.group for one in rollouts])
             missing = kept.dropped
-            if not missing or refill == settings.refills:
+            if not missing or refill == refills:
                 break
             rollouts = [rollouts[place] for place in kept.kept] or rollouts
         return rollouts, {"failed": failed.total(), "groups_dropped": missing}
+
+    def _numbers(self, state: dict[str, int], count: int) -> list[int]:
+        """Numbers of the next questions, others in each process."""
+        accelerator = self.trainer.accelerator
+        first = state["question"] + count * accelerator.process_index
+        state["question"] += count * accelerator.num_processes
+        return list(range(first, first + count))
 
     async def _evaluate(self, iteration: int) -> None:
         if not self.settings.evaluate_every:
             return
         reward = await self.held_out_reward()
-        line = {"iteration": iteration, "held_out_reward": reward}
-        self.journal.log(line)
-        self.report(line)
+        self._tell({"iteration": iteration, "held_out_reward": reward})
 
     async def held_out_reward(self) -> float:
         """Mean reward over the held-out questions, one reading each; a failed one counts 0."""
         samples = [self.questions(index) for index in range(self.settings.held_out)]
         found = await self.runner.collect(samples, times=1)
         return sum(one.reward or 0.0 for one in found.rollouts) / len(samples)
+
+    def _tell(self, metrics: dict[str, Any]) -> None:
+        if self.trainer.accelerator.is_main_process:
+            self.journal.log(metrics)
+            self.report(metrics)
 
     def _hand_on(self) -> None:
         self.hand_on(self.trainer.weights())
