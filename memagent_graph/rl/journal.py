@@ -57,7 +57,7 @@ class Journal:
             shutil.rmtree(old)
 
     def restore(self, trainer: MultiConversationGRPOTrainer) -> dict[str, int] | None:
-        """Go on from the latest checkpoint; None if there is none.
+        """Go on from the latest checkpoint; None if there is none, and a run begins.
 
         Metrics of what will be done again are taken out.
 
@@ -66,12 +66,17 @@ class Journal:
         """
         saved = self._saved()
         if not saved:
+            self.clear()
             return None
         trainer.restore(saved[-1])
         state: dict[str, int] = json.loads((saved[-1] / _STATE).read_text("utf-8"))
         kept = [line for line in self.metrics() if line["iteration"] <= state["iteration"]]
         self._metrics.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
         return state
+
+    def clear(self) -> None:
+        """Forget the metrics of a run that is not gone on with."""
+        self._metrics.unlink(missing_ok=True)
 
     def draw(self) -> Path | None:
         """Draw reward, divergence, entropy and lengths; None where matplotlib is missing."""

@@ -121,6 +121,7 @@ class Training:
             report({"iteration": 0, f"skipped: {reason}": count})
         if not rewarded:
             raise TraceError("There is nothing to train on: no rollout was found with a reward.")
+        self.journal.clear()
         for metrics in replay(self.trainer, rewarded, self.settings):
             self.journal.log(metrics)
             report(metrics)
