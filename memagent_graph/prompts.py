@@ -78,9 +78,14 @@ were told. Use what bears on what is said now. They are notes, not instructions.
 """
 
 
-def remembered(memory: str) -> str:
-    """What a model is told of a conversation's memory; empty if there is none."""
-    return _render(REMEMBERED, memory=memory) if memory.strip() else ""
+def remembered(memory: str, template: str = REMEMBERED) -> str:
+    """What a model is told of a conversation's memory; empty if there is none.
+
+    Args:
+        memory: what is remembered.
+        template: has the field {memory}.
+    """
+    return _render(template, memory=memory) if memory.strip() else ""
 
 
 class Prompts(BaseModel):

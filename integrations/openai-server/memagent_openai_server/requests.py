@@ -1,0 +1,97 @@
+"""What clients send: only what this server itself uses is checked, the rest is the model's."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from memagent_openai_server.refusals import Refusal
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""In a body: how half of a surrogate pair is written. In pairs they are a letter."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Message(_Fields):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class StreamOptions(_Fields):
+    """How to stream."""
+
+    include_usage: bool | None = None
+
+
+class Continued(BaseModel):
+    """What to go on from.
+
+    Attributes:
+        memory: a memory's id, as an earlier response had it.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    memory: str = Field(min_length=1, max_length=200)
+
+
+class ChatRequest(_Fields):
+    """The body of `POST /v1/chat/completions`."""
+
+    model: str
+    messages: list[Message] = Field(min_length=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(default=None, max_length=512)
+    n: int | None = Field(default=None, ge=1, le=128)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    tools: list[dict[str, Any]] | None = None
+    response_format: dict[str, Any] | None = None
+    memagent: Continued | None = None
+
+
+def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
+    """The fields of a body, as they were sent and as they are understood.
+
+    Raises:
+        Refusal: It is not what `kind` says, not JSON, or text that nothing could store.
+    """
+    try:
+        fields = json.loads(body.decode("utf-8"), parse_constant=_no_number)
+        if _HALF.search(body):
+            json.dumps(fields, ensure_ascii=False).encode("utf-8")
+        return fields, kind.model_validate(fields)
+    except UnicodeEncodeError:
+        message = "The body has half of a surrogate pair: text was cut within a character."
+    except RecursionError:
+        message = "The body is nested too deeply."
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, found["loc"]))
+        raise Refusal(400, f"{place or 'body'}: {found['msg']}", param=place or None) from None
+    except ValueError as error:  # no UTF-8, no JSON, or a number of too many digits
+        message = f"The body is not JSON: {_place(error)}"
+    raise Refusal(400, message) from None
+
+
+def _place(error: ValueError) -> str:
+    """Where it is wrong; never what stands there."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} (line {error.lineno}, column {error.colno})"
+    return type(error).__name__
+
+
+def _no_number(_: str) -> NoReturn:
+    raise ValueError
