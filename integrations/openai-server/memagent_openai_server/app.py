@@ -12,12 +12,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from memagent_graph.errors import MemAgentError
+from memagent_openai_server import responses
 from memagent_openai_server.completions import complete
 from memagent_openai_server.door import Door
 from memagent_openai_server.limits import Limits, limited_body
 from memagent_openai_server.records import Metrics
 from memagent_openai_server.refusals import Refusal, refusal
-from memagent_openai_server.requests import ChatRequest
+from memagent_openai_server.requests import ChatRequest, ResponseRequest
 from memagent_openai_server.service import Service
 from memagent_openai_server.shapes import model_card
 
@@ -104,6 +105,22 @@ def _add_routes(app: FastAPI, service: Service, metrics: Metrics) -> None:
         """A chat completion."""
         body = await limited_body(request, service.limits)
         return await complete(service, request, body, request.state.record)
+
+    @app.post("/v1/responses", openapi_extra=_body(ResponseRequest), responses=_ERRORS)
+    async def new_response(request: Request) -> Response:
+        """A response."""
+        body = await limited_body(request, service.limits)
+        return await responses.respond(service, request, body, request.state.record)
+
+    @app.get("/v1/responses/{key}", responses=_ERRORS)
+    async def response(request: Request, key: str) -> dict[str, Any]:
+        """A response that was kept."""
+        return await responses.retrieve(service.sessions(request.state.record.tenant), key)
+
+    @app.delete("/v1/responses/{key}", responses=_ERRORS)
+    async def deleted_response(request: Request, key: str) -> dict[str, Any]:
+        """Delete a response."""
+        return await responses.delete(service.sessions(request.state.record.tenant), key)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

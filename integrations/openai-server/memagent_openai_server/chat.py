@@ -1,4 +1,4 @@
-"""One chat completion: passed on as it is, or read and answered from memory."""
+"""What a chat completion comes to: passed on as it is, or read and answered from memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.prompts import remembered
-from memagent_openai_server.conversation import Asked, asked
+from memagent_openai_server.conversation import Asked, Message, asked
+from memagent_openai_server.delivery import unless_gone
 from memagent_openai_server.refusals import Refusal
 from memagent_openai_server.shapes import Progress, Read
+from memagent_openai_server.upstream import is_too_long
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    import httpx
+    from starlette.types import Receive
+
+    from memagent_openai_server.records import Record
     from memagent_openai_server.requests import ChatRequest
     from memagent_openai_server.service import Service
     from memagent_openai_server.sessions import Sessions
@@ -83,6 +89,49 @@ async def may_fit(service: Service, fields: dict[str, Any]) -> bool:
     if len(text) > window * _LONGEST_TOKEN:
         return False
     return await asyncio.to_thread(service.counter.count, text) <= window * _SLACK
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A request with its connection.
+
+    Attributes:
+        fields: of a chat completion, as they were sent.
+        chat: as they are understood.
+        body: as it is passed on.
+        receive: tells when the client goes.
+        record: of the request.
+    """
+
+    fields: dict[str, Any]
+    chat: ChatRequest
+    body: bytes
+    receive: Receive
+    record: Record
+
+
+async def decide(
+    service: Service, sessions: Sessions, where: Place, arrived: Arrived
+) -> httpx.Response | Answering:
+    """What the model's server said, if the request fits the model; else what is to be read.
+
+    Raises:
+        Refusal: It asks nothing, or for what cannot be given.
+        MemAgentError: The model or the store failed.
+    """
+    fields, refused = arrived.fields, None
+    arrived.record.how = "passed"
+    if service.upstream is not None and not where.explicit and await may_fit(service, fields):
+        completing = service.upstream.complete(arrived.body)
+        response = await unless_gone(completing, arrived.receive, service.stopping)
+        if not is_too_long(response):
+            return response
+        refused = response
+    answering = await Answering.of(service, sessions, where, fields, arrived.chat)
+    if refused is not None and not answering.asked.document:
+        return refused
+    arrived.record.how = "read"
+    return answering
 
 
 def wants_more(fields: dict[str, Any]) -> bool:
@@ -171,13 +220,16 @@ class Answering:
             await self.sessions.note([output["version"], *named], self.asked.prefix)
         yield self._answered(question, output, chunks)
 
+    def left(self) -> list[Message]:
+        """What of the conversation is not in the memory once the document is read."""
+        return [{"role": "user", "content": self.asked.question}, *self.asked.kept]
+
     def rest(self, memory: str, fields: dict[str, Any]) -> dict[str, Any]:
         """The request that the model is sent after the reading: with notes for what was read."""
         system = "\n\n".join(filter(None, [self._system(), remembered(memory, NOTES)]))
         told = [{"role": "system", "content": system}] if system else []
-        question = {"role": "user", "content": self.asked.question}
         rest = {name: value for name, value in fields.items() if name != "memagent"}
-        return {**rest, "messages": [*told, question, *self.asked.kept]}
+        return {**rest, "messages": [*told, *self.left()]}
 
     def _system(self) -> str:
         """The system messages, unless they are so long that they are read with the rest."""

@@ -6,20 +6,21 @@ import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import httpx
 from starlette.responses import JSONResponse, Response
 
-from memagent_openai_server.chat import Answering, may_fit, place
+from memagent_openai_server.chat import Answering, Arrived, decide, place
 from memagent_openai_server.delivery import EventStream, event, last, unless_gone
 from memagent_openai_server.refusals import Refusal
 from memagent_openai_server.requests import ChatRequest, parse
 from memagent_openai_server.shapes import Head, Progress, Read
-from memagent_openai_server.upstream import is_too_long, passed_on
+from memagent_openai_server.upstream import broken, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    import httpx
     from starlette.requests import Request
+    from starlette.types import Receive
 
     from memagent_openai_server.records import Record
     from memagent_openai_server.service import Service
@@ -46,37 +47,14 @@ async def complete(service: Service, request: Request, body: bytes, record: Reco
         session=session_of(request),
         user=chat.user,
     )
-    refused = None
-    if service.upstream is not None and not where.explicit and await may_fit(service, fields):
-        response = await unless_gone(
-            service.upstream.complete(body), request.receive, service.stopping
-        )
-        if not is_too_long(response):
-            record.how = "passed"
-            return await _passed(response, request, service, record)
-        refused = response
-    answering = await Answering.of(service, sessions, where, fields, chat)
-    if refused is not None and not answering.asked.document:
-        record.how = "passed"
-        return await _passed(refused, request, service, record)
-    record.how = "read"
+    arrived = Arrived(fields, chat, body, request.receive, record)
+    found = await decide(service, sessions, where, arrived)
+    if not isinstance(found, Answering):
+        return await _passed(found, request, service, record)
     if chat.stream:
-        return stream(_events(answering, fields, record), service, record)
-    parts = record.counted(answering.parts())
-    found = await last(parts, request.receive, service.stopping)
-    assert isinstance(found, Read)  # noqa: S101 - the last part is the answer
-    headers = {MEMORY_HEADER: found.memory} if found.memory else {}
-    if not answering.more:
-        return JSONResponse(Head.new(service.name).completion(found), headers=headers)
-    rest = _rest(answering, found, fields)
-    assert service.upstream is not None  # noqa: S101 - who wants more has one
-    response = await unless_gone(service.upstream.complete(rest), request.receive, service.stopping)
-    body = await unless_gone(_whole(response), request.receive, service.stopping)
-    completion = json.loads(body)
-    if response.is_success:
-        completion = {**completion, "memagent": found.memagent}
-        completion["usage"] = _sum(found, completion.get("usage"))
-    return JSONResponse(completion, response.status_code, headers)
+        return stream(sent(chunks(found, arrived)), service, record)
+    read, completion = await whole(found, arrived)
+    return JSONResponse(completion, headers={MEMORY_HEADER: read.memory} if read.memory else {})
 
 
 def check_model(service: Service, model: str) -> None:
@@ -111,71 +89,138 @@ async def _passed(
     """What the model's server said, byte for byte."""
     headers = passed_on(response)
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        body = await unless_gone(_whole(response), request.receive, service.stopping)
+        body = await read_whole(service, response, request.receive)
         return Response(body, response.status_code, headers)
 
     async def parts() -> AsyncGenerator[bytes, None]:
         try:
             async for part in response.aiter_raw():
                 yield part
+        except httpx.HTTPError as error:
+            raise broken() from error
         finally:
             await response.aclose()
 
     return stream(parts(), service, record)
 
 
-async def _whole(response: httpx.Response) -> bytes:
-    try:
-        return await response.aread()
-    finally:
-        await response.aclose()
+async def whole(answering: Answering, arrived: Arrived) -> tuple[Read, dict[str, Any]]:
+    """What was read, and the completion that it ends in.
+
+    Raises:
+        Refusal: The client is gone, the server stops, or the model refuses.
+        MemAgentError: The reading failed.
+    """
+    service = answering.service
+    parts = arrived.record.counted(answering.parts())
+    read = await last(parts, arrived.receive, service.stopping)
+    assert isinstance(read, Read)  # noqa: S101 - the last part is the answer
+    if not answering.more:
+        return read, Head.new(service.name).completion(read)
+    assert service.upstream is not None  # noqa: S101 - who wants more has one
+    completing = service.upstream.complete(_rest(answering, read, arrived.fields))
+    response = await unless_gone(completing, arrived.receive, service.stopping)
+    body = await read_whole(service, response, arrived.receive)
+    _check(response, body)
+    completion = json.loads(body)
+    usage = _sum(read, completion.get("usage"))
+    return read, {**completion, "memagent": read.memagent, "usage": usage}
 
 
-async def _events(
-    answering: Answering, fields: dict[str, Any], record: Record
-) -> AsyncGenerator[bytes, None]:
+async def chunks(answering: Answering, arrived: Arrived) -> AsyncGenerator[dict[str, Any], None]:
+    """Parts of a completion: progress as reasoning, and then the answer.
+
+    Raises:
+        Refusal: The model refuses.
+        MemAgentError: The reading failed.
+    """
     head = Head.new(answering.service.name)
-    yield event(head.chunk({"role": "assistant", "content": ""}))
-    async with aclosing(record.counted(answering.parts())) as parts:
+    yield head.chunk({"role": "assistant", "content": ""})
+    async with aclosing(arrived.record.counted(answering.parts())) as parts:
         async for part in parts:
             if isinstance(part, Progress):
-                yield event(head.chunk({"reasoning_content": part.text}))
+                yield head.chunk({"reasoning_content": part.text})
             elif answering.more:
-                async with aclosing(_more(answering, part, fields, head)) as more:
+                async with aclosing(_more(answering, part, arrived.fields, head)) as more:
                     async for found in more:
                         yield found
             else:
-                yield event(head.chunk({"content": part.text}))
-                end = head.chunk({}, part.finish_reason)
-                yield event({**end, "memagent": part.memagent})
+                yield head.chunk({"content": part.text})
+                yield {**head.chunk({}, part.finish_reason), "memagent": part.memagent}
                 if _wants_usage(answering):
-                    yield event(head.usage(part.usage))
+                    yield head.usage(part.usage)
+
+
+async def sent(
+    parts: AsyncGenerator[dict[str, Any], None],
+) -> AsyncGenerator[bytes, None]:
+    """Parts of a completion as they are sent."""
+    async with aclosing(parts):
+        async for part in parts:
+            yield event(part)
     yield event("[DONE]")
+
+
+async def streamed(response: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
+    """Parts of a completion that a server streams."""
+    try:
+        async for line in response.aiter_lines():
+            data = line.removeprefix("data:").strip()
+            if line.startswith("data:") and data != "[DONE]":
+                yield json.loads(data)
+    except httpx.HTTPError as error:
+        raise broken() from error
+    finally:
+        await response.aclose()
 
 
 async def _more(
     answering: Answering, read: Read, fields: dict[str, Any], head: Head
-) -> AsyncGenerator[bytes, None]:
+) -> AsyncGenerator[dict[str, Any], None]:
     """What the model streams after the reading, as parts of the same completion."""
     upstream = answering.service.upstream
     assert upstream is not None  # noqa: S101 - who wants more has one
     response = await upstream.complete(_rest(answering, read, fields))
-    try:
-        if not response.is_success:
-            yield event(json.loads(response.content))
-            return
-        async for line in response.aiter_lines():
-            data = line.removeprefix("data:").strip()
-            if not line.startswith("data:") or data == "[DONE]":
-                continue
-            part = {**json.loads(data), "id": head.id, "created": head.created}
+    _check(response, b"" if response.is_success else response.content)
+    async with aclosing(streamed(response)) as parts:
+        async for part in parts:
+            changed = {**part, "id": head.id, "created": head.created}
             if any(choice.get("finish_reason") for choice in part.get("choices") or ()):
-                part["memagent"] = read.memagent
+                changed["memagent"] = read.memagent
             if part.get("usage") and not part.get("choices"):
-                part["usage"] = _sum(read, part["usage"])
-            yield event(part)
-    finally:
-        await response.aclose()
+                changed["usage"] = _sum(read, part["usage"])
+            yield changed
+
+
+def _check(response: httpx.Response, body: bytes) -> None:
+    """Raise what the model's server refused, though the request is not the client's own."""
+    if response.is_success:
+        return
+    try:
+        said = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        said = "no reason given"
+    status = response.status_code if response.is_client_error else 502
+    raise Refusal(status, f"The model refused: {said}", code="model_refused")
+
+
+async def read_whole(service: Service, response: httpx.Response, receive: Receive) -> bytes:
+    """The body of a server's response.
+
+    Raises:
+        ClientDisconnect: The client is gone.
+        Refusal: The server stops, or the model's did.
+    """
+
+    async def read() -> bytes:
+        try:
+            return await response.aread()
+        except httpx.HTTPError as error:
+            raise broken() from error
+        finally:
+            await response.aclose()
+
+    return await unless_gone(read(), receive, service.stopping)
 
 
 def _rest(answering: Answering, read: Read, fields: dict[str, Any]) -> bytes:

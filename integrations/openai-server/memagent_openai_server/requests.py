@@ -62,6 +62,25 @@ class ChatRequest(_Fields):
     memagent: Continued | None = None
 
 
+class ResponseRequest(_Fields):
+    """The body of `POST /v1/responses`."""
+
+    model: str
+    input: str | list[dict[str, Any]] = Field(min_length=1)
+    instructions: str | None = None
+    previous_response_id: str | None = Field(default=None, min_length=1, max_length=200)
+    store: bool | None = None
+    stream: bool | None = None
+    user: str | None = Field(default=None, max_length=512)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    tools: list[dict[str, Any]] | None = None
+    text: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    background: Literal[False] | None = None
+    conversation: None = None
+    memagent: Continued | None = None
+
+
 def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
     """The fields of a body, as they were sent and as they are understood.
 

@@ -17,6 +17,7 @@ from memagent_graph.state import Run
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import load_tokenizer
 from memagent_openai_server.limits import Limits
+from memagent_openai_server.local import LocalModel
 from memagent_openai_server.sessions import Sessions
 from memagent_openai_server.shapes import Progress
 from memagent_openai_server.upstream import Upstream
@@ -72,7 +73,11 @@ class Service:
         self.counter = load_tokenizer(tokenizer or self.reader.tokenizer)
         self.store = store or InMemoryStore()
         self.chat = self.reader.model if isinstance(self.reader, ChatReader) else None
-        self.upstream = Upstream(self.chat) if isinstance(self.chat, ChatEndpoint) else None
+        self.upstream: Upstream | LocalModel | None = None
+        if isinstance(self.chat, ChatEndpoint):
+            self.upstream = Upstream(self.chat)
+        elif self.chat is not None:
+            self.upstream = LocalModel(self.chat, self.name)
         self.stopping = asyncio.Event()
         self.turns = asyncio.Semaphore(self.limits.readings)
         self._window = window

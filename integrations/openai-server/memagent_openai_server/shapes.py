@@ -80,15 +80,17 @@ class Head:
         return cls(model, f"chatcmpl-{uuid4().hex}", int(time()))
 
     def completion(self, read: Read) -> dict[str, Any]:
-        """A whole completion."""
+        """The completion that a reading ends in."""
         message = {"role": "assistant", "content": read.text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None}
-        return {
-            **self._fields("chat.completion"),
-            "choices": [{**choice, "finish_reason": read.finish_reason}],
-            "usage": read.usage,
-            "memagent": read.memagent,
-        }
+        whole = self.whole(message, read.finish_reason, read.usage)
+        return {**whole, "memagent": read.memagent}
+
+    def whole(
+        self, message: dict[str, Any], finish_reason: str, usage: dict[str, int]
+    ) -> dict[str, Any]:
+        """A whole completion of one message."""
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+        return {**self._fields("chat.completion"), "choices": [choice], "usage": usage}
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         """A part of a completion."""

@@ -61,7 +61,7 @@ class Upstream:
         try:
             await response.aread()
         except httpx.HTTPError as error:
-            raise Refusal(502, "The model's server broke off.", code="upstream_broken") from error
+            raise broken() from error
         if response.status_code in (401, 403):
             message = "The model's server does not take the key of this server."
             raise Refusal(502, message, code="upstream_key")
@@ -75,6 +75,11 @@ class Upstream:
 def passed_on(response: httpx.Response) -> Mapping[str, str]:
     """Headers of a response that are the client's business."""
     return {name: response.headers[name] for name in _PASSED_ON if name in response.headers}
+
+
+def broken() -> Refusal:
+    """For a response that ends before its end."""
+    return Refusal(502, "The model's server broke off. Try again.", code="upstream_broken")
 
 
 def is_too_long(response: httpx.Response) -> bool:

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from servers.openai_server import OpenAIServer
+
+from memagent_graph import ReadingConfig
+from memagent_openai_server import create_app
+from memagent_openai_server.running import server
+
+QUESTION = "When does the vault open?"
+NEEDLE = "The vault opens at 6:40."
+SMALL = ReadingConfig(
+    question_tokens=200, chunk_tokens=400, memory_tokens=100, answer_tokens=100, retry_interval=0.01
+)
+"""Budgets that fit the 2,048 tokens which the scripted server says that its model holds."""
+
+
+def long_text(sentences: int = 1500, *, needle: str = NEEDLE) -> str:
+    lines = [f"Item {number} stands on shelf {number % 7}." for number in range(sentences)]
+    lines.insert(sentences // 2, needle)
+    return " ".join(lines)
+
+
+class Running:
+    """The application under uvicorn, in a thread of its own, on a free port."""
+
+    def __init__(self, *args, **options) -> None:
+        self.app = create_app(*args, **options)
+        self.service = self.app.state.service
+        self._server = server(self.app, host="127.0.0.1", port=0)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive()
+            time.sleep(0.01)
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._clients: list[OpenAI] = []
+
+    def client(self, key="not-needed", **options) -> OpenAI:
+        options = {"max_retries": 0, **options}
+        client = OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
+        self._clients.append(client)
+        return client
+
+    def async_client(self, key="not-needed", **options) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
+
+    def post(self, path="/v1/chat/completions", **options) -> httpx.Response:
+        return httpx.post(f"{self.url}{path}", timeout=60, **options)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+
+    def metric(self, name: str, **labels) -> float:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        text = httpx.get(f"{self.url}/metrics").text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def signal(self) -> None:
+        """As SIGTERM does."""
+        self._server.handle_exit(15, None)
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self.signal()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def serve():
+    """Start servers; all are stopped at the end."""
+    running: list[Running] = []
+
+    def start(*args, **options) -> Running:
+        running.append(Running(*args, **options))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def upstream():
+    """A scripted model server whose notes are the needle, once it was in a prompt."""
+
+    def reply(body):
+        prompt = "\n".join(str(message["content"]) for message in body["messages"])
+        return NEEDLE if NEEDLE in prompt else "Nothing was found."
+
+    server = OpenAIServer(reply)
+    server.models = [{"id": "small", "max_model_len": 2048, "owned_by": "vllm"}]
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def behind(serve, upstream):
+    """A server in front of the scripted one."""
+    return serve("openai:small", base_url=upstream.base_url, config=SMALL)
+
+
+@pytest.fixture
+def builtin(serve):
+    """A server with the built-in reader."""
+    return serve()
+
+
+@pytest.fixture
+def question():
+    return QUESTION
+
+
+@pytest.fixture
+def needle():
+    return NEEDLE
+
+
+@pytest.fixture
+def small():
+    return SMALL
+
+
+@pytest.fixture
+def text():
+    return long_text
+
+
+@pytest.fixture
+def asked():
+    """Messages of one turn: a long text, and a question at its end."""
+
+    def make(sentences: int = 1500, question: str = QUESTION) -> list[dict]:
+        return [{"role": "user", "content": f"{long_text(sentences)}\n\n{question}"}]
+
+    return make

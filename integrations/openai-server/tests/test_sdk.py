@@ -1,0 +1,231 @@
+"""The official `openai` SDK against a running server."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import openai
+import pytest
+
+SHORT = [{"role": "user", "content": "Hello there"}]
+
+
+def plain(completion) -> dict:
+    return {**completion.to_dict(), "id": "", "created": 0}
+
+
+def test_a_short_request_reaches_the_model_byte_for_byte_and_so_does_its_answer(behind, upstream):
+    body = b'{ "model":"small", "messages":[{"content":"Hello \\u00e9","role":"user"}],"odd":[1.0]}'
+    seen = []
+    upstream.reply = lambda body: seen.append(body) or "Yes?"
+    headers = {"content-type": "application/json"}
+
+    direct = httpx.post(f"{upstream.base_url}/chat/completions", content=body, headers=headers)
+    through = behind.post(content=body, headers=headers)
+
+    assert through.content == direct.content
+    assert seen[0] == seen[1] == json.loads(body)
+
+
+def test_a_short_stream_is_passed_on_byte_for_byte(behind, upstream):
+    body = {"model": "small", "messages": SHORT, "stream": True}
+
+    direct = httpx.post(f"{upstream.base_url}/chat/completions", json=body)
+    through = behind.post(json=body)
+
+    assert through.content == direct.content
+    assert through.headers["content-type"].startswith("text/event-stream")
+
+
+def test_tools_and_unknown_fields_of_a_short_request_are_passed_on(behind, upstream):
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "price", "arguments": '{"item": 3}'},
+    }
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    upstream.script = [{"message": message, "finish_reason": "tool_calls"}]
+    tool = {"type": "function", "function": {"name": "price", "parameters": {"type": "object"}}}
+
+    completion = behind.client().chat.completions.create(
+        model="small", messages=SHORT, tools=[tool], extra_body={"top_k": 7}
+    )
+
+    assert completion.choices[0].message.tool_calls[0].function.arguments == '{"item": 3}'
+    assert upstream.requests[-1]["tools"] == [tool]
+    assert upstream.requests[-1]["top_k"] == 7
+
+
+def test_the_key_of_a_client_does_not_reach_the_model(behind, upstream, monkeypatch):
+    behind.client("a-key-of-the-client").chat.completions.create(model="small", messages=SHORT)
+
+    assert "a-key-of-the-client" not in str(upstream.headers[-1])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_of_the_model_is_the_error_that_the_client_gets(behind, upstream, stream):
+    upstream.script = [{"status": 422, "error": {"message": "no such sampling"}}]
+
+    with pytest.raises(openai.UnprocessableEntityError, match="no such sampling"):
+        behind.client().chat.completions.create(model="small", messages=SHORT, stream=stream)
+
+
+def test_the_sdk_repeats_what_failed_for_now(behind, upstream):
+    upstream.script = [503, {"status": 429, "headers": {"retry-after": "0"}}]
+
+    completion = behind.client(max_retries=2).chat.completions.create(model="small", messages=SHORT)
+
+    assert completion.choices[0].message.content == "Nothing was found."
+    assert len(upstream.requests) == 3
+
+
+def test_a_model_server_that_is_down_is_a_503_which_the_sdk_repeats(behind, upstream):
+    behind.client().chat.completions.create(model="small", messages=SHORT)
+    upstream.kill()
+
+    with pytest.raises(openai.InternalServerError, match="cannot be reached") as caught:
+        behind.client().chat.completions.create(model="small", messages=SHORT)
+
+    assert caught.value.status_code == 503
+    upstream.start()
+    behind.client().chat.completions.create(model="small", messages=SHORT)
+
+
+def test_a_key_that_the_model_server_refuses_is_not_the_client_s_fault(behind, upstream):
+    upstream.script = [{"status": 401, "error": {"message": "bad key sk-of-the-server"}}]
+
+    with pytest.raises(openai.InternalServerError) as caught:
+        behind.client().chat.completions.create(model="small", messages=SHORT)
+
+    assert caught.value.status_code == 502
+    assert "sk-of-the-server" not in str(caught.value)
+
+
+def test_a_long_request_is_read_and_answered_in_the_standard_shape(behind, upstream, asked, needle):
+    raw = behind.client().chat.completions.with_raw_response.create(model="small", messages=asked())
+
+    completion = raw.parse()
+    assert completion.choices[0].message.content == needle
+    assert completion.choices[0].finish_reason == "stop"
+    calls = len(upstream.requests)
+    assert calls > 10
+    assert completion.usage.prompt_tokens == 7 * calls
+    assert completion.usage.total_tokens == 10 * calls
+    assert raw.headers["x-memagent-memory"] == completion.memagent["memory"]
+    assert raw.headers["x-request-id"].startswith("req_")
+    assert completion.memagent["coverage"] == 1.0
+
+
+def test_while_a_long_request_is_read_the_memory_comes_as_reasoning(behind, asked, needle):
+    parts = list(
+        behind.client().chat.completions.create(
+            model="small",
+            messages=asked(),
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+
+    thoughts = [
+        part.choices[0].delta.reasoning_content
+        for part in parts
+        if part.choices and getattr(part.choices[0].delta, "reasoning_content", None)
+    ]
+    text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    chunks = parts[-2].memagent["chunks"]
+    assert text == needle
+    assert len(thoughts) == chunks > 10
+    assert needle in "".join(thoughts)
+    assert f"[{chunks} of {chunks} sections read]" in thoughts[-1]
+    assert parts[-2].choices[0].finish_reason == "stop"
+    assert parts[-1].usage.total_tokens == 10 * (chunks + 1)
+
+
+def test_the_sdk_s_stream_helper_accumulates_a_reading(behind, asked, needle):
+    with behind.client().chat.completions.stream(model="small", messages=asked()) as stream:
+        completion = stream.get_final_completion()
+
+    assert completion.choices[0].message.content == needle
+
+
+async def test_the_async_client_asks_and_streams(behind, asked, needle):
+    async with behind.async_client() as client:
+        whole = await client.chat.completions.create(model="small", messages=asked())
+        stream = await client.chat.completions.create(model="small", messages=asked(), stream=True)
+        text = "".join([part.choices[0].delta.content or "" async for part in stream])
+
+    assert whole.choices[0].message.content == text == needle
+
+
+def test_a_model_that_fails_while_reading_is_an_error_within_the_stream(behind, upstream, asked):
+    upstream.script = ["ok", "ok", 400]
+
+    with pytest.raises(openai.APIError, match="The model failed"):
+        list(behind.client().chat.completions.create(model="small", messages=asked(), stream=True))
+
+
+def test_a_reading_that_failed_goes_on_where_it_was(behind, upstream, asked, needle):
+    client = behind.client()
+    upstream.script = ["ok"] * 5 + [400]
+    with pytest.raises(openai.InternalServerError):
+        client.chat.completions.create(model="small", messages=asked())
+    before = len(upstream.requests)
+
+    completion = client.chat.completions.create(model="small", messages=asked())
+
+    assert completion.choices[0].message.content == needle
+    total = len({json.dumps(body["messages"]) for body in upstream.requests})
+    assert len(upstream.requests) - before == total - 5
+
+
+def test_a_request_that_turns_out_too_long_is_read(serve, upstream, asked, small, needle):
+    # The server tells no window, so that only its refusal says that the request does not fit.
+    upstream.models = [{"id": "small"}]
+    upstream.script = [
+        {"status": 400, "error": {"message": "maximum context length is 2048 tokens"}}
+    ]
+    server = serve("openai:small", base_url=upstream.base_url, config=small)
+
+    completion = server.client().chat.completions.create(model="small", messages=asked())
+
+    assert completion.choices[0].message.content == needle
+    assert completion.memagent["chunks"] > 10
+
+
+def test_an_answer_longer_than_the_client_wants_is_cut_and_says_so(behind, asked, needle):
+    completion = behind.client().chat.completions.create(
+        model="small", messages=asked(), max_tokens=3
+    )
+
+    text = completion.choices[0].message.content
+    assert needle.startswith(text)
+    assert 0 < len(text) < len(needle)
+    assert completion.choices[0].finish_reason == "length"
+
+
+def test_the_model_is_listed_with_its_window(behind):
+    models = behind.client().models.list().data
+
+    assert [(model.id, model.max_model_len) for model in models] == [("small", 2048)]
+    assert behind.client().models.retrieve("small").id == "small"
+
+
+def test_another_model_is_not_there(behind):
+    with pytest.raises(openai.NotFoundError, match="this server has 'small'") as caught:
+        behind.client().chat.completions.create(model="large", messages=SHORT)
+
+    assert caught.value.code == "model_not_found"
+
+
+def test_the_built_in_reader_answers_short_and_long(builtin, asked, question, needle):
+    client = builtin.client()
+    short = [{"role": "user", "content": f"{needle} {question}"}]
+
+    answers = [
+        client.chat.completions.create(model="extractive", messages=messages)
+        for messages in (short, asked(9000))
+    ]
+
+    assert [answer.choices[0].message.content for answer in answers] == [needle, needle]
+    assert answers[1].usage.prompt_tokens > 50_000
