@@ -115,8 +115,8 @@ def split(
     fits = budget // 2
     tails = [cut for gap in _GAPS if (cut := _tail(text, gap)) and count(text[cut:]) <= fits]
     heads = [cut for gap in _GAPS if (cut := _head(text, gap)) and count(text[:cut]) <= fits]
-    if not whole:
-        tails, heads = tails[::-1], heads[::-1]
+    tails.sort(reverse=not whole)  # the shortest piece first, or else the longest
+    heads.sort(reverse=whole)
     for cut in tails:
         if _ASKS.search(text[cut:]):
             return text[cut:].strip(), text[:cut].strip()
