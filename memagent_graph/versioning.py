@@ -80,6 +80,11 @@ async def begin(reading: Reading, state: ReadingState, run: Run, source: Source)
         read: list[Chunk] = []
         found = await _reach(bank.afind(_ids(reading, run, source, fresh, read)))
         if found is not None:
+            if name and found.end >= source.length:
+                # All of it was read before, by another name or by a run that was killed here.
+                expected = fresh["source"]["head"]
+                if not await _reach(bank.amove_head(name, found.id, expected=expected)):
+                    return await begin(reading, state, run, source)
             fresh |= _from_version(found)
             known = [chunk for chunk in read if chunk.end <= found.end]
             fresh["progress"] |= {

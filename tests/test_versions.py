@@ -161,6 +161,15 @@ def test_a_named_memory_goes_on_with_todays_text(store):
     assert bank.history("diary")[-1].step == 1
 
 
+def test_a_name_is_given_to_what_was_read_before_without_it(store):
+    first, _ = read(store)
+
+    named, reader = read(store, memory_name="diary")
+
+    assert reader.spans == []
+    assert MemoryBank(store).head("diary").id == named["version"] == first["version"]
+
+
 def test_a_memory_needs_a_store():
     agent = create_memagent(ChainReader())
 

@@ -87,11 +87,11 @@ def create_app(
 
     app = FastAPI(title="memagent", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
-    if origins:
+    app.add_middleware(Door, keys=keys or {}, hosts=hosts, limits=limits, metrics=metrics)
+    if origins:  # outside, because a browser asks first, and without a key
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
         )
-    app.add_middleware(Door, keys=keys or {}, hosts=hosts, limits=limits, metrics=metrics)
     app.add_exception_handler(HTTPException, _plain)
     for kind in (Refusal, MemAgentError):
         app.add_exception_handler(kind, _refused)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+HEADER_BYTES = 64 * 2**10
+"""Longest headers."""
+
 _OPEN = ("/health",)
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SHORTEST_KEY = 16
@@ -127,6 +130,8 @@ class Door:
             record.close()
 
     async def _let_in(self, request: Request, record: Record) -> None:
+        if sum(len(name) + len(value) for name, value in request.headers.raw) > HEADER_BYTES:
+            raise Refusal(431, "The headers are too long.", code="headers_too_long")
         if self._hosts and _host(request) not in self._hosts:
             raise Refusal(421, "This server does not go by that name.", code="unknown_host")
         if self._tenants and request.url.path not in _OPEN:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from memagent_openai_server.door import HEADER_BYTES
 from memagent_openai_server.records import log, log_to_stderr
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 _GRACE = 30
 """Seconds that are left for what is passed on to the model's server."""
-_HEADER_BYTES = 64 * 2**10
 _BACKLOG = 2048
 
 
@@ -41,8 +41,8 @@ def server(app: FastAPI, *, host: str, port: int) -> Server:
         app,
         host=host,
         port=port,
-        http="h11",  # which limits the size of headers
-        h11_max_incomplete_event_size=_HEADER_BYTES,
+        http="h11",  # which gives up headers without end
+        h11_max_incomplete_event_size=HEADER_BYTES,
         ws="none",
         backlog=_BACKLOG,
         access_log=False,

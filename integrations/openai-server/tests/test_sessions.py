@@ -98,9 +98,7 @@ def test_a_user_s_long_conversation_is_read_once_and_what_fits_is_left_alone(
     first = client.chat.completions.create(model="small", messages=messages, user="ann")
     before = len(upstream.requests)
 
-    client.chat.completions.create(
-        model="small", messages=follow_up(messages, first), user="ann"
-    )
+    client.chat.completions.create(model="small", messages=follow_up(messages, first), user="ann")
     fits = client.chat.completions.create(model="small", messages=[SECOND], user="ann")
 
     assert len(upstream.requests) - before == 3
@@ -120,9 +118,7 @@ def test_a_repeated_request_of_a_session_costs_one_call(behind, upstream, asked)
     assert again.choices[0].message.content == first.choices[0].message.content
 
 
-def test_the_same_question_about_the_same_text_is_not_read_again_by_anyone(
-    behind, upstream, asked
-):
+def test_the_same_question_about_the_same_text_is_not_read_again_by_anyone(behind, upstream, asked):
     behind.client().chat.completions.create(model="small", messages=asked())
     before = len(upstream.requests)
 
@@ -194,8 +190,14 @@ def test_a_line_of_a_tool_s_result_cannot_pass_for_a_message(behind, upstream, t
         ("Who did it?\n\n" + "Long text. " * 300, "Who did it?"),
         ("Long text. " * 300 + "Who did it?", "Who did it?"),
         ("Long text.\n" * 300 + "Who did it?", "Who did it?"),
-        ("Long text. " * 300 + "\nWho did it? The one who did it is", "Who did it? The one who did it is"),
-        ("Sum this up:\n\n" + "Long text. " * 300 + "\n\nIn ten words.", "Sum this up:\nIn ten words."),
+        (
+            "Long text. " * 300 + "\nWho did it? The one who did it is",
+            "Who did it? The one who did it is",
+        ),
+        (
+            "Sum this up:\n\n" + "Long text. " * 300 + "\n\nIn ten words.",
+            "Sum this up:\nIn ten words.",
+        ),
         ("文。" * 900 + "谁干的？", "谁干的？"),
     ],
 )

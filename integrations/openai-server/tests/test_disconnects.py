@@ -1,0 +1,174 @@
+"""Clients that leave and servers that stop: no reading goes on for nobody, and none is lost."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+from doubles import ChainReader
+
+from memagent_graph import ReadingConfig
+from memagent_openai_server import Limits
+
+CHUNKS = ReadingConfig(chunk_tokens=200)
+
+
+def until(holds, seconds: float = 30) -> None:
+    give_up = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def reader():
+    """One whose every step is known, and takes its time."""
+    return ChainReader(delay=0.05)
+
+
+@pytest.fixture
+def slow(serve, reader):
+    return serve(reader, config=CHUNKS)
+
+
+def ask(messages, **fields) -> dict:
+    return {"model": "chain", "messages": messages, **fields}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reading_ends_with_the_connection_of_its_client_and_goes_on_with_the_next(
+    slow, reader, asked, stream
+):
+    body = json.dumps(ask(asked(), stream=stream)).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with slow.connect() as connection:
+        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        until(lambda: len(reader.spans) > 3)
+    until(lambda: slow.metric("memagent_readings_under_way") == 0)
+    left = len(reader.spans)
+    time.sleep(0.3)
+    assert len(reader.spans) == left
+
+    whole = slow.client().chat.completions.create(**ask(asked()))
+
+    spans = reader.spans
+    assert whole.memagent["coverage"] == 1.0
+    assert len(set(spans)) == len(spans) or len(spans) == len(set(spans)) + 1  # the one cut off
+    assert slow.metric("memagent_requests_abandoned_total") == 1
+
+
+def test_a_stream_that_is_passed_on_ends_at_the_model_too(behind, upstream):
+    upstream.script = ["hang"]
+    with pytest.raises(openai.APITimeoutError):
+        behind.client(timeout=0.5).chat.completions.create(
+            model="small", messages=[{"role": "user", "content": "Hello"}]
+        )
+
+    until(lambda: behind.metric("memagent_requests_under_way") == 1)
+    pool = behind.service.upstream._client._transport._pool
+    until(lambda: not pool.connections)
+
+
+def test_a_client_that_waits_for_its_turn_is_told_that_all_is_well(serve, asked, monkeypatch):
+    monkeypatch.setattr("memagent_openai_server.completions._ALIVE_EVERY", 0.05)
+    server = serve(ChainReader(delay=0.5), config=CHUNKS, limits=Limits(readings=1))
+
+    lines = httpx.post(
+        f"{server.url}/v1/chat/completions",
+        json=ask([{"role": "user", "content": "One. Two.\n\nThree?"}], stream=True),
+        timeout=60,
+    ).text.splitlines()
+
+    assert lines.count(": still reading") > 3
+    assert lines[-2] == "data: [DONE]"
+
+
+def test_the_sdk_skips_the_signs_of_life(serve, monkeypatch):
+    monkeypatch.setattr("memagent_openai_server.completions._ALIVE_EVERY", 0.05)
+    server = serve(ChainReader(delay=0.5), config=CHUNKS)
+
+    stream = server.client().chat.completions.create(
+        **ask([{"role": "user", "content": "One. Two.\n\nThree?"}], stream=True)
+    )
+
+    assert "".join(part.choices[0].delta.content or "" for part in stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_that_stops_tells_its_clients_and_the_next_server_goes_on(
+    serve, asked, stream, tmp_path
+):
+    from memagent_graph.memory.stores import open_store
+
+    with open_store(str(tmp_path / "store.sqlite")) as store:
+        first, second = ChainReader(delay=0.05), ChainReader()
+        server = serve(first, config=CHUNKS, store=store)
+        errors = []
+
+        def wait():
+            try:
+                found = server.client().chat.completions.create(**ask(asked(), stream=stream))
+                list(found) if stream else None
+            except openai.APIError as error:
+                errors.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        until(lambda: len(first.spans) > 5)
+        server.signal()
+        waiting.join(30)
+        server.close()
+        other = serve(second, config=CHUNKS, store=store)
+        found = other.client().chat.completions.create(**ask(asked()))
+
+    assert "goes on with the chunk where it stopped" in str(errors[0])
+    assert found.memagent["coverage"] == 1.0
+    assert len(set(first.spans) & set(second.spans)) <= 1
+    assert second.spans[-1][1] == max(end for _, end in first.spans + second.spans)
+
+
+def test_more_readings_than_turns_wait_and_are_all_answered(serve, asked):
+    server = serve(ChainReader(delay=0.01), config=CHUNKS, limits=Limits(readings=2))
+    answers = []
+
+    def one(number):
+        messages = asked(200, question=f"What is number {number}?")
+        completion = server.client().chat.completions.create(**ask(messages))
+        answers.append(completion.choices[0].message.content)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert len(answers) == 12
+
+
+def test_two_turns_of_one_session_at_once_lose_nothing(serve, text):
+    reader = ChainReader(delay=0.02)
+    server = serve(reader, config=CHUNKS)
+    names = {"x-memagent-session": "monday"}
+
+    def one(number):
+        content = f"{text(60, needle=f'News {number}.')}\n\nWhat is new?"
+        server.client(default_headers=names).chat.completions.create(
+            **ask([{"role": "user", "content": content}])
+        )
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    bank = server.service.sessions(None).bank
+    history = bank.history("session monday")
+    assert len({version.source for version in history}) == 6
+    assert json.dumps([version.parent for version in history[:-1]]) == json.dumps(
+        [version.id for version in history[1:]]
+    )

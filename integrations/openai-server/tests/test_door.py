@@ -1,0 +1,291 @@
+"""Who is let in, what of whom they see, and what is written down."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import httpx
+import openai
+import pytest
+from servers.redis_server import RedisServer
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.redis import RedisStore
+from memagent_openai_server import Limits
+from memagent_openai_server.door import keys_from_file, load_keys
+from memagent_openai_server.records import JsonLines, log
+
+ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
+KEYS = {ANN: "ann", BEN: "ben"}
+HI = {"model": "extractive", "messages": [{"role": "user", "content": "Who is there?"}]}
+
+
+@pytest.fixture
+def locked(serve):
+    return serve(keys=KEYS)
+
+
+@pytest.mark.parametrize("key", [None, "wrong", ANN[:-1], f"{ANN}x", ANN.upper(), "ann", "é" * 20])
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/v1/responses/resp_1", "/nowhere"])
+def test_nobody_comes_in_without_a_key(locked, key, path):
+    headers = {} if key is None else {"authorization": f"Bearer {key}".encode()}
+
+    found = httpx.get(f"{locked.url}{path}", headers=headers)
+
+    assert found.status_code == 401
+    assert found.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_health_needs_no_key(locked):
+    assert httpx.get(f"{locked.url}/health").json() == {"status": "ok"}
+
+
+def test_the_sdk_s_key_lets_in_and_another_does_not(locked):
+    assert locked.client(ANN).models.list().data
+    with pytest.raises(openai.AuthenticationError):
+        locked.client("wrong").models.list()
+
+
+def long_chat(needle: str) -> list[dict]:
+    return [{"role": "user", "content": f"{needle}\n\nWhat is the secret of the vault?"}]
+
+
+ANN_S = "The secret of the vault is a blue heron."
+ABOUT = [{"role": "user", "content": "What is the secret of the vault?"}]
+
+
+@pytest.fixture
+def told(locked):
+    """Ann's memory, session and response, of which Ben knows all names."""
+    ann = locked.client(ANN, default_headers={"x-memagent-session": "monday"})
+    chat = ann.chat.completions.create(model="extractive", messages=long_chat(ANN_S))
+    locked.client(ANN).chat.completions.create(
+        model="extractive", messages=long_chat(ANN_S), user="joe"
+    )
+    response = locked.client(ANN).responses.create(model="extractive", input=long_chat(ANN_S))
+    return {"memory": chat.memagent["memory"], "response": response.id}
+
+
+def test_a_tenant_finds_its_own_memories(locked, told):
+    ann = locked.client(ANN)
+    by_id = {"extra_body": {"memagent": {"memory": told["memory"]}}}
+    by_session = {"extra_headers": {"x-memagent-session": "monday"}}
+
+    for how in (by_id, by_session, {"user": "joe"}):
+        found = ann.chat.completions.create(model="extractive", messages=ABOUT, **how)
+        assert found.choices[0].message.content == ANN_S
+    assert ann.responses.retrieve(told["response"]).output_text == ANN_S
+
+
+@pytest.mark.parametrize("how", ["session", "user"])
+def test_a_name_of_another_tenant_leads_to_nothing(locked, told, how):
+    options = {
+        "session": {"extra_headers": {"x-memagent-session": "monday"}},
+        "user": {"user": "joe"},
+    }
+
+    found = locked.client(BEN).chat.completions.create(
+        model="extractive", messages=ABOUT, **options[how]
+    )
+
+    assert "heron" not in found.to_json()
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "{memory}",
+        "session monday",
+        "user joe",
+        "../ann/{memory}",
+        "tenants.tenant-ann.versions.{memory}",
+        "memagent.tenants.tenant-ann",
+        "*",
+        "%",
+        "{memory}' OR '1'='1",
+        "\u0000",
+    ],
+)
+def test_an_id_or_a_path_of_another_tenant_is_not_there(locked, told, reference):
+    body = {**HI, "messages": ABOUT, "memagent": {"memory": reference.format(**told)}}
+
+    found = locked.post(json=body, headers={"authorization": f"Bearer {BEN}"})
+
+    assert found.status_code == 404
+    assert "heron" not in found.text
+
+
+def test_a_response_of_another_tenant_can_be_neither_seen_nor_gone_on_from_nor_deleted(
+    locked, told
+):
+    ben = locked.client(BEN)
+    for attempt in (
+        lambda: ben.responses.retrieve(told["response"]),
+        lambda: ben.responses.delete(told["response"]),
+        lambda: ben.responses.create(
+            model="extractive", input="And?", previous_response_id=told["response"]
+        ),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            attempt()
+    assert locked.client(ANN).responses.retrieve(told["response"]).output_text == ANN_S
+
+
+def test_the_same_text_read_by_two_tenants_makes_two_chains(locked, told):
+    locked.client(BEN).chat.completions.create(model="extractive", messages=long_chat(ANN_S))
+
+    spaces = {item.namespace for item in locked.service.store.search(("memagent",), limit=1000)}
+    versions = {space for space in spaces if space[-1] == "versions"}
+    assert versions == {
+        ("memagent", "tenants", f"tenant-{name}", "versions") for name in ("ann", "ben")
+    }
+
+
+def test_one_too_many_requests_is_a_429_that_says_when(serve):
+    server = serve(keys=KEYS, limits=Limits(requests_per_minute=3))
+
+    codes = [server.post(json=HI, headers={"authorization": f"Bearer {ANN}"}) for _ in range(4)]
+    other = server.post(json=HI, headers={"authorization": f"Bearer {BEN}"})
+
+    assert [code.status_code for code in codes] == [200, 200, 200, 429]
+    assert 1 <= int(codes[-1].headers["retry-after"]) <= 20
+    assert other.status_code == 200
+
+
+def test_without_keys_an_address_has_the_limit(serve):
+    server = serve(limits=Limits(requests_per_minute=2))
+
+    assert [server.post(json=HI).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_pages_of_other_sites_may_not_call_it(serve):
+    page = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    closed, opened = serve(), serve(origins=["https://good.example"])
+
+    refused = httpx.options(f"{closed.url}/v1/chat/completions", headers=page)
+    other = httpx.options(f"{opened.url}/v1/chat/completions", headers=page)
+    allowed = httpx.options(
+        f"{opened.url}/v1/chat/completions", headers={**page, "origin": "https://good.example"}
+    )
+
+    name = "access-control-allow-origin"
+    assert name not in refused.headers
+    assert name not in other.headers
+    assert allowed.headers[name] == "https://good.example"
+
+
+def test_a_browser_s_preflight_needs_no_key(serve):
+    server = serve(keys=KEYS, origins=["https://good.example"])
+    page = {
+        "origin": "https://good.example",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization",
+    }
+
+    found = httpx.options(f"{server.url}/v1/chat/completions", headers=page)
+
+    assert found.status_code == 200
+
+
+def test_a_form_of_a_page_is_refused(builtin):
+    body = json.dumps(HI).encode()
+
+    found = builtin.post(content=body, headers={"content-type": "text/plain"})
+
+    assert found.status_code == 415
+
+
+def test_a_host_that_it_does_not_go_by_is_refused(serve):
+    server = serve(hosts=["127.0.0.1"])
+
+    assert server.post(json=HI).status_code == 200
+    found = server.post(json=HI, headers={"host": f"rebound.example:{server.port}"})
+    assert found.status_code == 421
+
+
+def test_the_log_has_neither_text_nor_keys(serve, upstream, asked, small, caplog):
+    server = serve("openai:small", base_url=upstream.base_url, config=small, keys=KEYS)
+    upstream.script = ["ok", {"status": 400, "error": {"message": "secret heron"}}]
+    with caplog.at_level(logging.DEBUG):
+        for messages in (ABOUT, asked()):
+            body = {"model": "small", "messages": messages, "user": "joe-the-user"}
+            server.post(json=body, headers={"authorization": f"Bearer {ANN}"})
+        server.post(content=b"{secret", headers={"authorization": f"Bearer {ANN}"})
+
+    own = [JsonLines().format(record) for record in caplog.records if record.name == log.name]
+    lines = [json.loads(line) for line in own if '"request"' in line]
+    assert [(line["tenant"], line["status"]) for line in lines] == [
+        ("ann", 200),
+        ("ann", 502),
+        ("ann", 400),
+    ]
+    assert [line.get("how") for line in lines] == ["passed", "read", None]
+    for secret in (ANN, "vault", "Item", "joe", "heron", "secret"):
+        assert secret not in "\n".join(own)
+
+
+def test_an_error_nobody_expected_is_a_500_that_tells_nothing_but_its_place_in_the_log(
+    builtin, monkeypatch, caplog
+):
+    def fail(*_, **__):
+        raise ZeroDivisionError("secret heron")
+
+    monkeypatch.setattr(builtin.service, "sessions", fail)
+    with caplog.at_level(logging.INFO, logger=log.name):
+        found = builtin.post(json=HI)
+
+    lines = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    assert found.status_code == 500
+    (line,) = [line for line in lines if line["event"] == "error"]
+    assert line["error"] == "ZeroDivisionError"
+    assert any("completions.py" in place for place in line["at"])
+    assert "heron" not in found.text + json.dumps(lines)
+
+
+def test_a_store_that_is_away_is_a_503_without_its_address_until_it_is_back(serve, tmp_path):
+    redis = RedisServer(tmp_path)
+    try:
+        with RedisStore.from_url(redis.url) as store:
+            server = serve(store=store)
+            headers = {"x-memagent-session": "monday"}
+            assert server.post(json=HI, headers=headers).status_code == 200
+            redis.kill()
+            found = server.post(json=HI, headers=headers)
+            redis.start()
+            again = server.post(json=HI, headers=headers)
+    finally:
+        redis.kill()
+
+    assert found.status_code == 503
+    assert str(redis.port) not in found.text
+    assert again.status_code == 200
+
+
+def test_metrics_count_what_was_done_and_name_no_tenant(serve, upstream, asked, small):
+    server = serve("openai:small", base_url=upstream.base_url, config=small)
+    server.post(json={"model": "small", "messages": ABOUT, "user": "joe"})
+    server.post(json={"model": "small", "messages": asked(), "user": "joe"})
+
+    requests = "memagent_requests_total"
+    assert server.metric(requests, how="passed", status="200") == 1
+    assert server.metric(requests, how="read", status="200") == 1
+    assert server.metric("memagent_chunks_read_total") > 10
+    assert server.metric("memagent_readings_under_way") == 0
+    assert "joe" not in httpx.get(f"{server.url}/metrics").text
+
+
+def test_keys_are_read_from_a_file_and_from_a_variable(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"# who\nann {ANN}\n\nben   {BEN}\n")
+
+    assert keys_from_file(file) == KEYS
+    assert load_keys(f"ann {ANN},ben {BEN}", where="a variable") == KEYS
+
+
+@pytest.mark.parametrize("line", ["ann short", "ann", f"a.b {ANN}", f"../x {ANN}", "ann é" * 9])
+def test_a_line_that_is_no_key_is_refused_without_being_shown(line):
+    with pytest.raises(ConfigurationError) as caught:
+        load_keys(line, where="keys")
+
+    assert line.split()[-1] not in str(caught.value)

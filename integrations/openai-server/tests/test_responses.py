@@ -1,0 +1,195 @@
+"""The responses API by the official SDK."""
+
+from __future__ import annotations
+
+import json
+
+import openai
+import pytest
+
+TOOL = {
+    "type": "function",
+    "name": "price",
+    "description": "The price of an item.",
+    "parameters": {"type": "object", "properties": {"item": {"type": "integer"}}},
+    "strict": False,
+}
+CALL = {
+    "message": {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "price", "arguments": '{"item": 3}'},
+            }
+        ],
+    },
+    "finish_reason": "tool_calls",
+}
+
+
+def test_a_short_response_is_the_model_s_answer(behind, upstream):
+    response = behind.client().responses.create(
+        model="small", input="Hello", instructions="Be kind.", temperature=0.5
+    )
+
+    assert response.output_text == "Nothing was found."
+    assert response.status == "completed"
+    assert response.usage.total_tokens == 10
+    assert upstream.requests[-1]["messages"] == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hello"},
+    ]
+    assert upstream.requests[-1]["temperature"] == 0.5
+
+
+def test_a_long_response_is_read(behind, asked, needle):
+    response = behind.client().responses.create(model="small", input=asked())
+
+    assert response.output_text == needle
+    assert response.memagent["chunks"] > 10
+
+
+def test_a_response_goes_on_from_an_earlier_one_that_was_short(behind, upstream):
+    client = behind.client()
+    first = client.responses.create(model="small", input="I am Ann.")
+
+    client.responses.create(model="small", input="Who am I?", previous_response_id=first.id)
+
+    said = [message["content"] for message in upstream.requests[-1]["messages"]]
+    assert said == ["I am Ann.", "Nothing was found.", "Who am I?"]
+
+
+def test_a_response_goes_on_from_one_that_was_read_without_reading_again(behind, upstream, asked):
+    client = behind.client()
+    response = client.responses.create(model="small", input=asked())
+    for number in range(3):
+        before = len(upstream.requests)
+        response = client.responses.create(
+            model="small", input=f"Question {number}?", previous_response_id=response.id
+        )
+
+        assert len(upstream.requests) - before == 2
+        assert "Item 3 stands" not in str(upstream.requests[before:])
+
+
+def test_two_responses_can_go_on_from_the_same_one(behind, upstream, asked):
+    client = behind.client()
+    first = client.responses.create(model="small", input=asked())
+    client.responses.create(model="small", input="One?", previous_response_id=first.id)
+    before = len(upstream.requests)
+
+    client.responses.create(model="small", input="Two?", previous_response_id=first.id)
+
+    assert "One?" not in str(upstream.requests[before:])
+
+
+def test_functions_are_called_and_their_output_is_sent_back(behind, upstream):
+    client = behind.client()
+    upstream.script = [CALL]
+    first = client.responses.create(model="small", input="What is item 3?", tools=[TOOL])
+    (call,) = first.output
+
+    client.responses.create(
+        model="small",
+        previous_response_id=first.id,
+        tools=[TOOL],
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "5 euros"}],
+    )
+
+    assert (call.name, json.loads(call.arguments)) == ("price", {"item": 3})
+    messages = upstream.requests[-1]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == "call_1"
+
+
+def test_a_reading_streams_its_progress_as_reasoning(behind, asked, needle):
+    with behind.client().responses.stream(model="small", input=asked()) as stream:
+        events = list(stream)
+        response = stream.get_final_response()
+
+    kinds = [event.type for event in events]
+    assert response.output_text == needle
+    assert [item.type for item in response.output] == ["reasoning", "message"]
+    assert kinds.count("response.reasoning_summary_text.delta") == response.memagent["chunks"]
+    assert [event.sequence_number for event in events] == sorted(
+        {event.sequence_number for event in events}
+    )
+    assert needle in response.output[0].summary[0].text
+
+
+def test_a_short_response_streams(behind):
+    events = list(behind.client().responses.create(model="small", input="Hello", stream=True))
+
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == "Nothing was found."
+    assert events[-1].response.usage.total_tokens == 10
+
+
+def test_a_streamed_response_can_be_gone_on_from(behind, upstream):
+    client = behind.client()
+    *_, last = client.responses.create(model="small", input="I am Ann.", stream=True)
+
+    client.responses.create(model="small", input="Who am I?", previous_response_id=last.response.id)
+
+    assert upstream.requests[-1]["messages"][1]["content"] == "Nothing was found."
+
+
+def test_a_response_is_kept_until_it_is_deleted(behind):
+    client = behind.client()
+    made = client.responses.create(model="small", input="Hello")
+
+    kept = client.responses.retrieve(made.id)
+    client.responses.delete(made.id)
+
+    assert kept == made
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+
+
+def test_a_response_that_is_not_to_be_kept_is_not(behind):
+    client = behind.client()
+    made = client.responses.create(model="small", input="Hello", store=False)
+
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="small", input="And?", previous_response_id=made.id)
+
+
+def test_a_shape_for_the_answer_is_asked_of_the_model(behind, upstream):
+    shape = {"type": "json_schema", "name": "time", "schema": {"type": "object"}, "strict": True}
+
+    behind.client().responses.create(model="small", input="When?", text={"format": shape})
+
+    asked = upstream.requests[-1]["response_format"]
+    assert asked["json_schema"] == {"name": "time", "schema": {"type": "object"}, "strict": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "Only functions"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
+        ({"input": [{"role": "wizard", "content": "x"}]}, "role must be"),
+        ({"background": True}, "background"),
+    ],
+)
+def test_what_is_not_offered_is_refused_and_named(behind, fields, message):
+    with pytest.raises(openai.BadRequestError, match=message):
+        behind.client().responses.create(**{"model": "small", "input": "Hello", **fields})
+
+
+def test_the_async_client_gets_responses(behind, asked, needle):
+    import asyncio
+
+    async def both():
+        async with behind.async_client() as client:
+            return await asyncio.gather(
+                client.responses.create(model="small", input=asked()),
+                client.responses.create(model="small", input="Hello"),
+            )
+
+    long, short = asyncio.run(both())
+
+    assert (long.output_text, short.output_text) == (needle, "Nothing was found.")
