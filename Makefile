@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_SERVE := $(VENV)/.installed-serve
 INSTALLED_ALL := $(VENV)/.installed-all
 # The CPU build where pip finds one first; PyTorch's site says how to get it elsewhere.
 TORCH ?= torch==2.13.0
@@ -25,16 +26,21 @@ INTEGRATIONS := $(wildcard integrations/*/pyproject.toml)
 QUESTION ?= Which error is raised when the graph has exhausted the maximum number of steps?
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 
-.PHONY: ask test test-vllm bench-vllm learn quick lint format clean
+PORT ?= 8080
+
+.PHONY: ask serve test test-vllm bench-vllm learn quick lint format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
 	$(BIN)/memagent ask "$(QUESTION)" $(SITE)/langgraph $(SITE)/langchain_core
+
+serve: $(INSTALLED_SERVE)  ## The OpenAI API, with a context without end (MEMAGENT_MODEL names a model)
+	$(BIN)/memagent serve --port $(PORT)
 
 test: lint  ## Lint, types and all tests, but for those that need vLLM
 	$(BIN)/python -m pytest
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
-	$(VLLM_RUN) -m pytest -m vllm tests/models tests/integration integrations/lm-eval
+	$(VLLM_RUN) -m pytest -m vllm tests/models tests/integration integrations/lm-eval integrations/openai-server
 
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
 	$(VLLM_RUN) benchmarks/vllm_batch.py
@@ -60,6 +66,10 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[cli,documents,encryption]'
 	touch $@
 
+$(INSTALLED_SERVE): $(INSTALLED) integrations/openai-server/pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable integrations/openai-server
+	touch $@
+
 $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
@@ -74,7 +84,7 @@ $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml
 	$(VLLM_BIN)/python -c '$(VLLM_NEEDS)' > $(VLLM_VENV)/requirements.txt
 	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_VENV)/requirements.txt
 	$(VLLM_BIN)/python -m pip install --quiet --editable '.[cli,transformers]' --group dev
-	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval
+	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval --editable integrations/openai-server
 	touch $@
 
 clean:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal, NoReturn, TypeVar
+from math import isfinite
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -88,7 +89,7 @@ def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
         Refusal: It is not what `kind` says, not JSON, or text that nothing could store.
     """
     try:
-        fields = json.loads(body.decode("utf-8"), parse_constant=_no_number)
+        fields = json.loads(body.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
         if _HALF.search(body):
             json.dumps(fields, ensure_ascii=False).encode("utf-8")
         return fields, kind.model_validate(fields)
@@ -112,5 +113,9 @@ def _place(error: ValueError) -> str:
     return type(error).__name__
 
 
-def _no_number(_: str) -> NoReturn:
-    raise ValueError
+def _finite(number: str) -> float:
+    """A number that can be written as JSON again: not NaN, and not 1e999."""
+    found = float(number)
+    if not isfinite(found):
+        raise ValueError
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -58,4 +59,6 @@ def run(app: FastAPI, *, host: str, port: int) -> None:
     log_to_stderr()
     fields = {"url": f"http://{host}:{port}/v1", "model": app.state.service.name}
     log.info("starting", extra={"fields": fields})
-    server(app, host=host, port=port).run()
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has stopped
+        server(app, host=host, port=port).run()
+    log.info("stopped")

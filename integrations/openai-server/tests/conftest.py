@@ -121,6 +121,14 @@ def builtin(serve):
     return serve()
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """As `builtin`, one for all tests of a module."""
+    running = Running()
+    yield running
+    running.close()
+
+
 @pytest.fixture
 def question():
     return QUESTION

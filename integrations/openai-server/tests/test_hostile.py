@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -46,9 +47,8 @@ def wrong_types() -> list[bytes]:
     messages = [[{"role": role, "content": "x"}] for role in WRONG if role != "user"] + [
         [{"role": "user", "content": value}] for value in WRONG if value not in ("x", "\x00")
     ]
-    messages = [
-        turn for turn in messages if turn[0]["content"] not in ([{}],)
-    ]  # a part of an unknown kind is somebody's own
+    # A part of an unknown kind is somebody's own.
+    messages = [turn for turn in messages if turn[0]["content"] != [{}]]
     return found + [body(messages=turn) for turn in messages]
 
 
@@ -65,6 +65,7 @@ def not_json() -> list[bytes]:
         whole.decode().encode("utf-16"),
         b'{"model": NaN}',
         b'{"model": Infinity}',
+        whole[:-1] + b', "temperature": 1e999}',
         whole[:-1] + b', "seed": ' + b"9" * 5000 + b"}",
         *(whole[:end] for end in range(1, len(whole) - 1, 3)),
         *(whole + tail for tail in (b"}", b"x", b"\x00", whole)),
@@ -85,18 +86,16 @@ def deep() -> list[bytes]:
 
 def halves() -> list[bytes]:
     """Text with half of a surrogate pair, in every place that has text."""
-    found = []
-    for half in ("\\ud800", "\\udfff", "\\uD83D", "\\udc00\\ud800"):
-        place = f'"x{half}"'
-        for template in (
-            '{"model":"extractive","messages":[{"role":"user","content":%s}]}',
-            '{"model":"extractive","messages":[{"role":"user","content":"x"}],"user":%s}',
-            '{"model":%s,"messages":[{"role":"user","content":"x"}]}',
-            '{"model":"extractive","messages":[{"role":"user","content":"x","name":%s}]}',
-            '{"model":"extractive","messages":[{"role":"user","content":[{"type":"text","text":%s}]}]}',
-        ):
-            found.append((template % place).encode())
-    return found
+    said = '{"model":"extractive","messages":[{"role":"user","content":%s}]}'
+    templates = (
+        said,
+        '{"model":"extractive","user":%s,"messages":[{"role":"user","content":"x"}]}',
+        '{"model":%s,"messages":[{"role":"user","content":"x"}]}',
+        '{"model":"extractive","messages":[{"role":"user","content":"x","name":%s}]}',
+        said % '[{"type":"text","text":%s}]',
+    )
+    halves = ("\\ud800", "\\udfff", "\\uD83D", "\\udc00\\ud800")
+    return [(template % f'"x{half}"').encode() for half in halves for template in templates]
 
 
 def broken(rng: random.Random, count: int) -> list[bytes]:
@@ -165,10 +164,8 @@ def raw(server, headers) -> httpx.Response:
         connection.setblocking(False)
         answer, sent, give_up = b"", 0, time.monotonic() + 20
         while b"\r\n\r\n" not in answer and time.monotonic() < give_up:
-            try:
+            with suppress(OSError):
                 sent += connection.send(head[sent : sent + 4096]) if sent < len(head) else 0
-            except (BlockingIOError, OSError):
-                pass
             try:
                 answer += connection.recv(65536)
             except (BlockingIOError, ConnectionResetError):

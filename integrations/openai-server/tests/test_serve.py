@@ -1,0 +1,213 @@
+"""`memagent serve`, as a person starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from openai import APIError, OpenAI
+from servers.redis_server import free_port, wait_until
+
+HERE = Path(__file__).parent
+INTEGRATION = HERE.parent
+ROOT = INTEGRATION.parents[1]
+KEY = "the-key-of-ann-0123456789"
+
+
+def environment(**more: str) -> dict[str, str]:
+    paths = [str(ROOT), str(INTEGRATION), str(ROOT / "tests")]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
+@contextmanager
+def serving(folder: Path, *options: str, **variables: str):
+    """The command in a process of its own; yields the process and its port."""
+    port = free_port()
+    command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server"]
+    command += ["--port", str(port), "--store", str(folder / "store.sqlite"), *options]
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(command, stderr=log, env=environment(**variables))
+
+    def answers():
+        assert process.poll() is None, (folder / "log").read_text()
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/health").is_success
+        except httpx.HTTPError:
+            return False
+
+    try:
+        wait_until(answers, "memagent serve", seconds=60)
+        yield process, port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_curl_line_of_the_readme_works_against_the_built_in_reader(tmp_path):
+    readme = (INTEGRATION / "README.md").read_text("utf-8")
+    (block,) = re.findall(r"```sh\n(curl .*?)```", readme, re.DOTALL)
+    with serving(tmp_path) as (_, port):
+        command = block.replace("localhost:8080", f"127.0.0.1:{port}")
+        done = subprocess.run(
+            ["bash", "-euc", command], check=True, capture_output=True, cwd=ROOT, timeout=120
+        )
+
+    completion = json.loads(done.stdout)
+    assert completion["choices"][0]["message"]["content"] == "The vault opens at 6:40."
+
+
+def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path):
+    with serving(tmp_path, MEMAGENT_API_KEYS=f"ann {KEY}") as (_, port):
+        client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY)
+        client.models.list()
+        client.close()
+
+    lines = (tmp_path / "log").read_text().splitlines()
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    assert records[0]["event"] == "starting"
+    assert any(record.get("tenant") == "ann" for record in records)
+    assert KEY not in "\n".join(lines)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
+    tmp_path, upstream, asked, needle, how
+):
+    options = ["--model", "openai:small", "--base-url", upstream.base_url]
+    options += ["--chunk-tokens", "400", "--memory-tokens", "100", "--answer-tokens", "100"]
+    upstream.models = [{"id": "small", "max_model_len": 2048}]
+    reply, seen = upstream.reply, []
+
+    def slow(body):
+        seen.append(json.dumps(body["messages"]))
+        time.sleep(0.1)
+        return reply(body)
+
+    upstream.reply = slow
+    with serving(tmp_path, *options) as (process, port):
+        client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
+        stream = client.chat.completions.create(model="small", messages=asked(), stream=True)
+        with pytest.raises((APIError, httpx.HTTPError)):
+            for _ in stream:
+                if len(seen) > 6:
+                    process.send_signal(how)
+        client.close()
+        assert process.wait(30) in (0, -how)
+    before = len(seen)
+    with serving(tmp_path, *options) as (_, port):
+        client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
+        completion = client.chat.completions.create(model="small", messages=asked())
+        client.close()
+
+    assert completion.choices[0].message.content == needle
+    assert len(seen) - before + 6 <= len(set(seen)) + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--host", "0.0.0.0"], "Without keys"),
+        (["--keys", "/nowhere/keys"], "cannot be read"),
+        (["--base-url", "http://localhost:1/v1"], "--base-url needs a model"),
+        (["--model", "nobody:knows"], "nobody"),
+        (["--store", "/proc/nowhere/store.sqlite"], "cannot be used"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(options, message):
+    command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server", *options]
+
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment(), timeout=60
+    )
+
+    assert done.returncode == 1
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_a_port_that_is_taken_ends_it(tmp_path):
+    with serving(tmp_path) as (_, port):
+        command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server"]
+        done = subprocess.run(
+            [*command, "--port", str(port), "--store", "none"],
+            check=False,
+            capture_output=True,
+            env=environment(),
+            timeout=60,
+        )
+
+    assert done.returncode != 0
+
+
+def test_the_compose_file_names_what_is_there():
+    compose = yaml.safe_load((INTEGRATION / "compose.yaml").read_text("utf-8"))
+    services = compose["services"]
+    command = " ".join(services["memagent"]["command"])
+
+    assert set(services) == {"memagent", "redis", "vllm"}
+    build = services["memagent"]["build"]
+    assert (INTEGRATION / build["context"]).resolve() == ROOT
+    assert (ROOT / build["dockerfile"]).is_file()
+    assert "--store redis://redis:6379" in command
+    assert "--base-url http://vllm:8000/v1" in command
+    assert "ports" not in services["redis"]
+    assert "ports" not in services["vllm"]
+
+
+NPM = HERE / "npm"
+
+
+@pytest.fixture(scope="module")
+def sdk(tmp_path_factory):
+    """A folder with the npm SDK of the version that `package.json` names."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("node is not installed")
+    folder = tmp_path_factory.mktemp("npm")
+    for file in ("package.json", "client.mjs"):
+        shutil.copy(NPM / file, folder)
+    found = subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"],
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    if found.returncode:
+        pytest.skip(f"npm could not install the SDK: {found.stderr[-300:]}")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_npm_sdk_asks_streams_and_goes_on(sdk, behind, upstream, asked, needle):
+    done = subprocess.run(
+        ["node", "client.mjs", f"{behind.url}/v1"],
+        input=json.dumps({"messages": asked()}),
+        cwd=sdk,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["short"] == "Nothing was found."
+    assert found["long"] == found["streamed"] == found["parsed"] == needle
+    assert found["thoughts"] > 10
+    assert found["response"] == needle
+    assert found["missing"] == 404
+    assert found["memory"] == found["header"]
+    assert upstream.requests[-1]["model"] == "small"
