@@ -18,7 +18,13 @@ from memagent_openai_server.door import Door
 from memagent_openai_server.limits import Limits, limited_body
 from memagent_openai_server.records import Metrics
 from memagent_openai_server.refusals import Refusal, refusal
-from memagent_openai_server.requests import ChatRequest, ResponseRequest
+from memagent_openai_server.requests import (
+    ChatRequest,
+    Continued,
+    Message,
+    ResponseRequest,
+    StreamOptions,
+)
 from memagent_openai_server.service import Service
 from memagent_openai_server.shapes import model_card
 
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
 
     from langchain_core.language_models import BaseChatModel
     from langgraph.store.base import BaseStore
+    from pydantic import BaseModel
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
@@ -96,17 +103,22 @@ def create_app(
     for kind in (Refusal, MemAgentError):
         app.add_exception_handler(kind, _refused)
     _add_routes(app, service, metrics)
+    _describe(app)
     return app
 
 
 def _add_routes(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    @app.post("/v1/chat/completions", openapi_extra=_body(ChatRequest), responses=_ERRORS)
+    @app.post(
+        "/v1/chat/completions", openapi_extra=_body(ChatRequest, service.name), responses=_ERRORS
+    )
     async def chat_completions(request: Request) -> Response:
         """A chat completion."""
         body = await limited_body(request, service.limits)
         return await complete(service, request, body, request.state.record)
 
-    @app.post("/v1/responses", openapi_extra=_body(ResponseRequest), responses=_ERRORS)
+    @app.post(
+        "/v1/responses", openapi_extra=_body(ResponseRequest, service.name), responses=_ERRORS
+    )
     async def new_response(request: Request) -> Response:
         """A response."""
         body = await limited_body(request, service.limits)
@@ -162,10 +174,24 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _body(kind: Any) -> dict[str, Any]:
+def _body(kind: type[BaseModel], model: str) -> dict[str, Any]:
     """The schema of a body that is read by hand."""
-    schema = kind.model_json_schema()
+    schema = _schema(kind)
+    schema["properties"]["model"]["enum"] = [model]
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _schema(kind: type[BaseModel]) -> dict[str, Any]:
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    return schema
+
+
+def _describe(app: FastAPI) -> None:
+    """Add what the schemas of bodies refer to, which FastAPI cannot know of."""
+    schema = app.openapi()
+    known = schema.setdefault("components", {}).setdefault("schemas", {})
+    known |= {kind.__name__: _schema(kind) for kind in (Message, StreamOptions, Continued)}
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
