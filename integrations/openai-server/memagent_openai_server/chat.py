@@ -123,7 +123,7 @@ async def decide(
     arrived.record.how = "passed"
     if service.upstream is not None and not where.explicit and await may_fit(service, fields):
         completing = service.upstream.complete(arrived.body)
-        response = await unless_gone(completing, arrived.receive, service.stopping)
+        response = await unless_gone(completing, arrived.receive)
         if not is_too_long(response):
             return response
         refused = response

@@ -17,6 +17,7 @@ from memagent_openai_server.shapes import Head, Progress, Read
 from memagent_openai_server.upstream import broken, passed_on
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator
 
     from starlette.requests import Request
@@ -50,9 +51,9 @@ async def complete(service: Service, request: Request, body: bytes, record: Reco
     arrived = Arrived(fields, chat, body, request.receive, record)
     found = await decide(service, sessions, where, arrived)
     if not isinstance(found, Answering):
-        return await _passed(found, request, service, record)
+        return await _passed(found, request, record)
     if chat.stream:
-        return stream(sent(chunks(found, arrived)), service, record)
+        return stream(sent(chunks(found, arrived)), record, service.stopping)
     read, completion = await whole(found, arrived)
     return JSONResponse(completion, headers={MEMORY_HEADER: read.memory} if read.memory else {})
 
@@ -72,24 +73,24 @@ def session_of(request: Request) -> str | None:
     return session
 
 
-def stream(events: AsyncGenerator[bytes, None], service: Service, record: Record) -> EventStream:
+def stream(
+    events: AsyncGenerator[bytes, None], record: Record, stop: asyncio.Event | None
+) -> EventStream:
     """Events as a response."""
     return EventStream(
         events,
-        service.stopping,
+        stop,
         every=_ALIVE_EVERY,
         failed=event,
         report=record.failed,
     )
 
 
-async def _passed(
-    response: httpx.Response, request: Request, service: Service, record: Record
-) -> Response:
+async def _passed(response: httpx.Response, request: Request, record: Record) -> Response:
     """What the model's server said, byte for byte."""
     headers = passed_on(response)
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        body = await read_whole(service, response, request.receive)
+        body = await read_whole(response, request.receive)
         return Response(body, response.status_code, headers)
 
     async def parts() -> AsyncGenerator[bytes, None]:
@@ -101,7 +102,7 @@ async def _passed(
         finally:
             await response.aclose()
 
-    return stream(parts(), service, record)
+    return stream(parts(), record, None)
 
 
 async def whole(answering: Answering, arrived: Arrived) -> tuple[Read, dict[str, Any]]:
@@ -119,8 +120,8 @@ async def whole(answering: Answering, arrived: Arrived) -> tuple[Read, dict[str,
         return read, Head.new(service.name).completion(read)
     assert service.upstream is not None  # noqa: S101 - who wants more has one
     completing = service.upstream.complete(_rest(answering, read, arrived.fields))
-    response = await unless_gone(completing, arrived.receive, service.stopping)
-    body = await read_whole(service, response, arrived.receive)
+    response = await unless_gone(completing, arrived.receive)
+    body = await read_whole(response, arrived.receive)
     _check(response, body)
     completion = json.loads(body)
     usage = _sum(read, completion.get("usage"))
@@ -204,12 +205,12 @@ def _check(response: httpx.Response, body: bytes) -> None:
     raise Refusal(status, f"The model refused: {said}", code="model_refused")
 
 
-async def read_whole(service: Service, response: httpx.Response, receive: Receive) -> bytes:
+async def read_whole(response: httpx.Response, receive: Receive) -> bytes:
     """The body of a server's response.
 
     Raises:
         ClientDisconnect: The client is gone.
-        Refusal: The server stops, or the model's did.
+        Refusal: The model's server broke off.
     """
 
     async def read() -> bytes:
@@ -220,7 +221,7 @@ async def read_whole(service: Service, response: httpx.Response, receive: Receiv
         finally:
             await response.aclose()
 
-    return await unless_gone(read(), receive, service.stopping)
+    return await unless_gone(read(), receive)
 
 
 def _rest(answering: Answering, read: Read, fields: dict[str, Any]) -> bytes:

@@ -30,7 +30,7 @@ class _End:
 async def paced(
     parts: AsyncGenerator[T, None],
     receive: Receive,
-    stop: asyncio.Event,
+    stop: asyncio.Event | None = None,
     every: float | None = None,
 ) -> AsyncIterator[T | None]:
     """The parts as they come, None after each `every` seconds without one.
@@ -40,7 +40,7 @@ async def paced(
     Args:
         parts: what to deliver.
         receive: of the request, whose body has been read.
-        stop: set when the server stops.
+        stop: set when the server stops; None lets them come to their end.
         every: seconds.
 
     Raises:
@@ -58,7 +58,7 @@ async def paced(
     # One task from first to last: a generator does not survive being moved between contexts.
     producing = asyncio.ensure_future(produce())
     gone = asyncio.ensure_future(_gone(receive))
-    stopped = asyncio.ensure_future(stop.wait())
+    stopped = asyncio.ensure_future((stop or asyncio.Event()).wait())
     getting = asyncio.ensure_future(found.get())
     try:
         while not (gone.done() or stopped.done()):
@@ -82,7 +82,9 @@ async def paced(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def last(parts: AsyncGenerator[T, None], receive: Receive, stop: asyncio.Event) -> T | None:
+async def last(
+    parts: AsyncGenerator[T, None], receive: Receive, stop: asyncio.Event | None = None
+) -> T | None:
     """The last part; raises as `paced` does."""
     part = None
     async for found in paced(parts, receive, stop):
@@ -108,7 +110,7 @@ class EventStream(Response):
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
-        stop: asyncio.Event,
+        stop: asyncio.Event | None,
         *,
         every: float,
         failed: Callable[[dict[str, Any]], bytes],
@@ -156,10 +158,10 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event) -> T:
-    """The result of `work`, which ends when the client goes or the server stops."""
+async def unless_gone(work: Awaitable[T], receive: Receive) -> T:
+    """The result of `work`, which ends when the client goes."""
 
     async def parts() -> AsyncGenerator[T, None]:
         yield await work
 
-    return await last(parts(), receive, stop)  # type: ignore[return-value]
+    return await last(parts(), receive)  # type: ignore[return-value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -50,6 +51,8 @@ class Metrics:
         self.readings = Gauge(
             "memagent_readings_under_way", "Readings now.", registry=self.registry
         )
+        self.tasks = Gauge("memagent_tasks", "Tasks of the event loop.", registry=self.registry)
+        self.tasks.set_function(lambda: len(asyncio.all_tasks()))
         self.chunks = Counter("memagent_chunks_read", "Chunks read.", registry=self.registry)
         self.tokens = Counter(
             "memagent_tokens",

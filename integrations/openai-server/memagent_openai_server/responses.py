@@ -125,8 +125,9 @@ async def respond(service: Service, request: Request, body: bytes, record: Recor
     if not isinstance(found, Answering) and not found.is_success:
         return Response(found.content, found.status_code, {"content-type": "application/json"})
     if asked.stream:
-        return stream(_events(asking, found, arrived), service, record)
-    response, said = await _whole(service, asking, found, arrived)
+        stop = service.stopping if isinstance(found, Answering) else None
+        return stream(_events(asking, found, arrived), record, stop)
+    response, said = await _whole(asking, found, arrived)
     await asking.keep(found, response, said)
     memory = (response.get("memagent") or {}).get("memory")
     return JSONResponse(response, headers={MEMORY_HEADER: memory} if memory else {})
@@ -162,13 +163,13 @@ async def _kept(sessions: Sessions, key: str) -> dict[str, Any]:
 
 
 async def _whole(
-    service: Service, asking: Asking, found: httpx.Response | Answering, arrived: Arrived
+    asking: Asking, found: httpx.Response | Answering, arrived: Arrived
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The response, and what the model said as a message of a chat."""
     if isinstance(found, Answering):
         _, completion = await whole(found, arrived)
     else:
-        completion = json.loads(await read_whole(service, found, arrived.receive))
+        completion = json.loads(await read_whole(found, arrived.receive))
     said = completion["choices"][0]["message"]
     more = {name: completion[name] for name in ("memagent",) if name in completion}
     usage = usage_of(completion.get("usage"))

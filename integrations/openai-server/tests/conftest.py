@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -127,6 +129,15 @@ def shared():
     running = Running()
     yield running
     running.close()
+
+
+@pytest.fixture
+def environment():
+    """Variables of a process that finds the packages of this checkout."""
+    here = Path(__file__).parents[1]
+    paths = [str(here.parents[1]), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @pytest.fixture

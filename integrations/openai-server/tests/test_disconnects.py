@@ -131,6 +131,38 @@ def test_a_server_that_stops_tells_its_clients_and_the_next_server_goes_on(
     assert second.spans[-1][1] == max(end for _, end in first.spans + second.spans)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_passed_on_comes_to_its_end_when_the_server_stops(behind, upstream, stream):
+    asked, replied = threading.Event(), threading.Event()
+
+    def reply(_):
+        asked.set()
+        assert replied.wait(30)
+        return "All of it."
+
+    upstream.reply = reply
+    found = []
+
+    def wait():
+        hello = [{"role": "user", "content": "Hello"}]
+        got = behind.client().chat.completions.create(model="small", messages=hello, stream=stream)
+        parts = (
+            [part.choices[0].delta.content for part in got if part.choices]
+            if stream
+            else [got.choices[0].message.content]
+        )
+        found.append("".join(filter(None, parts)))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert asked.wait(30)
+    behind.signal()
+    replied.set()
+    waiting.join(30)
+
+    assert found == ["All of it."]
+
+
 def test_more_readings_than_turns_wait_and_are_all_answered(serve, asked):
     server = serve(ChainReader(delay=0.01), config=CHUNKS, limits=Limits(readings=2))
     answers = []

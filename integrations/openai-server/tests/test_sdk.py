@@ -229,3 +229,14 @@ def test_the_built_in_reader_answers_short_and_long(builtin, asked, question, ne
 
     assert [answer.choices[0].message.content for answer in answers] == [needle, needle]
     assert answers[1].usage.prompt_tokens > 50_000
+
+
+@pytest.mark.slow
+def test_a_needle_in_a_million_tokens_is_found_by_the_built_in_reader(builtin, asked, needle):
+    with builtin.client(timeout=300).chat.completions.stream(
+        model="extractive", messages=asked(115_000), stream_options={"include_usage": True}
+    ) as stream:
+        completion = stream.get_final_completion()
+
+    assert completion.choices[0].message.content == needle
+    assert completion.usage.prompt_tokens > 1_000_000

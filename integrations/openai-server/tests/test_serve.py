@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -25,21 +24,14 @@ ROOT = INTEGRATION.parents[1]
 KEY = "the-key-of-ann-0123456789"
 
 
-def environment(**more: str) -> dict[str, str]:
-    paths = [str(ROOT), str(INTEGRATION), str(ROOT / "tests")]
-    paths += filter(None, [os.environ.get("PYTHONPATH")])
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-    return {**kept, "PYTHONPATH": os.pathsep.join(paths), **more}
-
-
 @contextmanager
-def serving(folder: Path, *options: str, **variables: str):
+def serving(folder: Path, environment: dict[str, str], *options: str):
     """The command in a process of its own; yields the process and its port."""
     port = free_port()
     command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server"]
     command += ["--port", str(port), "--store", str(folder / "store.sqlite"), *options]
     with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(command, stderr=log, env=environment(**variables))
+        process = subprocess.Popen(command, stderr=log, env=environment)
 
     def answers():
         assert process.poll() is None, (folder / "log").read_text()
@@ -56,10 +48,10 @@ def serving(folder: Path, *options: str, **variables: str):
         process.wait()
 
 
-def test_the_curl_line_of_the_readme_works_against_the_built_in_reader(tmp_path):
+def test_the_curl_line_of_the_readme_works_against_the_built_in_reader(tmp_path, environment):
     readme = (INTEGRATION / "README.md").read_text("utf-8")
     (block,) = re.findall(r"```sh\n(curl .*?)```", readme, re.DOTALL)
-    with serving(tmp_path) as (_, port):
+    with serving(tmp_path, environment) as (_, port):
         command = block.replace("localhost:8080", f"127.0.0.1:{port}")
         done = subprocess.run(
             ["bash", "-euc", command], check=True, capture_output=True, cwd=ROOT, timeout=120
@@ -69,11 +61,13 @@ def test_the_curl_line_of_the_readme_works_against_the_built_in_reader(tmp_path)
     assert completion["choices"][0]["message"]["content"] == "The vault opens at 6:40."
 
 
-def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path):
-    with serving(tmp_path, MEMAGENT_API_KEYS=f"ann {KEY}") as (_, port):
+def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path, environment):
+    with serving(tmp_path, {**environment, "MEMAGENT_API_KEYS": f"ann {KEY}"}) as (process, port):
         client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY)
         client.models.list()
         client.close()
+        process.terminate()
+        assert process.wait(30) == 0
 
     lines = (tmp_path / "log").read_text().splitlines()
     records = [json.loads(line) for line in lines if line.startswith("{")]
@@ -84,7 +78,7 @@ def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
-    tmp_path, upstream, asked, needle, how
+    tmp_path, environment, upstream, asked, needle, how
 ):
     options = ["--model", "openai:small", "--base-url", upstream.base_url]
     options += ["--chunk-tokens", "400", "--memory-tokens", "100", "--answer-tokens", "100"]
@@ -97,7 +91,7 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
         return reply(body)
 
     upstream.reply = slow
-    with serving(tmp_path, *options) as (process, port):
+    with serving(tmp_path, environment, *options) as (process, port):
         client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
         stream = client.chat.completions.create(model="small", messages=asked(), stream=True)
         with pytest.raises((APIError, httpx.HTTPError)):
@@ -107,7 +101,7 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
         client.close()
         assert process.wait(30) in (0, -how)
     before = len(seen)
-    with serving(tmp_path, *options) as (_, port):
+    with serving(tmp_path, environment, *options) as (_, port):
         client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
         completion = client.chat.completions.create(model="small", messages=asked())
         client.close()
@@ -126,25 +120,25 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
         (["--store", "/proc/nowhere/store.sqlite"], "cannot be used"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_one_line(options, message):
+def test_what_cannot_be_served_is_said_in_one_line(environment, options, message):
     command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server", *options]
 
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment(), timeout=60
+        command, check=False, capture_output=True, text=True, env=environment, timeout=60
     )
 
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_a_port_that_is_taken_ends_it(tmp_path):
-    with serving(tmp_path) as (_, port):
+def test_a_port_that_is_taken_ends_it(tmp_path, environment):
+    with serving(tmp_path, environment) as (_, port):
         command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server"]
         done = subprocess.run(
             [*command, "--port", str(port), "--store", "none"],
             check=False,
             capture_output=True,
-            env=environment(),
+            env=environment,
             timeout=60,
         )
 

@@ -13,13 +13,6 @@ const short = await client.chat.completions.create({
 });
 found.short = short.choices[0].message.content;
 
-const { data: long, response } = await client.chat.completions
-  .create({ model, messages })
-  .withResponse();
-found.long = long.choices[0].message.content;
-found.memory = long.memagent.memory;
-found.header = response.headers.get("x-memagent-memory");
-
 found.streamed = "";
 found.thoughts = 0;
 const stream = await client.chat.completions.create({ model, messages, stream: true });
@@ -27,6 +20,13 @@ for await (const part of stream) {
   found.streamed += part.choices[0]?.delta?.content ?? "";
   found.thoughts += part.choices[0]?.delta?.reasoning_content ? 1 : 0;
 }
+
+const { data: long, response } = await client.chat.completions
+  .create({ model, messages })
+  .withResponse();
+found.long = long.choices[0].message.content;
+found.memory = long.memagent.memory;
+found.header = response.headers.get("x-memagent-memory");
 
 const again = { model, messages: [...messages, { role: "user", content: "When?" }] };
 const runner = client.chat.completions.stream({ ...again, memagent: { memory: found.memory } });

@@ -1,0 +1,99 @@
+"""Models without a server of their own: in this process, or of any provider."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import openai
+import pytest
+from langchain_openai import ChatOpenAI
+from tiny_model import tiny_model
+
+from memagent_graph import ReadingConfig
+
+HI = [{"role": "user", "content": "What is a list?"}]
+CONFIG = ReadingConfig(
+    question_tokens=60, chunk_tokens=250, memory_tokens=16, answer_tokens=8, template_tokens=450
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_length=1024)
+
+
+@pytest.fixture
+def served(serve, folder):
+    return serve(f"hf:{folder}", config=CONFIG)
+
+
+def test_a_model_in_this_process_answers_as_it_does_when_asked_itself(served):
+    name = served.service.name
+    direct = served.service.chat.invoke(HI, max_tokens=12)
+
+    client = served.client()
+    whole = client.chat.completions.create(model=name, messages=HI, max_tokens=12)
+    parts = list(
+        client.chat.completions.create(
+            model=name,
+            messages=HI,
+            max_tokens=12,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+
+    text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    assert whole.choices[0].message.content == text == direct.text
+    assert whole.choices[0].finish_reason == parts[-2].choices[0].finish_reason == "length"
+    assert whole.usage == parts[-1].usage
+    assert whole.usage.completion_tokens == 12
+
+
+def test_what_does_not_fit_it_is_read(served, asked):
+    completion = served.client().chat.completions.create(
+        model=served.service.name, messages=asked(90)
+    )
+
+    assert completion.memagent["coverage"] == 1.0
+    assert completion.memagent["chunks"] > 2
+
+
+@pytest.mark.parametrize("more", [{"n": 2}, {"logprobs": True}])
+def test_what_it_cannot_do_is_refused(served, more):
+    with pytest.raises(openai.BadRequestError, match="gives one answer"):
+        served.client().chat.completions.create(model=served.service.name, messages=HI, **more)
+
+
+def test_a_stream_whose_client_goes_ends_the_model_s(served):
+    body = {"model": served.service.name, "messages": HI, "stream": True, "max_tokens": 900}
+    url = f"{served.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, timeout=60) as response:
+        next(response.iter_lines())
+
+    assert httpx.get(f"{served.url}/health").is_success
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_of_a_provider_s_model_are_called(serve, upstream, stream):
+    function = {"name": "price", "arguments": '{"item": 3}'}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    part = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "small"}
+    choice = {"index": 0, "delta": message, "finish_reason": "tool_calls"}
+    upstream.script = [f"data: {json.dumps({**part, 'choices': [choice]})}\n\n".encode()]
+    server = serve(ChatOpenAI(model="small", base_url=upstream.base_url, api_key="x"))
+    tool = {"type": "function", "function": {"name": "price", "parameters": {"type": "object"}}}
+    asked = {"model": "small", "messages": HI, "tools": [tool]}
+
+    if stream:
+        with server.client().chat.completions.stream(**asked) as parts:
+            completion = parts.get_final_completion()
+    else:
+        completion = server.client().chat.completions.create(**asked)
+
+    (found,) = completion.choices[0].message.tool_calls
+    assert (found.function.name, found.function.arguments) == ("price", '{"item": 3}')
+    assert completion.choices[0].finish_reason == "tool_calls"
+    assert upstream.requests[-1]["tools"][0]["function"]["name"] == "price"
