@@ -75,6 +75,7 @@ def test_a_stream_whose_client_goes_ends_the_model_s(served):
     assert httpx.get(f"{served.url}/health").is_success
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # LangChain closes no client
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools_of_a_provider_s_model_are_called(serve, upstream, stream):
     function = {"name": "price", "arguments": '{"item": 3}'}
