@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -201,14 +201,16 @@ class Answering:
             if not document and reference is None:
                 yield await self._unread(question)
                 return
-            async for part in self.service.read(
+            reading = self.service.read(
                 question,
                 document,
                 self.sessions,
                 name=name,
                 memory=reference,
                 answering=not self.more,
-            ):
+            )
+            await stack.enter_async_context(aclosing(reading))
+            async for part in reading:
                 if isinstance(part, Progress):
                     chunks += 1
                     yield part

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _MOST_CALLERS = 10_000
-"""Buckets that are kept before full ones are thrown away."""
+"""Buckets that are kept; those used longest ago are thrown away."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,7 @@ class RateLimit:
             message = f"More than {self._per_minute} requests a minute: wait."
             headers = {"retry-after": str(max(1, round((1 - left) * each)))}
             raise Refusal(429, message, code="rate_limit_exceeded", headers=headers)
-        if len(self._buckets) >= _MOST_CALLERS:
-            self._drop_full(now, each)
+        self._buckets.pop(caller, None)
         self._buckets[caller] = (left - 1, now)
-
-    def _drop_full(self, now: float, each: float) -> None:
-        self._buckets = {
-            caller: (left, when)
-            for caller, (left, when) in self._buckets.items()
-            if left + (now - when) / each < self._per_minute
-        }
+        if len(self._buckets) > _MOST_CALLERS:
+            del self._buckets[next(iter(self._buckets))]

@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import re
 from math import isfinite
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from memagent_openai_server.refusals import Refusal
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_DEEPEST = 100
+"""Lists and objects within each other: tools have schemas of a dozen."""
+_MOST_VALUES = 200_000
+"""In a body, texts not counted: a list of empty lists takes 20 times its length in memory."""
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """In a body: how half of a surrogate pair is written. In pairs they are a letter."""
 
@@ -89,14 +97,16 @@ def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
         Refusal: It is not what `kind` says, not JSON, or text that nothing could store.
     """
     try:
+        _check_values(body)
         fields = json.loads(body.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
+        _check_depth(fields)
         if _HALF.search(body):
             json.dumps(fields, ensure_ascii=False).encode("utf-8")
         return fields, kind.model_validate(fields)
     except UnicodeEncodeError:
         message = "The body has half of a surrogate pair: text was cut within a character."
     except RecursionError:
-        message = "The body is nested too deeply."
+        message = f"The body is nested more than {_DEEPEST} deep."
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, found["loc"]))
@@ -104,6 +114,40 @@ def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
     except ValueError as error:  # no UTF-8, no JSON, or a number of too many digits
         message = f"The body is not JSON: {_place(error)}"
     raise Refusal(400, message) from None
+
+
+def _check_values(body: bytes) -> None:
+    """Refuse a body of too many values, before they are made; those in texts do not count."""
+    if _values(body, 0, len(body)) <= _MOST_VALUES:
+        return
+    values, at = 0, 0
+    for text in _STRING.finditer(body):
+        values += _values(body, at, text.start())
+        at = text.end()
+        if values > _MOST_VALUES:
+            break
+    else:
+        values += _values(body, at, len(body))
+    if values > _MOST_VALUES:
+        raise Refusal(400, f"The body has more than {_MOST_VALUES} values.")
+
+
+def _values(body: bytes, start: int, end: int) -> int:
+    return sum(body.count(sign, start, end) for sign in (b",", b"[", b"{"))
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level for inner in _inner(outer)]
+        if not level:
+            return
+    raise RecursionError
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    found = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [inner for inner in found if isinstance(inner, dict | list)]
 
 
 def _place(error: ValueError) -> str:

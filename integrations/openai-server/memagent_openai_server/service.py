@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.store.memory import InMemoryStore
 
@@ -129,13 +130,17 @@ class Service:
             wanted["memory"] = memory
         agent = self._answering if answering else self._remembering
         at, output = None, {}
-        async with self.turns:
-            async for mode, part in agent.astream(
+        parts = cast(
+            "AsyncGenerator[Any]",
+            agent.astream(
                 wanted,
                 context=run,
                 stream_mode=["custom", "values"],
                 output_keys=agent.output_channels,
-            ):
+            ),
+        )
+        async with self.turns, aclosing(parts):
+            async for mode, part in parts:
                 if mode == "values":
                     output = part
                     if at is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -208,6 +209,50 @@ def memory(process: str = "self") -> int:
     """Resident memory of this process, in bytes; the server runs in it."""
     fields = Path(f"/proc/{process}/statm").read_text().split()
     return int(fields[1]) * 4096
+
+
+def test_bodies_of_any_depth_are_understood_or_refused(builtin):
+    codes = set()
+    for depth in [*range(50, 150), *range(150, 1500, 25)]:
+        nested = "[" * depth + "]" * depth
+        said = f'{{"role": "user", "content": "x", "odd": {nested}}}'
+        for path, place in ((CHAT, "messages"), (RESPONSES, "input")):
+            content = f'{{"model": "extractive", "odd": {nested}, "{place}": [{said}]}}'.encode()
+            headers = {"content-type": "application/json"}
+            codes.add(
+                (depth < 90, builtin.post(path, content=content, headers=headers).status_code)
+            )
+
+    assert {code for shallow, code in codes if shallow} == {200}
+    assert {code for _, code in codes} == {200, 400}
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "7", '{"a":[]}'])
+def test_a_body_of_very_many_values_is_refused_and_takes_no_memory(builtin, value):
+    many = ",".join([value] * (24 * 2**20 // (len(value) + 1)))
+    content = f'{{"model": "extractive", "messages": {json.dumps(HI)}, "odd": [{many}]}}'.encode()
+    before, highest, done = memory(), 0, threading.Event()
+
+    def watch():
+        nonlocal highest
+        while not done.wait(0.005):
+            highest = max(highest, memory())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    found = builtin.post(content=content, headers={"content-type": "application/json"})
+    done.set()
+    watching.join()
+
+    assert found.status_code == 400
+    assert highest - before < 150 * 2**20
+
+
+def test_a_long_text_full_of_brackets_and_commas_is_no_matter(builtin):
+    text = "[{,}]," * 100_000 + "\n\nWhere is the vault?"
+    body = {"model": "extractive", "messages": [{"role": "user", "content": text}]}
+
+    assert builtin.post(json=body).status_code == 200
 
 
 @pytest.mark.parametrize("chunked", [False, True])
