@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path  # noqa: TC003 - typer reads annotations when the program runs
 from typing import Annotated
@@ -114,4 +115,5 @@ def serve(
                     readings=readings,
                 ),
             )
+            asyncio.run(application.state.service.check())
             run(application, host=host, port=port)

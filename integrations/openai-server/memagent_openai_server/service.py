@@ -14,6 +14,7 @@ from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.models.resolve import default_model, resolve_reader
 from memagent_graph.readers.base import Answer, Reader
 from memagent_graph.readers.chat import ChatReader
+from memagent_graph.reading import check_window
 from memagent_graph.state import Run
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import load_tokenizer
@@ -91,6 +92,16 @@ class Service:
         """Whether the reader is a model, rather than the built-in one that only quotes."""
         return self.chat is not None
 
+    async def check(self) -> None:
+        """Check what can be checked before the first request.
+
+        Raises:
+            ConfigurationError: The budgets do not fit the model.
+            ModelError: Its server is up, and has no such model.
+        """
+        await self.window()
+        check_window(self.reader, self.config, question_tokens=0)
+
     async def window(self) -> int | None:
         """Tokens of the model's context, None where it has none or nobody knows."""
         if self._window is None and isinstance(self.reader, ChatReader):
@@ -154,7 +165,7 @@ class Service:
         yield output
 
     async def aclose(self) -> None:
-        """Close the connections to the model's server."""
+        """Close the connections of this event loop to the model's server."""
         if self.upstream is not None:
             await self.upstream.aclose()
         if isinstance(self.chat, ChatEndpoint):

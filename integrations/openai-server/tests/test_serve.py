@@ -131,6 +131,24 @@ def test_what_cannot_be_served_is_said_in_one_line(environment, options, message
     assert message in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("model", "message"), [("small", "Lower chunk_tokens"), ("large", "it serves small")]
+)
+def test_a_model_that_does_not_fit_or_is_not_there_is_said_before_the_first_request(
+    environment, upstream, model, message
+):
+    upstream.models = [{"id": "small", "max_model_len": 4096, "owned_by": "vllm"}]
+    command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server", "--store", "none"]
+    command += ["--model", f"openai:{model}", "--base-url", upstream.base_url]
+
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, timeout=60
+    )
+
+    assert done.returncode == 1
+    assert message in done.stderr.splitlines()[-1]
+
+
 def test_a_port_that_is_taken_ends_it(tmp_path, environment):
     with serving(tmp_path, environment) as (_, port):
         command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server"]
