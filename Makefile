@@ -76,7 +76,7 @@ $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
 	$(BIN)/python -m pip install --quiet $(INTEGRATIONS:%/pyproject.toml=--editable %)
 	touch $@
 
-$(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml
+$(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integrations/openai-server/pyproject.toml
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_BIN)/python -m pip install --quiet --upgrade pip
 	$(VLLM_BIN)/python -m pip install --quiet $(TORCH)
