@@ -25,7 +25,7 @@ class Row:
         prompt: token ids.
         completion: token ids.
         sampled: log-probability of each completion token, as the engine recorded it.
-        advantage: of each of them; never 0.
+        advantage: of each of them.
     """
 
     prompt: tuple[int, ...]
@@ -45,7 +45,7 @@ def training_rows(
     scale: bool,
     baseline: Baseline,
 ) -> tuple[list[Row], dict[str, float]]:
-    """The rows of all rollouts that teach something, and what the rollouts were like.
+    """The rows of all rollouts, and what the rollouts were like.
 
     Args:
         rollouts: whole groups, each with its reward.
@@ -72,7 +72,6 @@ def training_rows(
         Row(one.prompt_ids, one.completion_ids, one.logprobs, advantage)
         for rollout, advantage in zip(rollouts, advantages, strict=True)
         for one in rollout.conversations
-        if advantage
     ]
     return rows, {
         "reward": fmean(rewards),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from memagent_graph.rl.traces import Rollout
 
 
+_NOTHING = Row((0,), (0,), (0.0,), 0.0)
 _LAST_SHARE = 0.1
 """Of the learning rate, at the end of its decay."""
 
@@ -89,9 +90,10 @@ class MultiConversationGRPOTrainer:
     def step(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Train on rollouts once.
 
-        Groups whose rewards are all equal teach nothing and are left out; a rollout that is alone
-        in its group is measured against the mean reward of the steps before. With `updates` above 1
-        the conversations are split at random over as many optimizer steps.
+        The loss is the mean over all tokens given, also of groups whose rewards are all equal:
+        they move nothing but the divergence from the reference. A rollout that is alone in its
+        group is measured against the mean reward of the steps before. With `updates` above 1 the
+        conversations are split at random over as many optimizer steps.
 
         Args:
             rollouts: whole groups, each with its reward.
@@ -118,15 +120,15 @@ class MultiConversationGRPOTrainer:
         metrics["staleness"] = self.version - sum(one.policy for one in rollouts) / len(rollouts)
         random.Random(f"{settings.seed} {self.version}").shuffle(rows)  # noqa: S311 - no secret
         count = settings.updates
-        parts = [self._batches(rows[index::count]) for index in range(count)]
+        shares = [rows[index::count] for index in range(count)]
+        parts = [self._batches(share) for share in shares]
         # The first update begins with the very policy that it trains.
         old = [None, *([score_only(self.model, one) for one in part] for part in parts[1:])]
         sums: defaultdict[str, float] = defaultdict(float)
-        for part, before in zip(parts, old, strict=True):
-            self._update(part, before, sums)
-        tokens = max(1.0, sums["tokens"])
+        for share, part, before in zip(shares, parts, old, strict=True):
+            self._update(part, before, sum(len(row.completion) for row in share), sums)
         for name in ("loss", "kl", "clip_fraction", "entropy", "importance"):
-            metrics[name] = sums[name] / tokens
+            metrics[name] = sums[name] / max(1.0, sums["tokens"])
         metrics["padding"] = 1 - sums["filled"] / sums["size"] if sums["size"] else 0.0
         metrics["grad_norm"] = sums["grad_norm"] / count
         metrics["learning_rate"] = self._learning_rate()
@@ -167,27 +169,35 @@ class MultiConversationGRPOTrainer:
             tokenizer.save_pretrained(folder)
 
     def _batches(self, rows: Sequence[Row]) -> list[Batch]:
-        """The batches of one update: as many in each process, so that they stay in step."""
-        batches = [
+        """What one update has to compute: no rows that move nothing."""
+        moving = [row for row in rows if row.advantage or self.settings.kl_weight]
+        return [
             collate(group).to(self.accelerator.device)
-            for group in pack(rows, token_budget=self.settings.token_budget)
+            for group in pack(moving, token_budget=self.settings.token_budget)
         ]
-        most = int(self._over_processes(len(batches), "max"))
-        return batches + [_nothing().to(self.accelerator.device)] * (most - len(batches))
 
     def _update(
-        self, batches: Sequence[Batch], old: Sequence[torch.Tensor] | None, sums: dict[str, float]
+        self,
+        batches: Sequence[Batch],
+        old: Sequence[torch.Tensor] | None,
+        tokens: int,
+        sums: dict[str, float],
     ) -> None:
-        """Take one optimizer step; add up over the tokens what there is to tell."""
-        tokens = self._over_processes(sum(_trained(batch) for batch in batches), "sum")
-        if not tokens:
+        """Take one optimizer step, of a mean over `tokens`; add up what there is to tell."""
+        most = int(self._over_processes(len(batches), "max"))
+        if not most:
             return
         # Gradients are averaged over processes; the loss is a mean over the tokens of all.
-        share = self.accelerator.num_processes / tokens
-        for index, batch in enumerate(batches):
-            last = index == len(batches) - 1
+        share = self.accelerator.num_processes / self._over_processes(tokens, "sum")
+        for index in range(most):
+            last = index == most - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                self._backward(batch, None if old is None else old[index], share, sums)
+                if index < len(batches):
+                    before = None if old is None else old[index]
+                    self._backward(batches[index], before, share, sums)
+                else:  # other processes have more: each backward pass takes part in theirs
+                    nothing = collate([_NOTHING]).to(self.accelerator.device)
+                    self.accelerator.backward(score(self.model, nothing)[0].sum() * 0.0)
         parameters = self.model.parameters()
         norm = self.accelerator.clip_grad_norm_(parameters, self.settings.max_grad_norm)
         sums["grad_norm"] += float(norm)
@@ -214,22 +224,19 @@ class MultiConversationGRPOTrainer:
             importance_cap=settings.importance_cap,
             kl_weight=settings.kl_weight,
         )
-        trained = _trained(batch)
-        self.accelerator.backward(terms.loss * (share if trained else 0.0))
-        if not trained:
-            return
+        self.accelerator.backward(terms.loss * share)
         found = {
-            "loss": terms.loss,
+            "loss": terms.loss.detach(),
             "kl": terms.kl,
             "clip_fraction": terms.clipped,
             "importance": terms.weight,
             "entropy": entropy,
-            "tokens": trained,
+            "tokens": len(logprobs),
             "filled": batch.filled,
             "size": batch.ids.numel(),
         }
         for name, value in found.items():
-            sums[name] += float(torch.as_tensor(value).detach())
+            sums[name] += float(value)
 
     def _of_reference(self, batch: Batch) -> torch.Tensor | None:
         if not self.settings.kl_weight:
@@ -266,16 +273,6 @@ class _Progress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
         self.baseline = Baseline(**state["baseline"])
-
-
-def _nothing() -> Batch:
-    """Taken part in, with weight 0, by a process that has no row left while others do."""
-    return collate([Row((0,), (0,), (0.0,), 0.0)])
-
-
-def _trained(batch: Batch) -> int:
-    """Tokens of a batch that are trained: all, but of `_nothing`."""
-    return int(batch.advantages.count_nonzero())
 
 
 def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
