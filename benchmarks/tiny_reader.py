@@ -129,7 +129,7 @@ def sample(index: int, *, hops: int, chunks: int, seed: int) -> Sample:
 
 
 def warm_up(
-    model: LlamaForCausalLM, *, seed: int, recall: int = 600, several: int = 600, single: int = 400
+    model: LlamaForCausalLM, *, seed: int, recall: int = 600, several: int = 600, single: int = 800
 ) -> None:
     """Supervised training, in three stages of so many steps."""
     rng = random.Random(seed)
@@ -234,7 +234,7 @@ def _single(rng: random.Random) -> Example:
     whole = rng.choice([[town, thing], [town, middle, thing]])
     if rng.random() < 0.1:
         return _asked(["notes", *whole], town, [whole[-1]])
-    misleading = [_pair(rng, [town, middle]) for _ in range(rng.randint(1, 3))]
+    misleading = [_pair(rng, [town, middle]) for _ in range(rng.choice([0, 0, 1, 1, 2, 3]))]
     memory = rng.choice(
         [[], [], ["none"], list(_pair(rng, [town, middle])), [town, middle], [town, middle], whole]
     )

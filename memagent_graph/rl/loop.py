@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     """Makes the question of a number; the same number makes the same question."""
 
 
+_DRAWS = 10
+"""How often questions are drawn in place of those that the model answers unread."""
+
+
 class OnlineLoop:
     """Trains on questions that the policy itself reads for.
 
@@ -114,7 +118,7 @@ class OnlineLoop:
         refills = settings.refills if self.trainer.accelerator.num_processes == 1 else 0
         missing = settings.questions
         for refill in range(refills + 1):
-            samples = [self.questions(number) for number in self._numbers(state, missing)]
+            samples = await self._samples(state, missing)
             found = await self.runner.collect(samples, times=settings.group_size)
             failed += found.failed
             rollouts += found.rollouts
@@ -128,6 +132,22 @@ class OnlineLoop:
                 break
             rollouts = [rollouts[place] for place in kept.kept] or rollouts
         return rollouts, {"failed": failed.total(), "groups_dropped": missing}
+
+    async def _samples(self, state: dict[str, int], count: int) -> list[Sample]:
+        """The next questions, without those that need no document if the settings say so."""
+        found: list[Sample] = []
+        for _ in range(_DRAWS):
+            drawn = [self.questions(number) for number in self._numbers(state, count - len(found))]
+            if not self.settings.skip_guessable:
+                return drawn
+            known = await self.runner.guessed(drawn)
+            found += [sample for sample in drawn if sample.id not in known]
+            if len(found) == count:
+                return found
+        if not found:
+            message = f"The model knows the answers of {_DRAWS} draws of questions unread."
+            raise TraceError(message)
+        return found
 
     def _numbers(self, state: dict[str, int], count: int) -> list[int]:
         """Numbers of the next questions, others in each process."""

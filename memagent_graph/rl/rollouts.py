@@ -124,6 +124,16 @@ class RolloutRunner:
         found.sort(key=lambda one: one.rollout)
         return Collected([self._scored(one, answers[one.sample]) for one in found], failed)
 
+    async def guessed(self, samples: Sequence[Sample]) -> set[str]:
+        """Ids of those whose answer without the document is worth 1 or more."""
+
+        async def worth(sample: Sample) -> float:
+            answer = await self.reader.respond(sample.question, "")
+            return self._reward(answer.final, sample.answers)
+
+        worths = await asyncio.gather(*map(worth, samples))
+        return {sample.id for sample, reward in zip(samples, worths, strict=True) if reward >= 1}
+
     def _scored(self, rollout: Rollout, answers: Sequence[str]) -> Rollout:
         answer = "" if rollout.rollout in self.reader.speechless else rollout.answer
         return replace(rollout, reward=self._reward(answer, answers))

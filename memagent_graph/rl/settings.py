@@ -94,7 +94,7 @@ class TrainingSettings(GRPOSettings):
         essays: text to hide evidence in, a file or a folder, for the tasks that need it.
         length: tokens of the documents.
         reward: name of a reward, or several with their weights.
-        skip_guessable: leave out questions that the model answers without the document.
+        skip_guessable: leave out questions that the model answers rightly without the document.
         iterations: how often to read and then train.
         questions: of an iteration.
         group_size: readings of each question.

@@ -175,6 +175,19 @@ def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path)
     assert metrics["rollouts"] == 6
 
 
+def test_questions_that_are_answered_unread_are_left_out(folder, tmp_path):
+    known = question(2).answers
+    training = Training(
+        settings(folder, tmp_path, iterations=1, evaluate_every=0, skip_guessable=True),
+        questions=question,
+        reward=lambda answer, truths: 1.0 if truths == known else reward(answer, truths),
+    )
+    metrics = asyncio.run(training.run(lambda _: None))
+
+    assert metrics["rollouts"] == 6
+    assert metrics["reward"] < 1
+
+
 def test_recorded_rollouts_are_trained_on_without_generating(folder, tmp_path, monkeypatch):
     traces = tmp_path / "traces.jsonl"
     model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
