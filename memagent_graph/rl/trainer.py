@@ -225,7 +225,7 @@ class MultiConversationGRPOTrainer:
             kl_weight=settings.kl_weight,
         )
         self.accelerator.backward(terms.loss * share)
-        found = {
+        found: dict[str, float | torch.Tensor] = {
             "loss": terms.loss.detach(),
             "kl": terms.kl,
             "clip_fraction": terms.clipped,
