@@ -1,0 +1,5 @@
+"""Readings as rollouts of Agent Lightning, whose engine then trains the reader."""
+
+from memagent_agent_lightning.rollout import MemAgentRollout, ReadingTask, rollout
+
+__all__ = ["MemAgentRollout", "ReadingTask", "rollout"]

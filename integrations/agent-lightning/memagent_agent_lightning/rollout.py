@@ -1,0 +1,149 @@
+"""One rollout: a question is read for with the policy, and what the answer is worth is reported.
+
+Agent Lightning (arXiv 2608.17528) asks nothing of an agent but that it sends its calls to the
+gateway's URL for this rollout, which records them, and posts a reward. So this needs none of its
+packages; its controller gives the URLs in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError, EmptyReplyError, ModelError
+from memagent_graph.models.resolve import resolve_model
+from memagent_graph.rl.rewards import Reward, make_reward
+from memagent_graph.state import ReadingInput
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from memagent_graph.prompts import Prompts
+    from memagent_graph.text.tokens import TokenizerLike
+
+
+class ReadingTask(BaseModel):
+    """A row of the data set. Other fields, which a trainer may add, do not count.
+
+    Attributes:
+        question: what is asked.
+        answers: the right answers; one of them is enough.
+        document: the text itself, or
+        path: a file or folder that every machine of the cluster can read. A task travels in one
+            variable of the environment, which on Linux holds 128 KiB: 30,000 tokens need a path.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    question: str = Field(min_length=1)
+    answers: tuple[str, ...] = Field(min_length=1)
+    document: str | None = None
+    path: Path | None = None
+
+    @model_validator(mode="after")
+    def _has_one_document(self) -> Self:
+        if (self.document is None) == (self.path is None):
+            raise ValueError("a task has either a document or a path")
+        return self
+
+
+async def rollout(
+    task: ReadingTask,
+    base_url: str,
+    *,
+    api_key: str | None = None,
+    config: ReadingConfig | None = None,
+    tokenizer: TokenizerLike = None,
+    prompts: Prompts | None = None,
+    reward: str | Reward = "exact",
+) -> float:
+    """Read for one question, and say what the answer is worth.
+
+    A policy that stays silent when it is asked again gets what an empty answer is worth.
+
+    Args:
+        task: the question, its document and its answers.
+        base_url: of an OpenAI-compatible server. The gateway's own knows what model to call and
+            at what temperature; elsewhere the model is "policy", at temperature 1.
+        api_key: of that server.
+        config: budgets; the paper's by default.
+        tokenizer: the policy's, so that chunks have as many tokens as in the paper.
+        prompts: what the policy is told.
+        reward: from the answer to a number, or the name of one in `memagent_graph.rl.rewards`.
+
+    Raises:
+        ModelError: The policy could not be asked.
+    """
+    options = {"api_key": api_key} if api_key else {}
+    policy = resolve_model("openai:policy", base_url=base_url, temperature=1.0, **options)
+    agent = create_memagent(policy, config=config, tokenizer=tokenizer, prompts=prompts)
+    document = task.path if task.document is None else task.document
+    try:
+        read = await agent.ainvoke(ReadingInput(question=task.question, document=document))
+    except ModelError as error:
+        if not isinstance(error.__cause__, EmptyReplyError):
+            raise
+        return make_reward(reward)("", task.answers)
+    return make_reward(reward)(read["answer"], task.answers)
+
+
+class MemAgentRollout:
+    """The `agent_class` that Agent Lightning's controller starts, once for each rollout.
+
+    It is told in the environment what to do: by the controller in `AGL_OPENAI_BASE_URL`,
+    `AGL_EVENT_URL` and `AGL_KEY`, by the recipe in `MEMAGENT_TASK` (a `ReadingTask` in JSON),
+    `MEMAGENT_TOKENIZER` and `MEMAGENT_REWARD`. A subclass can have other budgets and prompts.
+    """
+
+    config: ReadingConfig = ReadingConfig()
+    prompts: Prompts | None = None
+
+    async def run(self) -> None:
+        """Read, and post the reward.
+
+        Raises:
+            ConfigurationError: A variable is missing, or holds no task.
+            ModelError: The policy could not be asked; the rollout then counts as failed.
+        """
+        value = await rollout(
+            _task(_variable("MEMAGENT_TASK")),
+            _variable("AGL_OPENAI_BASE_URL"),
+            api_key=os.environ.get("AGL_KEY"),
+            config=self.config,
+            prompts=self.prompts,
+            tokenizer=os.environ.get("MEMAGENT_TOKENIZER") or None,
+            reward=os.environ.get("MEMAGENT_REWARD") or "exact",
+        )
+        await _post(_variable("AGL_EVENT_URL"), value, os.environ.get("AGL_KEY"))
+
+
+async def _post(url: str, value: float, key: str | None) -> None:
+    """Tell the gateway the reward."""
+    event = {"event_type": "reward", "data": {"value": value, "source": "agent"}}
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    # The last reward counts, so that one that is sent twice does no harm.
+    transport = httpx.AsyncHTTPTransport(retries=5)
+    async with httpx.AsyncClient(transport=transport, timeout=60) as client:
+        (await client.post(url, json=event, headers=headers)).raise_for_status()
+
+
+def _task(text: str) -> ReadingTask:
+    try:
+        return ReadingTask.model_validate_json(text)
+    except ValidationError as error:
+        found = "; ".join(": ".join(map(str, (*e["loc"], e["msg"]))) for e in error.errors())
+        message = f"MEMAGENT_TASK holds no task: {found}"
+        raise ConfigurationError(message) from error
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        message = f"{name} is not set: Agent Lightning's controller sets it, as its recipe says."
+        raise ConfigurationError(message)
+    return value

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from servers.openai_server import OpenAIServer
+
+from memagent_agent_lightning import MemAgentRollout, ReadingTask, rollout
+from memagent_agent_lightning.tasks import write_tasks
+from memagent_graph import ReadingConfig
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.text.tokens import load_tokenizer
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b.yaml"
+SMALL = ReadingConfig(chunk_tokens=200, memory_tokens=100, retry_interval=0.01, max_attempts=2)
+FILLER = "It rained over the harbour again, and nobody minded. " * 60
+TEXT = f"{FILLER}\n\nThe vault opens at 6:40.\n\n{FILLER}"
+QUESTION = "When does the vault open?"
+
+
+def knows(body):
+    r"""A policy that keeps what it was told, and nothing that it was not."""
+    return "\\boxed{6:40}" if "6:40" in body["messages"][-1]["content"] else "Nothing yet."
+
+
+@contextmanager
+def serving(reply):
+    server = OpenAIServer(reply)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def policy():
+    with serving(knows) as server:
+        yield server
+
+
+@pytest.fixture
+def gateway():
+    """Takes events where a policy takes prompts: what it is sent can be looked at."""
+    with serving(knows) as server:
+        server.script = [b"{}"]
+        yield server
+
+
+class SmallRollout(MemAgentRollout):
+    config = SMALL
+
+
+def set_up(monkeypatch, policy, gateway, **task):
+    monkeypatch.setenv("AGL_OPENAI_BASE_URL", policy.base_url)
+    monkeypatch.setenv("AGL_EVENT_URL", f"{gateway.base_url}/events")
+    monkeypatch.setenv("AGL_KEY", "secret")
+    monkeypatch.setenv("MEMAGENT_TASK", json.dumps({"question": QUESTION, **task}))
+
+
+@pytest.mark.parametrize(("truth", "reward"), [("6:40", 1.0), ("7:15", 0.0)])
+async def test_the_reward_of_a_reading_is_posted_to_the_gateway(
+    truth, reward, monkeypatch, policy, gateway, tmp_path
+):
+    (tmp_path / "vault.txt").write_text(TEXT)
+    path = str(tmp_path / "vault.txt")
+    set_up(monkeypatch, policy, gateway, answers=["noon", truth], path=path, index=3)
+
+    await SmallRollout().run()
+
+    data = {"value": reward, "source": "agent"}
+    assert gateway.requests == [{"event_type": "reward", "data": data}]
+    assert len(policy.requests) > 5
+    keys = {sent["authorization"] for sent in policy.headers + gateway.headers}
+    assert keys == {"Bearer secret"}
+
+
+async def test_a_rollout_whose_policy_cannot_be_asked_reports_no_reward(
+    monkeypatch, policy, gateway
+):
+    set_up(monkeypatch, policy, gateway, answers=["6:40"], document=TEXT)
+    policy.script = [400]
+
+    with pytest.raises(Exception, match="scripted"):
+        await SmallRollout().run()
+
+    assert gateway.requests == []
+
+
+async def test_a_refused_reward_is_an_error(monkeypatch, policy, gateway):
+    set_up(monkeypatch, policy, gateway, answers=["6:40"], document="The vault opens at 6:40.")
+    gateway.script = [404]
+
+    with pytest.raises(Exception, match="404"):
+        await SmallRollout().run()
+
+
+async def test_silence_is_worth_what_an_empty_answer_is():
+    task = ReadingTask(question=QUESTION, answers=("6:40",), document="The vault opens at 6:40.")
+
+    with serving(lambda _body: "") as silent:
+        worth = await rollout(
+            task,
+            silent.base_url,
+            config=SMALL,
+            reward=lambda answer, _truths: 0.25 if answer == "" else 1.0,
+        )
+
+    assert worth == 0.25
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"answers": ["a"]}, "either a document or a path"),
+        ({"answers": ["a"], "document": "d", "path": "p"}, "either a document or a path"),
+        ({"answers": [], "document": "d"}, "answers: Tuple should have at least 1 item"),
+    ],
+)
+async def test_what_is_no_task_is_refused_before_anything_is_read(
+    task, said, monkeypatch, policy, gateway
+):
+    set_up(monkeypatch, policy, gateway, **task)
+
+    with pytest.raises(ConfigurationError, match=said):
+        await SmallRollout().run()
+
+    assert policy.requests == []
+
+
+async def test_a_variable_that_is_missing_is_named(monkeypatch, policy, gateway):
+    set_up(monkeypatch, policy, gateway, answers=["a"], document="d")
+    monkeypatch.delenv("AGL_OPENAI_BASE_URL")
+
+    with pytest.raises(ConfigurationError, match="AGL_OPENAI_BASE_URL is not set"):
+        await SmallRollout().run()
+
+
+def test_the_recipe_has_room_for_the_longest_conversation_and_the_paper_s_settings():
+    recipe = yaml.safe_load(RECIPE.read_text())
+    budgets, paper = MemAgentRollout.config, GRPOSettings()
+    actor, sampling = recipe["actor_rollout_ref"]["actor"], recipe["actor_rollout_ref"]["rollout"]
+
+    lengths = recipe["data"]["max_prompt_length"], recipe["data"]["max_response_length"]
+    assert sum(lengths) == budgets.window_tokens
+    assert lengths[1] == budgets.memory_tokens == budgets.answer_tokens == 1024
+    assert budgets.chunk_tokens == 5000
+    assert actor["optim"] == {"lr": paper.learning_rate, "lr_warmup_steps": paper.warmup_steps}
+    assert actor["clip_ratio_low"] == paper.clip_low
+    assert actor["clip_ratio_high"] == paper.clip_high
+    assert actor["kl_loss_coef"] == paper.kl_weight
+    assert recipe["algorithm"]["norm_adv_by_std_in_grpo"] == paper.scale_advantages
+    assert (sampling["n"], recipe["data"]["train_batch_size"], sampling["temperature"]) == (
+        16,
+        128,
+        1.0,
+    )
+    assert (recipe["trainer"]["nnodes"], recipe["trainer"]["n_gpus_per_node"]) == (4, 8)
+
+
+def test_tasks_are_written_with_their_evidence_among_distractors(tmp_path):
+    questions = [
+        {
+            "question": f"Who built mill {n}?",
+            "answer": f"Builder {n}",
+            "supporting_facts": [[f"Mill {n}", 0]],
+            "context": [
+                [f"Mill {n}", [f"Mill {n} was built by Builder {n}."]],
+                [f"Sea {n}", [TEXT]],
+            ],
+        }
+        for n in range(4)
+    ]
+    (tmp_path / "hotpot.json").write_text(json.dumps(questions))
+
+    file = write_tasks(f"qa:{tmp_path / 'hotpot.json'}", tmp_path, count=3, lengths=(1500, 2000))
+
+    tasks = [ReadingTask.model_validate_json(line) for line in file.read_text().splitlines()]
+    assert len({task.question for task in tasks}) == 3
+    for task in tasks:
+        text = task.path.read_text()
+        assert f"was built by {task.answers[0]}." in text
+        assert 1400 < load_tokenizer(None).count(text) <= 2000
