@@ -388,7 +388,7 @@ def test_a_plugin_adds_its_command_and_a_broken_one_breaks_nothing(tmp_path):
 
 
 def test_help_comes_quickly_because_nothing_heavy_is_imported():
-    heavy = ("langgraph", "openai", "torch")
+    heavy = ("langgraph", "openai", "torch", "fastapi", "mcp")
     code = f"import sys, memagent_graph.cli.app; print([m for m in {heavy} if m in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
