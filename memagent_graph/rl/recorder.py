@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from memagent_graph.rl.sinks import Sink
 
 _NODES = frozenset({"open_document", "overwrite_memory", "write_answer"})
-_KNOWN = ("memagent_sample", "memagent_group", "memagent_rollout")
+ROLLOUT = "memagent_rollout"
+"""Where a run's metadata have the id of its rollout."""
+_KNOWN = ("memagent_sample", "memagent_group", ROLLOUT)
 """What a run's metadata say about its rollout."""
 _NO_TOKENS = (
     "The model does not tell token ids and log-probabilities, without which nothing can be learned "

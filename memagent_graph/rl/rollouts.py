@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from memagent_graph.errors import EmptyReplyError, MemAgentError
 from memagent_graph.graph import create_memagent
 from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.rl.recorder import TraceRecorder
+from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Rollout, join
 from memagent_graph.state import ReadingInput
@@ -41,8 +41,8 @@ class Collected:
         failed: readings that failed, by their error.
     """
 
-    rollouts: list[Rollout] = field(default_factory=list)
-    failed: Counter[str] = field(default_factory=Counter)
+    rollouts: list[Rollout]
+    failed: Counter[str]
 
 
 class RolloutRunner:
@@ -201,4 +201,4 @@ _SILENCE = "(an empty reply)"
 
 def _rollout(config: RunnableConfig | None) -> str:
     metadata = (config or {}).get("metadata", {})
-    return str(metadata.get("memagent_rollout", ""))
+    return str(metadata.get(ROLLOUT, ""))

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import TraceError
-from memagent_graph.rl.advantages import group_advantages
+from memagent_graph.rl.advantages import group_advantages, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,8 +70,7 @@ def training_rows(
     advantages = group_advantages(rewards, groups, scale=scale, baseline=baseline)
     rows = [
         Row(one.prompt_ids, one.completion_ids, one.logprobs, advantage)
-        for rollout, advantage in zip(rollouts, advantages, strict=True)
-        for one in rollout.conversations
+        for one, advantage in spread(rollouts, advantages)
     ]
     return rows, {
         "reward": fmean(rewards),

@@ -134,6 +134,7 @@ class MultiConversationGRPOTrainer:
         metrics["learning_rate"] = self._learning_rate()
         metrics["tokens"] = sums["tokens"]
         metrics["seconds"] = perf_counter() - started
+        self.accelerator.log(metrics, step=self.version)  # to the trackers of `report_to`, if any
         return metrics
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -162,10 +163,13 @@ class MultiConversationGRPOTrainer:
     def save_model(self, folder: str | Path, tokenizer: Any) -> None:
         """Save model and tokenizer as `transformers` loads them, adapters merged in."""
         model = self.accelerator.unwrap_model(self.model)
-        weights = self.weights()
+        if self.settings.lora_rank is not None:
+            model = merged(model)
+            weights = model.state_dict()
+        else:
+            weights = self.weights()  # which takes part of every process
         if self.accelerator.is_main_process:
-            base = model if self.settings.lora_rank is None else merged(model)
-            base.save_pretrained(folder, state_dict=weights)
+            model.save_pretrained(folder, state_dict=weights)
             tokenizer.save_pretrained(folder)
 
     def _batches(self, rows: Sequence[Row]) -> list[Batch]:

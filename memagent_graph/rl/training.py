@@ -161,7 +161,10 @@ def make_engine(
         ConfigurationError: There is no such engine, or an option makes no sense.
         MissingDependencyError: Its package is not installed.
     """
-    options = {"temperature": 1.0, "logprobs": True, **settings.engine_options}
+    options: dict[str, Any] = {"temperature": 1.0, "logprobs": True}
+    if settings.engine == "hf":
+        options["dtype"] = "float32"  # as the trainer computes
+    options |= settings.engine_options
     if settings.engine.startswith(("http://", "https://")):
         name = f"openai:{settings.model}"
         served = resolve_model(name, base_url=settings.engine, return_token_ids=True, **options)
@@ -169,5 +172,5 @@ def make_engine(
     if settings.engine not in {"hf", "vllm"}:
         message = f"There is no engine {settings.engine!r}: hf, vllm, or a vLLM server's URL."
         raise ConfigurationError(message)
-    model: Any = resolve_model(f"{settings.engine}:{settings.model}", dtype="float32", **options)
+    model: Any = resolve_model(f"{settings.engine}:{settings.model}", **options)
     return model, model.load_weights

@@ -207,6 +207,18 @@ def test_probability_moves_towards_the_better_rollout(model, tokenizer):
     assert after[1] < before[1]
 
 
+def test_metrics_of_each_step_go_to_the_trackers(model, tokenizer, monkeypatch):
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+    told = []
+    monkeypatch.setattr(
+        trainer.accelerator, "log", lambda values, step: told.append((step, values))
+    )
+
+    metrics = trainer.step(some_rollouts(tokenizer, seed=9))
+
+    assert told == [(1, metrics)]
+
+
 def test_groups_without_spread_train_nothing_and_are_counted(model, tokenizer):
     before = copy.deepcopy(model.state_dict())
     rollouts = [one for one in some_rollouts(tokenizer, seed=5) if one.group == "g0"]

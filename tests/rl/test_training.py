@@ -259,6 +259,12 @@ def test_what_cannot_be_trained_is_said(arguments, message, tmp_path, monkeypatc
     assert message in result.stderr
 
 
+def test_the_engine_takes_the_options_that_it_is_given(folder, tmp_path):
+    named, _ = make_engine(settings(folder, tmp_path, engine_options={"dtype": "bfloat16"}))
+    default, _ = make_engine(settings(folder, tmp_path))
+    assert (named.dtype, default.dtype) == ("bfloat16", "float32")
+
+
 def test_unknown_engines_and_rewards_are_refused(folder, tmp_path):
     with pytest.raises(ConfigurationError, match="hf, vllm"):
         make_engine(settings(folder, tmp_path, engine="tgi"))
