@@ -28,14 +28,19 @@ def write_report(found: dict[str, Any], folder: Path) -> str:
 
 def _runs(runs: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| seed | warm-up | training | one hop before | after | two hops before | after |",
-        "|---|---|---|---|---|---|---|",
+        "| seed | | seconds in all | one hop | two hops |",
+        "|---|---|---|---|---|",
     ]
     for run in runs:
-        before, after = run["sampled_before"], run["sampled_after"]
-        figures = [f"{value:.3f}" for hops in TASKS for value in (before[hops], after[hops])]
-        seconds = f"{run['warm_up_seconds']:.0f} s | {run['online_seconds']:.0f} s"
-        lines.append(f"| {run['seed']} | {seconds} | {' | '.join(figures)} |")
+        spent = run["warm_up_seconds"]
+        rows = [("warm-up", 0.0, run["sampled_before"])]
+        rows += [
+            (f"{stop['iterations']} iterations", stop["seconds"], stop["sampled"])
+            for stop in run["stops"]
+        ]
+        for name, seconds, sampled in rows:
+            figures = " | ".join(f"{sampled[hops]:.3f}" for hops in TASKS)
+            lines.append(f"| {run['seed']} | {name} | {spent + seconds:.0f} | {figures} |")
     return lines
 
 
@@ -47,14 +52,17 @@ def _lengths(runs: list[dict[str, Any]]) -> list[str]:
     ]
     for hops, task in TASKS.items():
         for reader in runs[0]["scores"]:
-            cells = [_cell([run["scores"][reader][hops].get(at) for run in runs]) for at in lengths]
+            known = [run["scores"][reader][hops] for run in runs if reader in run["scores"]]
+            cells = [_cell([scores.get(at) for scores in known]) for at in lengths]
             lines.append(f"| {task} | {reader} | {' | '.join(cells)} |")
     return lines
 
 
 def _cell(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return f"{fmean(known):.2f} ({min(known):.2f} to {max(known):.2f})" if known else "-"
+    if len(known) < 2:
+        return f"{known[0]:.2f}" if known else "-"
+    return f"{fmean(known):.2f} ({min(known):.2f} to {max(known):.2f})"
 
 
 def _draw_learning(runs: list[dict[str, Any]], path: Path) -> None:
@@ -69,10 +77,10 @@ def _draw_learning(runs: list[dict[str, Any]], path: Path) -> None:
             label=f"seed {run['seed']}",
         )
     axes.set(
-        xlabel="iteration (16 questions, 8 readings each)",
+        xlabel="iteration (32 questions, 8 readings each)",
         ylabel="sampled reward, held out",
         ylim=(0, 1.02),
-        title="Documents of 4 chunks, both tasks",
+        title="Documents of 4 chunks as trained on, both tasks",
     )
     axes.legend(frameon=False, loc="lower right")
     figure.savefig(path, dpi=120)
@@ -82,7 +90,7 @@ def _draw_lengths(runs: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, (hops, task) in zip(figure.subplots(1, 2, sharey=True), TASKS.items(), strict=True):
         for reader in runs[0]["scores"]:
-            scores = [run["scores"][reader][hops] for run in runs]
+            scores = [run["scores"][reader][hops] for run in runs if reader in run["scores"]]
             lengths = list(scores[0])
             values = [[one[at] for one in scores] for at in lengths]
             places = [int(at) for at in lengths]

@@ -1,9 +1,9 @@
 """A language of 126 words, documents and questions in it, and a model that begins to read them.
 
 A document is a row of sections of 28 words. Somewhere `oslo red ;` says that red belongs to oslo;
-every section has such a pair about another town, to mislead. The question is a town. In the
-two-hop task one section says `oslo lima ;` and a later one `lima red ;`. The memory is the chain as
-far as it is known: `oslo lima red`.
+every section has such pairs about other towns, to mislead. The question is a town. In the two-hop
+task one section says `oslo lima ;` and a later one `lima red ;`. The memory is the chain as far as
+it is known: `oslo lima red`.
 
 The model is warmed up by supervised training: to look towns up, to write and extend a chain, to
 answer from one. What it must *not* be told there is to hold on to a chain when a section has
@@ -99,13 +99,32 @@ def make_model(window: int = 4096) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def sample(index: int, *, hops: int, chunks: int, seed: int) -> Sample:
-    """A question over a document of `chunks` sections, each with one misleading pair."""
+def sample(
+    index: int,
+    *,
+    hops: int,
+    chunks: int,
+    seed: int,
+    misleading: tuple[int, ...] = (1,),
+    evidence_within: int | None = None,
+) -> Sample:
+    """A question over a document of `chunks` sections.
+
+    Args:
+        index: of the sample.
+        hops: pairs that the answer takes.
+        chunks: sections.
+        seed: another one makes other samples.
+        misleading: how many misleading pairs a section may have.
+        evidence_within: the evidence lies in so many first sections; in any by default.
+    """
     rng = random.Random(f"{seed} {hops} {chunks} {index}")
     chain = rng.sample(TOWNS, hops)
     thing = rng.choice(THINGS)
     pairs = list(zip(chain, [*chain[1:], thing], strict=True))
-    places = dict(zip(sorted(rng.sample(range(chunks), hops)), pairs, strict=True))
+    places = dict(
+        zip(sorted(rng.sample(range(evidence_within or chunks), hops)), pairs, strict=True)
+    )
     state = rng.getstate()
 
     def pieces() -> Iterator[Piece]:
@@ -113,8 +132,8 @@ def sample(index: int, *, hops: int, chunks: int, seed: int) -> Sample:
         fresh.setstate(state)
         for place in range(chunks):
             pair = places.get(place)
-            misleading = [_pair(fresh, chain)]
-            words = _section(fresh, [*misleading, pair] if pair else misleading, SECTION)
+            others = dict(_pair(fresh, chain) for _ in range(fresh.choice(misleading)))
+            words = _section(fresh, [*others.items(), *([pair] if pair else [])], SECTION)
             yield Piece(" ".join(words) + "\n", evidence=pair is not None)
 
     return Sample(
@@ -129,7 +148,7 @@ def sample(index: int, *, hops: int, chunks: int, seed: int) -> Sample:
 
 
 def warm_up(
-    model: LlamaForCausalLM, *, seed: int, recall: int = 600, several: int = 600, single: int = 800
+    model: LlamaForCausalLM, *, seed: int, recall: int = 600, several: int = 1500, single: int = 800
 ) -> None:
     """Supervised training, in three stages of so many steps."""
     rng = random.Random(seed)
@@ -204,21 +223,15 @@ def _several(rng: random.Random) -> Example:
         for town in towns[: rng.randint(2, 5)]
     }
     free = [town for town in towns if town not in known]
+    half, whole = [free[0], free[1]], [free[0], free[1], rng.choice(THINGS)]
+    open_half = [free[0], rng.choice(list(known))]
     memory = rng.choice(
-        [
-            [],
-            ["none"],
-            [free[0], rng.choice(list(known))],
-            [free[0], rng.choice(list(known))],
-            [free[0], free[1]],
-            [free[0], rng.choice(THINGS)],
-            [free[0], free[1], rng.choice(THINGS)],
-        ]
+        [[], ["none"], open_half, open_half, half, [free[0], whole[-1]], whole, whole]
     )
     text = _section(rng, list(known.items()), 3 * len(known) + rng.randint(0, 24))
     words = ["notes", *(memory or EMPTY), "text", *text]
     learned = [False] * len(words)
-    towns = [*known, free[1], *([memory[0]] * 2 if len(memory) > 1 else [])]
+    towns = [*known, free[1], *([memory[0]] * 3 if len(memory) > 1 else [])]
     for town in rng.choices(towns, k=4):
         mine = memory if memory[:1] == [town] else []
         target = [*_target(rng, town, mine, known), END]
@@ -231,13 +244,12 @@ def _single(rng: random.Random) -> Example:
     """One update, or one answer, as the prompts ask for it."""
     town, middle = rng.sample(TOWNS, 2)
     thing = rng.choice(THINGS)
-    whole = rng.choice([[town, thing], [town, middle, thing]])
+    half, short, whole = [town, middle], [town, thing], [town, middle, thing]
     if rng.random() < 0.1:
-        return _asked(["notes", *whole], town, [whole[-1]])
-    misleading = [_pair(rng, [town, middle]) for _ in range(rng.choice([0, 0, 1, 1, 2, 3]))]
-    memory = rng.choice(
-        [[], [], ["none"], list(_pair(rng, [town, middle])), [town, middle], [town, middle], whole]
-    )
+        return _asked(["notes", *rng.choice([short, whole])], town, [thing])
+    misleading = [_pair(rng, half) for _ in range(rng.choice([0, 0, 1, 1, 2, 3]))]
+    other = list(_pair(rng, half))
+    memory = rng.choice([[], ["none"], other, half, half, short, whole, whole])
     known = dict(misleading)
     last = memory[-1] if memory[:1] == [town] else town
     if last in TOWNS and rng.random() < 0.5:

@@ -110,12 +110,13 @@ def decode(model: Any, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequenc
         rows: what to continue; they hold the results.
     """
     rows = list(rows)
-    width = max(len(row.prompt) for row in rows)
     device = model.device
-    padded = [[0] * (width - len(row.prompt)) + row.prompt for row in rows]
-    ids = torch.tensor(padded, device=device)
-    lengths = torch.tensor([len(row.prompt) for row in rows], device=device)
-    # [rows, width]: padding is on the left, so that all rows grow at the same end.
+    # Readings of the same document ask the same at first: each prompt is read once.
+    prompts = list({tuple(row.prompt): row.prompt for row in rows}.values())
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(one)) + one for one in prompts], device=device)
+    lengths = torch.tensor([*map(len, prompts)], device=device)
+    # [prompts, width]: padding is on the left, so that all rows grow at the same end.
     mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     cache = None
@@ -130,6 +131,11 @@ def decode(model: Any, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequenc
         )
         cache = output.past_key_values
         logprobs = torch.log_softmax(output.logits[:, -1].float(), -1).cpu()
+        if len(logprobs) < len(rows):
+            places = {tuple(prompt): place for place, prompt in enumerate(prompts)}
+            asked = torch.tensor([places[tuple(row.prompt)] for row in rows], device=device)
+            cache.batch_select_indices(asked)
+            logprobs, mask, positions = logprobs[asked.cpu()], mask[asked], positions[asked]
         for row, chances in zip(rows, logprobs, strict=True):
             token = row.choose(chances)
             row.append(token, float(chances[token]), ends, tokenizer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.config import ReadingConfig
@@ -21,7 +23,7 @@ from memagent_graph.text.source import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
     from langchain_core.language_models import BaseChatModel
@@ -108,7 +110,8 @@ class Training:
             self._loop = OnlineLoop(
                 self.trainer, runner, hand_on, questions, settings, self.journal, report=report
             )
-            await self._loop.run()
+            with _settled():
+                await self._loop.run()
         self.trainer.save_model(settings.out / "model", self.tokenizer)
         self.journal.draw()
         return self.journal.metrics()[-1]
@@ -125,6 +128,17 @@ class Training:
         for metrics in replay(self.trainer, rewarded, self.settings):
             self.journal.log(metrics)
             report(metrics)
+
+
+@contextmanager
+def _settled() -> Iterator[None]:
+    """What is loaded by now stays; looking through it for garbage took a third of the time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _named_reward(settings: TrainingSettings) -> Reward:

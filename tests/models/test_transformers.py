@@ -46,6 +46,12 @@ def batches_of(model):
     return model._engine.batches
 
 
+@pytest.fixture
+def one_batch(monkeypatch):
+    """Calls made at once get into one batch, however busy the machine is."""
+    monkeypatch.setattr(transformers_engine, "_GATHERING", 0.5)
+
+
 @pytest.fixture(scope="module")
 def reference(folder):
     """Greedy token ids by `generate` of transformers, of one prompt alone."""
@@ -60,6 +66,7 @@ def reference(folder):
     return generate
 
 
+@pytest.mark.usefixtures("one_batch")
 async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(model, reference):
     prompts = ["Hi", "Hello there", "word " * 300, TEXT[:900], "a"]
     lengths = [40, 7, 20, 33, 1]
@@ -133,6 +140,25 @@ async def test_sampling_with_a_seed_does_not_depend_on_who_else_is_in_the_batch(
     assert len({reply.content for reply in together}) > 4
     narrow = await model.ainvoke("Hello", seed=5, top_p=1e-6, **options)
     assert narrow.content == (await model.ainvoke("Hello", max_tokens=12)).content
+
+
+@pytest.mark.usefixtures("one_batch")
+async def test_a_prompt_that_several_calls_share_is_read_once(model):
+    prompts = ["Hello", "word " * 40, "Hello", "a", "Hello", "word " * 40]
+    options = {"max_tokens": 12, "temperature": 1.0}
+    alone = [(await model.ainvoke(p, seed=n, **options)).content for n, p in enumerate(prompts)]
+    read = []
+    hook = model._engine.model.register_forward_pre_hook(
+        lambda _model, _args, given: read.append(len(given["input_ids"])), with_kwargs=True
+    )
+
+    together = await asyncio.gather(
+        *(model.ainvoke(p, seed=n, **options) for n, p in enumerate(prompts))
+    )
+
+    hook.remove()
+    assert [reply.content for reply in together] == alone
+    assert read[:2] == [3, 6]
 
 
 def test_a_stop_string_ends_a_reply_and_is_never_streamed(model):

@@ -1,8 +1,9 @@
-"""Records made by hand."""
+"""Records and rollouts made by hand."""
 
 from __future__ import annotations
 
-from memagent_graph.rl.records import Conversation, End
+from memagent_graph.rl.records import Conversation, End, fingerprint
+from memagent_graph.rl.traces import Rollout
 
 
 def conversation(rollout="r", step=0, **fields):
@@ -28,3 +29,37 @@ def records(rollout="r", updates=2, reward=None, **fields):
         conversation(rollout, step, final=step == updates, **fields) for step in range(updates + 1)
     ]
     return [*steps, End(rollout, updates + 1, "forty", reward, response="It is forty.")]
+
+
+def rollout(name, group, reward, parts, vocabulary, **fields):
+    """A rollout of conversations, each given as (prompt, completion, logprobs)."""
+    names = ("prompt_ids", "completion_ids", "logprobs")
+    found = tuple(
+        conversation(name, **dict(zip(names, part, strict=True)), tokenizer=vocabulary, **fields)
+        for part in parts
+    )
+    return Rollout(name, group, "q", found, "answer", reward, 0)
+
+
+def some_rollouts(tokenizer, seed, *, groups=3, size=4, longest=40):
+    """Groups of rollouts, of random tokens, with random rewards."""
+    import torch
+
+    torch.manual_seed(seed)
+    vocabulary = fingerprint(tokenizer)
+
+    def drawn(most):
+        return tuple(torch.randint(4, 300, (int(torch.randint(1, most + 1, ())),)).tolist())
+
+    found = []
+    for group in range(groups):
+        for index in range(size):
+            parts = []
+            for _ in range(int(torch.randint(1, 4, ()))):
+                completion = drawn(12)
+                logprobs = tuple((-torch.rand(len(completion)) * 8).tolist())
+                parts.append((drawn(longest), completion, logprobs))
+            name = f"g{group}r{index}"
+            reward = float(torch.rand(()).round(decimals=2)) if group else 1.0
+            found.append(rollout(name, f"g{group}", reward, parts, vocabulary))
+    return found

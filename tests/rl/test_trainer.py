@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
-from rollouts import conversation, rollout
+from rl.rollouts import rollout, some_rollouts
+from safetensors.torch import load_file
+from servers.redis_server import free_port
 from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -70,27 +77,6 @@ def reference_loss(model, frozen, before, rollouts, settings):
                 total = total + settings.kl_weight * (torch.exp(away) - away - 1)
                 tokens += 1
     return total / tokens
-
-
-def some_rollouts(tokenizer, seed, *, groups=3, size=4, longest=40):
-    torch.manual_seed(seed)
-    vocabulary = fingerprint(tokenizer)
-
-    def drawn(most):
-        return tuple(torch.randint(4, 300, (int(torch.randint(1, most + 1, ())),)).tolist())
-
-    found = []
-    for group in range(groups):
-        for index in range(size):
-            parts = []
-            for _ in range(int(torch.randint(1, 4, ()))):
-                completion = drawn(12)
-                logprobs = tuple((-torch.rand(len(completion)) * 8).tolist())
-                parts.append((drawn(longest), completion, logprobs))
-            name = f"g{group}r{index}"
-            reward = float(torch.rand(()).round(decimals=2)) if group else 1.0
-            found.append(rollout(name, f"g{group}", reward, parts, vocabulary))
-    return found
 
 
 MIXES = [
@@ -248,10 +234,11 @@ def test_rollouts_that_cannot_be_trained_on_are_refused(model, tokenizer):
 
 
 def test_conversations_sampled_at_another_temperature_are_warned_of(model, tokenizer):
-    part = conversation((1,), (2,), (-1.0,), fingerprint(tokenizer), temperature=0.5)
+    vocabulary, part = fingerprint(tokenizer), ((1,), (2,), (-1.0,))
+    cool = rollout("r", "g", 1.0, [part], vocabulary, sampling={"temperature": 0.5})
     trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
     with pytest.warns(UserWarning, match="temperature"):
-        trainer.step([rollout("r", "g", 1.0, [part], fingerprint(tokenizer))])
+        trainer.step([cool])
 
 
 def test_a_lone_rollout_is_measured_against_those_before_it(model, tokenizer):
@@ -330,3 +317,29 @@ def test_batches_keep_to_budget_and_padding_and_lose_no_row(tokenizer):
         size = len(batch) * max(map(len, batch))
         assert size <= 200
         assert sum(map(len, batch)) >= 0.9 * size
+
+
+def test_two_processes_take_the_step_that_one_takes_on_all_of_it(folder, tmp_path):
+    child = str(Path(__file__).with_name("processes_child.py"))
+    # `accelerate launch` does the same for GPUs; on CPUs it would need MPI.
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    launch += ["--master_port", str(free_port())]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+    }
+    found = []
+    for name, start in (("one", []), ("two", launch)):
+        command = [sys.executable, *start, child, str(folder), str(tmp_path / name)]
+        subprocess.run(command, check=True, env=environment, timeout=240)
+        found.append(json.loads((tmp_path / name / "found.json").read_text()))
+
+    before = load_file(folder / "model.safetensors")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert [each["processes"] for each in found] == [1, 2]
+    assert found[1]["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-4)
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, atol=1e-5, rtol=1e-4)
+    assert any((one[name] - before[name]).abs().max() > 1e-3 for name in one)

@@ -1,0 +1,44 @@
+"""One step of the trainer, alone or under `accelerate launch`: MODEL OUT."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from rl.rollouts import some_rollouts
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+
+GROUPS = ("g1", "g2", "g3", "g4")
+
+
+def plain(weights, lr, weight_decay):
+    """An optimizer whose step is the gradient itself: AdamW's is its sign at first."""
+    assert not weight_decay
+    return torch.optim.SGD(weights, lr=lr)
+
+
+def main(model, out):
+    torch.optim.AdamW = plain
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    settings = GRPOSettings(learning_rate=0.5, warmup_steps=0, kl_weight=0.1, token_budget=128)
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
+    trainer = MultiConversationGRPOTrainer(policy, tokenizer, settings)
+    rank, count = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    # Unequal shares: the first process has more batches than the second.
+    mine = GROUPS if count == 1 else (GROUPS[:3], GROUPS[3:])[rank]
+    rollouts = some_rollouts(tokenizer, seed=1, groups=5)
+
+    metrics = trainer.step([one for one in rollouts if one.group in mine])
+
+    trainer.save_model(out, tokenizer)
+    if trainer.accelerator.is_main_process:
+        found = {"processes": count, "grad_norm": metrics["grad_norm"], "steps": trainer.version}
+        Path(out, "found.json").write_text(json.dumps(found))
+    trainer.accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
