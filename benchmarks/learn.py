@@ -4,7 +4,8 @@ For each seed: a small model is made and warmed up (`tiny_reader.py`), then trai
 loop through the reading graph on documents of 4 sections, and measured on up to 1,024. Beside it:
 the warm-up model; the trained model with the whole document in its window; and, for the first
 seed, supervised training for as long as reinforcement learning took, and training on recorded
-readings of the warm-up model alone. A table and two plots go to `--draw`.
+readings of the warm-up model alone. A table and two plots go to `--draw`. What `--out` has from an
+earlier run is not measured again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import gc
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,7 @@ from tiny_reader import (
     save,
     warm_up,
 )
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.models.transformers import ChatTransformers
@@ -42,7 +44,7 @@ from memagent_graph.rl.sinks import JSONLinesSink
 from memagent_graph.rl.training import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from memagent_graph.evaluation.samples import Sample
 
@@ -161,7 +163,6 @@ def learn(seed: int, out: Path, *, stops: list[int], count: int, lengths: list[i
         "trained, one window": scores(trained, few, count, whole=True),
     }
     print(f"seed {seed}:", found["scores"], flush=True)
-    (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     return found
 
 
@@ -171,7 +172,7 @@ def scores(
     """Of each task at each length, over fewer documents where these are long."""
     return {
         str(hops): {
-            str(chunks): score(model, hops, chunks, min(count, 32_768 // chunks), whole=whole)
+            str(chunks): score(model, hops, chunks, min(count, 16_384 // chunks), whole=whole)
             for chunks in lengths
         }
         for hops in HOPS
@@ -199,14 +200,15 @@ def tell(line: Mapping[str, Any]) -> None:
         )
 
 
-def supervised_for(seconds: float, warm: Path, seed: int) -> PreTrainedModel:
+def supervised(seed: int, out: Path, *, seconds: float) -> Path:
     """The warm-up model after supervised training for as long as the online run took."""
-    model = AutoModelForCausalLM.from_pretrained(warm, dtype="float32")
+    folder = out / f"seed{seed}"
+    model = AutoModelForCausalLM.from_pretrained(folder / "warm", dtype="float32")
     started = perf_counter()
     more_supervised(model, seed=seed + 1, steps=20)
     each = (perf_counter() - started) / 20
     more_supervised(model, seed=seed + 2, steps=int(seconds / each) - 20)
-    return model
+    return save(model, folder / "supervised")
 
 
 def replay(seed: int, out: Path, *, groups: int) -> dict:
@@ -247,6 +249,15 @@ def replay(seed: int, out: Path, *, groups: int) -> dict:
     }
 
 
+def once(path: Path, measure: Callable[[], Any]) -> Any:
+    """What `path` says of an earlier run, or else what is measured now."""
+    if not path.exists():
+        found = measure()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    return json.loads(path.read_text("utf-8"))
+
+
 def main() -> None:
     """Parse arguments and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -262,23 +273,31 @@ def main() -> None:
     torch.set_num_threads(min(2, torch.get_num_threads()))  # more are slower with so small a model
     gc.freeze()
     results = [
-        learn(
-            seed,
-            asked.out,
-            stops=asked.stops,
-            count=asked.documents,
-            lengths=asked.lengths,
+        once(
+            asked.out / f"seed{seed}.json",
+            partial(
+                learn,
+                seed,
+                asked.out,
+                stops=asked.stops,
+                count=asked.documents,
+                lengths=asked.lengths,
+            ),
         )
         for seed in asked.seeds
     ]
-    first, folder = results[0], asked.out / f"seed{asked.seeds[0]}"
-    model = supervised_for(first["stops"][-1]["seconds"], folder / "warm", first["seed"])
-    first["scores"]["supervised alone"] = scores(
-        save(model, folder / "supervised"),
-        [one for one in asked.lengths if one <= LONG],
-        asked.documents,
+    first = results[0]
+    first["scores"]["supervised alone"] = once(
+        asked.out / "supervised.json",
+        lambda: scores(
+            supervised(first["seed"], asked.out, seconds=first["stops"][-1]["seconds"]),
+            [one for one in asked.lengths if one <= LONG],
+            asked.documents,
+        ),
     )
-    offline = replay(asked.seeds[0], asked.out, groups=1024)
+    offline = once(
+        asked.out / "offline.json", lambda: replay(first["seed"], asked.out, groups=1024)
+    )
     print("offline replay, sampled reward of both tasks:", offline)
     found = {"online": results, "offline": offline}
     (asked.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memagent_openai_server.door import HEADER_BYTES
 from memagent_openai_server.records import log, log_to_stderr
 
 if TYPE_CHECKING:
+    import asyncio
     from types import FrameType
 
     from fastapi import FastAPI
@@ -18,6 +21,41 @@ if TYPE_CHECKING:
 _GRACE = 30
 """Seconds that are left for what is passed on to the model's server."""
 _BACKLOG = 2048
+_HEADER_SECONDS = 30.0
+"""Within which the headers of a request must have come."""
+
+
+class Connection(H11Protocol):
+    """Hangs up on whoever does not come to the end of a request's headers."""
+
+    _hanging_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of the headers, if they are not whole."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._wait()
+        else:
+            self._wait_no_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._hanging_up is None:
+            self._hanging_up = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+    def _wait_no_more(self) -> None:
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
+            self._hanging_up = None
 
 
 class Server(uvicorn.Server):
@@ -42,7 +80,7 @@ def server(app: FastAPI, *, host: str, port: int) -> Server:
         app,
         host=host,
         port=port,
-        http="h11",  # which gives up headers without end
+        http=Connection,
         h11_max_incomplete_event_size=HEADER_BYTES,
         ws="none",
         backlog=_BACKLOG,

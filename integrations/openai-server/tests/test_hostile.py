@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from memagent_openai_server import Limits
+from memagent_openai_server import Limits, running
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HI = [{"role": "user", "content": "Who is there?"}]
@@ -297,6 +297,28 @@ def test_slow_bodies_are_given_up(serve):
         connection.close()
     assert all(answer.startswith(b"HTTP/1.1 408") for answer in answers)
     assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(serve, monkeypatch):
+    monkeypatch.setattr(running, "_HEADER_SECONDS", 1.0)
+    server = serve()
+    health = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+    silent, slow, second = (server.connect() for _ in range(3))
+    slow.sendall(health[:20])
+    second.sendall(health)
+    assert second.recv(65536).startswith(b"HTTP/1.1 200")
+    second.sendall(health[:20])
+    with server.connect() as body:  # headers in time, and a body that takes longer than they may
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        body.sendall(f"{head}content-length: 2\r\n\r\n{{".encode())
+        ends = [connection.recv(65536) for connection in (silent, slow, second)]
+        body.sendall(b"}")
+        answer = body.recv(65536)
+
+    for connection in (silent, slow, second):
+        connection.close()
+    assert ends == [b""] * 3
+    assert answer.startswith(b"HTTP/1.1 400")
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
