@@ -180,13 +180,14 @@ def scores(
 
 
 def question(index: int, seed: int) -> Sample:
-    """What is trained on: mostly two hops, and more misleading than is measured."""
+    """What is trained on: mostly two hops, more misleading than is measured, and more to keep."""
     return sample(
         index,
         hops=HOPS[min(index % 4, 1)],
         chunks=TRAINED_ON,
         seed=seed,
         misleading=(1, 2, 3, 4),
+        evidence_within=TRAINED_ON - 1,
     )
 
 

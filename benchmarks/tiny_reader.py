@@ -148,7 +148,7 @@ def sample(
 
 
 def warm_up(
-    model: LlamaForCausalLM, *, seed: int, recall: int = 600, several: int = 2500, single: int = 800
+    model: LlamaForCausalLM, *, seed: int, recall: int = 600, several: int = 1500, single: int = 800
 ) -> None:
     """Supervised training, in three stages of so many steps."""
     rng = random.Random(seed)
