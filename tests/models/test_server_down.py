@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from doubles import numbered
+from servers.redis_server import wait_until
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError, TransientModelError
@@ -171,8 +172,7 @@ async def test_a_cancelled_call_gives_its_turn_back(server):
     model = ChatEndpoint(model="small", base_url=server.base_url, max_concurrency=1)
 
     hung = asyncio.create_task(model.ainvoke("Hello"))
-    while server.script:
-        await asyncio.sleep(0.01)
+    await asyncio.to_thread(wait_until, lambda: not server.script, "the call", seconds=60)
     hung.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hung
