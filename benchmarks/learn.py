@@ -170,6 +170,7 @@ def scores(
     model: Path, lengths: list[int], count: int, *, whole: bool = False
 ) -> dict[str, dict[str, float]]:
     """Of each task at each length, over fewer documents where these are long."""
+    gc.freeze()  # looking through what is loaded for garbage takes a third of the time
     return {
         str(hops): {
             str(chunks): score(model, hops, chunks, min(count, 16_384 // chunks), whole=whole)
@@ -271,7 +272,6 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, help="folder of the plots; that of --out by default")
     asked = parser.parse_args()
     torch.set_num_threads(min(2, torch.get_num_threads()))  # more are slower with so small a model
-    gc.freeze()
     results = [
         once(
             asked.out / f"seed{seed}.json",

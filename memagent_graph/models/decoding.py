@@ -112,9 +112,10 @@ def decode(model: Any, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequenc
     rows = list(rows)
     device = model.device
     # Readings of the same document ask the same at first: each prompt is read once.
-    prompts = list({tuple(row.prompt): row.prompt for row in rows}.values())
+    prompts: dict[tuple[int, ...], int] = {}
+    places = [prompts.setdefault(tuple(row.prompt), len(prompts)) for row in rows]
     width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(one)) + one for one in prompts], device=device)
+    ids = torch.tensor([[0] * (width - len(one)) + [*one] for one in prompts], device=device)
     lengths = torch.tensor([*map(len, prompts)], device=device)
     # [prompts, width]: padding is on the left, so that all rows grow at the same end.
     mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
@@ -132,8 +133,7 @@ def decode(model: Any, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequenc
         cache = output.past_key_values
         logprobs = torch.log_softmax(output.logits[:, -1].float(), -1).cpu()
         if len(logprobs) < len(rows):
-            places = {tuple(prompt): place for place, prompt in enumerate(prompts)}
-            asked = torch.tensor([places[tuple(row.prompt)] for row in rows], device=device)
+            asked = torch.tensor(places, device=device)
             cache.batch_select_indices(asked)
             logprobs, mask, positions = logprobs[asked.cpu()], mask[asked], positions[asked]
         for row, chances in zip(rows, logprobs, strict=True):

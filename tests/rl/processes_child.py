@@ -1,4 +1,4 @@
-"""One step of the trainer, alone or under `accelerate launch`: MODEL OUT."""
+"""One step of the trainer, alone or in several processes: MODEL OUT."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def main(model, out):
 
     trainer.save_model(out, tokenizer)
     if trainer.accelerator.is_main_process:
-        found = {"processes": count, "grad_norm": metrics["grad_norm"], "steps": trainer.version}
+        found = {"processes": count, "grad_norm": metrics["grad_norm"]}
         Path(out, "found.json").write_text(json.dumps(found))
     trainer.accelerator.end_training()
 
