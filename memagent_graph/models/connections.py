@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from openai import DEFAULT_CONNECTION_LIMITS, AsyncOpenAI, DefaultAsyncHttpxClient
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from openai import AsyncStream
 
 
 class Connections:
@@ -63,3 +67,21 @@ class Connections:
     def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
         self._clients.pop(loop, None)
         self._opened.pop(loop, None)
+
+
+@asynccontextmanager
+async def streaming(stream: AsyncStream[Any]) -> AsyncIterator[AsyncStream[Any]]:
+    """Close `stream` at the end, and let go of the generators that it reads through.
+
+    The SDK does not end them when a stream fails or is given up: held by the error's traceback
+    and by a cycle, they would wait for the garbage collector, which may end them from another
+    thread while this one does.
+    """
+    try:
+        async with stream:
+            yield stream
+    except Exception as error:
+        clear_frames(error.__traceback__)
+        raise
+    finally:
+        vars(stream).clear()

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr, Val
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.completion import PartialCompletion, to_result
+from memagent_graph.models.connections import streaming
 from memagent_graph.models.request import build_request, refused_field, tool_fields
 from memagent_graph.models.server import Server
 from memagent_graph.sync import holds_up_a_loop, iterate, wait_for
@@ -232,7 +233,8 @@ class ChatEndpoint(BaseChatModel):
     ) -> AsyncGenerator[ChatGenerationChunk, None]:
         async with self._server.call(queues=queues) as client:
             partial = PartialCompletion(perf_counter())
-            async with await self._create(client, messages, stop, options | _STREAMED) as parts:
+            stream = await self._create(client, messages, stop, options | _STREAMED)
+            async with streaming(stream) as parts:
                 async for part in parts:
                     yield partial.chunk(part)
             yield partial.last()

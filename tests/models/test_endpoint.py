@@ -4,6 +4,8 @@ import asyncio
 import gc
 import json
 import random
+from contextlib import aclosing
+from inspect import isasyncgen
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +25,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
+from memagent_graph.sync import wait_for
 
 TOO_LONG = {"message": "This model's maximum context length is 8192 tokens.", "code": None}
 SPENT = {"message": "You exceeded your current quota", "code": "insufficient_quota"}
@@ -154,6 +157,38 @@ async def test_a_stream_that_ends_before_its_reply_is_transient(openai_server, m
         list(model.stream("Hello"))
     with pytest.raises(TransientModelError):
         [part async for part in model.astream("Hello")]
+
+
+@pytest.mark.parametrize("events", [HALF + b'data: {"error": {"code": 500}}\n\n' + HALF, HALF * 20])
+def test_a_stream_that_fails_or_is_given_up_leaves_nothing_to_the_garbage_collector(
+    openai_server, model, events
+):
+    """Which may end generators in a thread that is not their loop's, while the loop does."""
+    openai_server.script = [events] * 2
+    errors = []
+
+    async def first() -> None:
+        async with aclosing(model.astream("Hello")) as parts:
+            async for _ in parts:
+                if events == HALF * 20:
+                    break
+
+    def left() -> list[str]:
+        of_sdk = [one for one in gc.get_objects() if isasyncgen(one) and one.ag_frame]
+        return [one.__qualname__ for one in of_sdk if "Stream." in one.__qualname__]
+
+    gc.collect()
+    gc.disable()
+    try:
+        for run in (asyncio.run, wait_for):
+            try:
+                run(first())
+            except TransientModelError as error:
+                errors.append(error)
+        wait_until(lambda: not left(), "the end of the streams")
+    finally:
+        gc.enable()
+    assert len(errors) == (0 if events == HALF * 20 else 2)
 
 
 async def test_a_server_that_says_nothing_for_the_timeout_is_transient(openai_server):
