@@ -67,7 +67,7 @@ def settings(folder: Path, model: Path, seed: int, **fields: Any) -> TrainingSet
         "questions": 32,
         "group_size": 8,
         "updates": 2,
-        "learning_rate": 1.5e-4,
+        "learning_rate": 2e-4,
         "warmup_steps": 10,
         "clip_high": 0.28,
         "kl_weight": 0.0,
@@ -173,7 +173,7 @@ def scores(
     gc.freeze()  # looking through what is loaded for garbage takes a third of the time
     return {
         str(hops): {
-            str(chunks): score(model, hops, chunks, min(count, 16_384 // chunks), whole=whole)
+            str(chunks): score(model, hops, chunks, min(count, 28_160 // chunks), whole=whole)
             for chunks in lengths
         }
         for hops in HOPS
@@ -181,14 +181,13 @@ def scores(
 
 
 def question(index: int, seed: int) -> Sample:
-    """What is trained on: mostly two hops, more misleading than is measured, and more to keep."""
+    """What is trained on: mostly two hops, and more misleading than is measured."""
     return sample(
         index,
         hops=HOPS[min(index % 4, 1)],
         chunks=TRAINED_ON,
         seed=seed,
         misleading=(1, 2, 3, 4),
-        evidence_within=TRAINED_ON - 1,
     )
 
 
@@ -264,7 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
-        "--stops", type=int, nargs="+", default=[100, 220], help="iterations at which to measure"
+        "--stops", type=int, nargs="+", default=[50, 120], help="iterations at which to measure"
     )
     parser.add_argument("--documents", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])

@@ -7,8 +7,8 @@ it is known: `oslo lima red`.
 
 The model is warmed up by supervised training: to look towns up, to write and extend a chain, to
 answer from one. What it must *not* be told there is to hold on to a chain when a section has
-nothing to add: half of the examples keep it, half overwrite it with what the section says of
-another town. That is left for reinforcement learning to find out.
+nothing to add: as many examples keep it as overwrite it with what the section says of another
+town. That is left for reinforcement learning to find out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WORDS = [PAD, END, GO, *MARKS, *EMPTY, *TOWNS, *THINGS, *NOISE]
 SECTION = 28
 """Words, which are tokens here, of a section, and so of a chunk."""
 PROMPTS = Prompts(
-    update="notes {memory} text {chunk} question {question}",
+    update="text {chunk} notes {memory} question {question}",
     answer="notes {memory} question {question}",
 )
 _IDS = {word: index for index, word in enumerate(WORDS)}
@@ -79,9 +79,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(window: int = 4096) -> LlamaForCausalLM:
-    """0.36 M parameters: two layers, 128 wide, two heads.
+    """0.34 M parameters: two layers, 128 wide, two heads.
 
-    Not Qwen2, for which transformers insists on a tokenizer of letters.
+    Words begin at right angles to each other, for which there is just room: so what is learned of
+    some, such as to copy them, holds for all. Not Qwen2, for which transformers insists on a
+    tokenizer of letters.
     """
     config = LlamaConfig(
         vocab_size=len(WORDS),
@@ -91,12 +93,14 @@ def make_model(window: int = 4096) -> LlamaForCausalLM:
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=window,
-        tie_word_embeddings=False,
+        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=_IDS[END],
         pad_token_id=_IDS[PAD],
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    torch.nn.init.orthogonal_(model.model.embed_tokens.weight)
+    return model
 
 
 def sample(
@@ -148,13 +152,18 @@ def sample(
 
 
 def warm_up(
-    model: LlamaForCausalLM, *, seed: int, recall: int = 600, several: int = 1500, single: int = 800
+    model: LlamaForCausalLM,
+    *,
+    seed: int,
+    recall: int = 300,
+    several: int = 1600,
+    single: int = 1500,
 ) -> None:
     """Supervised training, in three stages of so many steps."""
     rng = random.Random(seed)
-    train(model, partial(_recall, rng), steps=recall, batch=48, rate=2e-3)
-    train(model, partial(_several, rng), steps=several, batch=48, rate=2e-3)
-    train(model, partial(_single, rng), steps=single, batch=64, rate=1e-3)
+    train(model, partial(_recall, rng), steps=recall, batch=48, rate=0.02)
+    train(model, partial(_several, rng), steps=several, batch=48, rate=0.02)
+    train(model, partial(_single, rng), steps=single)
 
 
 def train(
@@ -163,20 +172,30 @@ def train(
     *,
     steps: int,
     batch: int = 64,
-    rate: float = 1e-3,
+    rate: float = 0.01,
 ) -> None:
-    """Take supervised steps; the rate rises over the first and falls to the end."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
+    """Take supervised steps; the rate rises over the first and falls to the end.
+
+    Of Muon, which learns to look things up in fewer steps than AdamW does here. Words and norms
+    are left to AdamW, at a fortieth of the rate: the words should stay as different as they are.
+    """
+    matrices = [one for one in model.model.layers.parameters() if one.ndim == 2]
+    others = [one for one in model.parameters() if all(one is not other for other in matrices)]
+    optimizers = {
+        torch.optim.Muon(matrices, weight_decay=0.01): rate,
+        torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.99)): rate / 40,
+    }
     for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * min(1, (step + 1) / 50) * max(0.05, 1 - step / steps)
         ids, learned = _tensors([example() for _ in range(batch)])
         logits = model(ids).logits[:, :-1][learned[:, 1:]]
         loss = cross_entropy(logits, ids[:, 1:][learned[:, 1:]])
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer, highest in optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = highest * min(1, (step + 1) / 50) * max(0.05, 1 - step / steps)
+            optimizer.step()
 
 
 def more_supervised(model: LlamaForCausalLM, *, seed: int, steps: int) -> None:
@@ -225,11 +244,11 @@ def _several(rng: random.Random) -> Example:
     free = [town for town in towns if town not in known]
     half, whole = [free[0], free[1]], [free[0], free[1], rng.choice(THINGS)]
     open_half = [free[0], rng.choice(list(known))]
-    memory = rng.choice(
-        [[], ["none"], open_half, open_half, half, [free[0], whole[-1]], whole, whole]
-    )
+    short = [free[0], whole[-1]]
+    memories = [[], ["none"], open_half, open_half, half, half, short, whole, whole, whole]
+    memory = rng.choice(memories)
     text = _section(rng, list(known.items()), 3 * len(known) + rng.randint(0, 24))
-    words = ["notes", *(memory or EMPTY), "text", *text]
+    words = ["text", *text, "notes", *(memory or EMPTY)]
     learned = [False] * len(words)
     towns = [*known, free[1], *([memory[0]] * 3 if len(memory) > 1 else [])]
     for town in rng.choices(towns, k=4):
@@ -247,17 +266,18 @@ def _single(rng: random.Random) -> Example:
     half, short, whole = [town, middle], [town, thing], [town, middle, thing]
     if rng.random() < 0.1:
         return _asked(["notes", *rng.choice([short, whole])], town, [thing])
-    misleading = [_pair(rng, half) for _ in range(rng.choice([0, 0, 1, 1, 2, 3]))]
+    misleading = [_pair(rng, half) for _ in range(rng.choice([0, 1, 1, 2, 3, 4]))]
     other = list(_pair(rng, half))
-    memory = rng.choice([[], ["none"], other, half, half, short, whole, whole])
+    memories = [[], ["none"], other, half, half, half, short, whole, whole, whole]
+    memory = rng.choice(memories)
     known = dict(misleading)
     last = memory[-1] if memory[:1] == [town] else town
-    if last in TOWNS and rng.random() < 0.5:
+    if last in TOWNS and rng.random() < 0.4:
         known[last] = thing if last == middle else rng.choice([thing, middle])
     text = _section(rng, list(known.items()), 3 * len(known) + rng.randint(0, 24))
     mine = memory if memory[:1] == [town] else []
     target = _target(rng, town, mine, known)
-    return _asked(["notes", *(memory or EMPTY), "text", *text], town, target)
+    return _asked(["text", *text, "notes", *(memory or EMPTY)], town, target)
 
 
 def _asked(words: list[str], town: str, target: list[str]) -> Example:
@@ -270,10 +290,12 @@ def _target(rng: random.Random, town: str, memory: list[str], known: dict[str, s
     chain = memory or [town]
     if chain[-1] in known:
         return [*chain, known[chain[-1]]]
+    if not memory:
+        return ["none"]
     others = [pair for pair in known.items() if pair[0] != town]
-    if others and rng.random() < 0.5:
+    if others and rng.random() < 0.6:  # where there are none it is kept: half and half in all
         return list(rng.choice(others))
-    return memory or ["none"]
+    return memory
 
 
 def _tensors(examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
