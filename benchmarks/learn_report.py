@@ -108,5 +108,5 @@ def _draw_lengths(runs: list[dict[str, Any]], path: Path) -> None:
         axes.set_xticks(places := [int(at) for at in runs[0]["scores"]["trained"]["1"]], places)
         axes.minorticks_off()
     figure.axes[0].set_ylabel("right answers")
-    figure.axes[0].legend(frameon=False, loc="lower left")
+    figure.axes[0].legend(frameon=False, loc="center right")
     figure.savefig(path, dpi=120)
