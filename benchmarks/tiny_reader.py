@@ -293,7 +293,7 @@ def _target(rng: random.Random, town: str, memory: list[str], known: dict[str, s
     if not memory:
         return ["none"]
     others = [pair for pair in known.items() if pair[0] != town]
-    if others and rng.random() < 0.6:  # where there are none it is kept: half and half in all
+    if others and rng.random() < 0.6:  # `_single` often has none: half and half in all
         return list(rng.choice(others))
     return memory
 
