@@ -1,11 +1,12 @@
 """Does it learn, and does what it learned hold for documents 110 times as long? `make learn`.
 
 For each seed: a small model is made and warmed up (`tiny_reader.py`), then trained by the online
-loop through the reading graph on documents of 4 sections, and measured on up to 1,024. Beside it:
-the warm-up model; the trained model with the whole document in its window; and, for the first
-seed, supervised training for as long as reinforcement learning took, and training on recorded
-readings of the warm-up model alone. A table and two plots go to `--draw`. What `--out` has from an
-earlier run is not measured again.
+loop through the reading graph on documents of 4 sections, and measured on up to 1,024. To the
+first stop each seed has the machine for itself, and is timed; from there they run side by side, as
+reading is mostly Python. Beside it: the warm-up model; the trained model with the whole document in
+its window; and, for the first seed, supervised training for as long as the loop took to its first
+stop, and training on recorded readings of the warm-up model alone. A table and two plots go to
+`--draw`. What `--out` has from an earlier run is not measured again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import asyncio
 import gc
 import json
 import shutil
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -36,6 +39,7 @@ from transformers import AutoModelForCausalLM
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.models.transformers import ChatTransformers
+from memagent_graph.rl.journal import Journal
 from memagent_graph.rl.records import End
 from memagent_graph.rl.rewards import exact
 from memagent_graph.rl.rollouts import RolloutRunner
@@ -64,15 +68,17 @@ def settings(folder: Path, model: Path, seed: int, **fields: Any) -> TrainingSet
     given = {
         "model": str(model),
         "out": folder / "online",
-        "questions": 32,
+        "questions": 16,
         "group_size": 8,
         "updates": 2,
-        "learning_rate": 2e-4,
+        "refills": 2,
+        "scale_advantages": True,
+        "learning_rate": 3e-4,
         "warmup_steps": 10,
         "clip_high": 0.28,
         "kl_weight": 0.0,
         "token_budget": 8192,
-        "evaluate_every": 25,
+        "evaluate_every": 10,
         "save_every": 50,
         "engine_options": {"max_batch": 256},
         "chunk_tokens": SECTION,
@@ -113,67 +119,83 @@ def score(
     return worth / count
 
 
-def learn(seed: int, out: Path, *, stops: list[int], count: int, lengths: list[int]) -> dict:
-    """All of it for one seed; what was measured."""
+def warmed_up(seed: int, out: Path) -> dict[str, Any]:
+    """Make a model and warm it up; what was measured."""
     folder = out / f"seed{seed}"
     torch.manual_seed(seed)
-    found: dict = {"seed": seed, "stops": []}
-
-    shutil.rmtree(folder, ignore_errors=True)  # an unfinished run would be gone on with
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     started = perf_counter()
     model = make_model()
     warm_up(model, seed=seed)
-    warm = save(model, folder / "warm")
-    found["warm_up_seconds"] = perf_counter() - started
-    found["sampled_before"] = {
-        str(hops): score(warm, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS
-    }
-    print(
-        f"seed {seed}: warmed up in {found['warm_up_seconds']:.0f} s,",
-        found["sampled_before"],
-        flush=True,
-    )
-
-    seconds = 0.0
-    for iterations in stops:  # a later stop goes on from an earlier one's checkpoint
-        started = perf_counter()
-        chosen = settings(folder, warm, seed, iterations=iterations, decay_steps=2 * max(stops))
-        training = Training(chosen, questions=lambda index: question(index, seed))
-        asyncio.run(training.run(tell))
-        seconds += perf_counter() - started
-        trained = chosen.out / "model"
-        found["stops"].append(
-            {
-                "iterations": iterations,
-                "seconds": seconds,
-                "sampled": {
-                    str(hops): score(trained, hops, TRAINED_ON, 256, temperature=1.0)
-                    for hops in HOPS
-                },
-            }
-        )
-        print(f"seed {seed}:", found["stops"][-1], flush=True)
-    found["curve"] = training.journal.metrics()
-
-    few = [one for one in lengths if one <= LONG]  # the others are at nothing long before
-    found["scores"] = {
-        "trained": scores(trained, lengths, count),
-        "warm-up": scores(warm, few, count),
-        "trained, one window": scores(trained, few, count, whole=True),
-    }
-    print(f"seed {seed}:", found["scores"], flush=True)
+    path = save(model, folder / "warm")
+    seconds = perf_counter() - started
+    found = {"seed": seed, "warm_up_seconds": seconds, "sampled_before": sampled(path)}
+    print(found, flush=True)
     return found
+
+
+def begin(warmed: dict[str, Any], out: Path, *, stops: list[int]) -> dict[str, Any]:
+    """Train what is `warmed` up to the first stop."""
+    seed = warmed["seed"]
+    # An unfinished run would be gone on with, and its time be too short.
+    shutil.rmtree(out / f"seed{seed}" / "online", ignore_errors=True)
+    return warmed | {"stops": [train_to(stops[0], seed, out, stops=stops)]}
+
+
+def go_on(
+    begun: dict[str, Any], out: Path, *, stops: list[int], lengths: list[int], count: int
+) -> dict[str, Any]:
+    """Train what has `begun` to the other stops, and measure it at all lengths."""
+    seed, reached = begun["seed"], [*begun["stops"]]
+    for iterations in stops[1:]:
+        found = train_to(iterations, seed, out, stops=stops)
+        reached.append(found | {"seconds": found["seconds"] + reached[-1]["seconds"]})
+    online, warm = out / f"seed{seed}" / "online", out / f"seed{seed}" / "warm"
+    few = [one for one in lengths if one <= LONG]  # the others are at nothing long before
+    by_length = {
+        "trained": scores(online / "model", lengths, count),
+        "warm-up": scores(warm, few, count),
+        "trained, one window": scores(online / "model", few, count, whole=True),
+    }
+    print(f"seed {seed}:", by_length, flush=True)
+    return begun | {
+        "stops": reached,
+        "curve": Journal(online).metrics(),
+        "scores": by_length,
+    }
+
+
+def train_to(iterations: int, seed: int, out: Path, *, stops: list[int]) -> dict[str, Any]:
+    """Go on with the online run, from its checkpoint if there is one; what it came to."""
+    folder = out / f"seed{seed}"
+    started = perf_counter()
+    chosen = settings(
+        folder, folder / "warm", seed, iterations=iterations, decay_steps=2 * max(stops)
+    )
+    training = Training(chosen, questions=lambda index: question(index, seed))
+    asyncio.run(training.run(tell))
+    found = {
+        "iterations": iterations,
+        "seconds": perf_counter() - started,
+        "sampled": sampled(chosen.out / "model"),
+    }
+    print(f"seed {seed}:", found, flush=True)
+    return found
+
+
+def sampled(model: Path) -> dict[str, float]:
+    """Reward of unseen documents of the length trained on, at temperature 1."""
+    return {str(hops): score(model, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS}
 
 
 def scores(
     model: Path, lengths: list[int], count: int, *, whole: bool = False
 ) -> dict[str, dict[str, float]]:
     """Of each task at each length, over fewer documents where these are long."""
-    gc.freeze()  # looking through what is loaded for garbage takes a third of the time
     return {
         str(hops): {
-            str(chunks): score(model, hops, chunks, min(count, 28_160 // chunks), whole=whole)
+            str(chunks): score(model, hops, chunks, min(count, 20_480 // chunks), whole=whole)
             for chunks in lengths
         }
         for hops in HOPS
@@ -187,7 +209,7 @@ def question(index: int, seed: int) -> Sample:
         hops=HOPS[min(index % 4, 1)],
         chunks=TRAINED_ON,
         seed=seed,
-        misleading=(1, 2, 3, 4),
+        misleading=(1, 2, 4, 6),
     )
 
 
@@ -200,15 +222,20 @@ def tell(line: Mapping[str, Any]) -> None:
         )
 
 
-def supervised(seed: int, out: Path, *, seconds: float) -> Path:
-    """The warm-up model after supervised training for as long as the online run took."""
+def supervised(
+    seed: int, out: Path, *, seconds: float, lengths: list[int], count: int
+) -> dict[str, Any]:
+    """What the warm-up model comes to by so many seconds more of its supervised training."""
     folder = out / f"seed{seed}"
     model = AutoModelForCausalLM.from_pretrained(folder / "warm", dtype="float32")
     started = perf_counter()
     more_supervised(model, seed=seed + 1, steps=20)
     each = (perf_counter() - started) / 20
     more_supervised(model, seed=seed + 2, steps=int(seconds / each) - 20)
-    return save(model, folder / "supervised")
+    path = save(model, folder / "supervised")
+    found = {"sampled": sampled(path), "scores": scores(path, lengths, count)}
+    print("supervised alone:", found, flush=True)
+    return found
 
 
 def replay(seed: int, out: Path, *, groups: int) -> dict:
@@ -243,10 +270,7 @@ def replay(seed: int, out: Path, *, groups: int) -> dict:
         decay_steps=groups // 16,
     )
     asyncio.run(Training(chosen).run(lambda _line: None))
-    return {
-        name: [score(path, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS]
-        for name, path in (("before", warm), ("after", chosen.out / "model"))
-    }
+    return {"before": sampled(warm), "after": sampled(chosen.out / "model")}
 
 
 def once(path: Path, measure: Callable[[], Any]) -> Any:
@@ -258,47 +282,66 @@ def once(path: Path, measure: Callable[[], Any]) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
+def prepare(threads: int) -> None:
+    """Make a process ready to train and to read."""
+    torch.set_num_threads(threads)
+    # Looking for garbage in all that is imported, and often, takes a quarter of the time.
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+
+
+def first(seed: int, out: Path, *, stops: list[int]) -> dict[str, Any]:
+    """One seed to its first stop, or what is missing of that."""
+    warmed = once(out / f"seed{seed}-warm.json", partial(warmed_up, seed, out))
+    return once(out / f"seed{seed}.json", partial(begin, warmed, out, stops=stops))
+
+
+def finish(
+    begun: dict[str, Any], *, out: Path, stops: list[int], lengths: list[int], count: int
+) -> dict[str, Any]:
+    """The rest of one seed, if it is missing."""
+    rest = partial(go_on, begun, out, stops=stops, lengths=lengths, count=count)
+    return once(out / f"seed{begun['seed']}-finished.json", rest)
+
+
 def main() -> None:
     """Parse arguments and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
-        "--stops", type=int, nargs="+", default=[50, 120], help="iterations at which to measure"
+        "--stops", type=int, nargs="+", default=[24, 140], help="iterations at which to measure"
     )
     parser.add_argument("--documents", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])
     parser.add_argument("--out", type=Path, default=Path("learned"))
     parser.add_argument("--draw", type=Path, help="folder of the plots; that of --out by default")
     asked = parser.parse_args()
-    torch.set_num_threads(min(2, torch.get_num_threads()))  # more are slower with so small a model
-    results = [
-        once(
-            asked.out / f"seed{seed}.json",
-            partial(
-                learn,
-                seed,
-                asked.out,
-                stops=asked.stops,
-                count=asked.documents,
-                lengths=asked.lengths,
-            ),
-        )
-        for seed in asked.seeds
-    ]
-    first = results[0]
-    first["scores"]["supervised alone"] = once(
+    prepare(min(2, torch.get_num_threads()))  # more are slower with so small a model
+    begun = [first(seed, asked.out, stops=asked.stops) for seed in asked.seeds]
+    rest = partial(
+        finish, out=asked.out, stops=asked.stops, lengths=asked.lengths, count=asked.documents
+    )
+    # Spawned: a fork would lack this process's threads.
+    with ProcessPoolExecutor(
+        len(begun), get_context("spawn"), initializer=prepare, initargs=(1,)
+    ) as workers:
+        results = list(workers.map(rest, begun))
+    alone = once(
         asked.out / "supervised.json",
-        lambda: scores(
-            supervised(first["seed"], asked.out, seconds=first["stops"][-1]["seconds"]),
-            [one for one in asked.lengths if one <= LONG],
-            asked.documents,
+        partial(
+            supervised,
+            asked.seeds[0],
+            asked.out,
+            seconds=results[0]["stops"][0]["seconds"],
+            lengths=[one for one in asked.lengths if one <= LONG],
+            count=asked.documents,
         ),
     )
-    offline = once(
-        asked.out / "offline.json", lambda: replay(first["seed"], asked.out, groups=1024)
-    )
+    results[0]["scores"]["supervised alone"] = alone["scores"]
+    again = partial(replay, asked.seeds[0], asked.out, groups=1024)
+    offline = once(asked.out / "offline.json", again)
     print("offline replay, sampled reward of both tasks:", offline)
-    found = {"online": results, "offline": offline}
+    found = {"online": results, "supervised": alone, "offline": offline}
     (asked.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     print(write_report(found, asked.draw or asked.out))
 

@@ -203,6 +203,8 @@ def text_node(
         return work(reading, state, runtime.context)
 
     async def from_async(state: ReadingState, runtime: Runtime[Run]) -> Changes:
+        if reading.cuts_at_once(runtime.context):
+            return work(reading, state, runtime.context)
         return await asyncio.to_thread(work, reading, state, runtime.context)
 
     return RunnableCallable(sync, from_async, name=work.__name__, trace=False)

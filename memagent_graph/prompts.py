@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -154,17 +155,18 @@ class Prompts(BaseModel):
 
 
 def _render(template: str, **values: str) -> str:
-    tags = {match[1].lower() for match in _TAG.finditer(template)}
+    forged = _forged(template)  # with another sign in its place the value reads as before
     # In one pass, so that a field's name in a value stays a piece of text.
-    return _FIELD.sub(lambda match: _neutral(values[match[1]], tags), template)
+    return _FIELD.sub(lambda match: forged.sub("‹", values[match[1]]), template)
 
 
-def _neutral(value: str, tags: set[str]) -> str:
-    """The value with delimiters of the template and of chats made harmless, readable as before."""
+@lru_cache(maxsize=64)
+def _forged(template: str) -> re.Pattern[str]:
+    """Finds what forges a delimiter of the template or of chats in a value."""
+    tags = {match[1].lower() for match in _TAG.finditer(template)}
     names = "|".join(map(_spaced, sorted(tags | _CHAT_TAGS)))
     # Two gaps in a row would share out a long run of spaces in every way there is.
-    forged = re.compile(rf"<(?={_GAP}(?:/{_GAP})?(?:{names})\b)|{_CONTROL}", re.IGNORECASE)
-    return forged.sub("‹", value)
+    return re.compile(rf"<(?={_GAP}(?:/{_GAP})?(?:{names})\b)|{_CONTROL}", re.IGNORECASE)
 
 
 def _spaced(name: str) -> str:

@@ -21,7 +21,7 @@ from memagent_graph.errors import (
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.sync import in_thread
 from memagent_graph.text.chunking import Chunk, cut_at_sentence, next_chunk
-from memagent_graph.text.source import open_source
+from memagent_graph.text.source import TextSource, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _PATIENCE = 0.002
 """Seconds after which a reader is one that waits for a model: others need all of the processor."""
+_FEW_TOKENS = 256
+"""Of a chunk that is cut in less time than a thread takes to begin."""
 _LONGEST_PAUSE = 60.0
 """Seconds for which a server's Retry-After is obeyed; the retry policy waits on top."""
 
@@ -117,6 +119,12 @@ class Reading:
             raise SourceChangedError(message)
         return chunk
 
+    def cuts_at_once(self, run: Run) -> bool:
+        """Whether the next chunk takes less time than handing the work to a thread does."""
+        if type(run.source) is TextSource and self.config.chunk_tokens <= _FEW_TOKENS:
+            return True
+        return run.ahead is not None and run.ahead[1].done()
+
     @contextmanager
     def cutting_ahead(self, chunk: Chunk, run: Run) -> Iterator[None]:
         """Cut the chunk after `chunk` while a reader that takes its time reads this one."""
@@ -124,7 +132,7 @@ class Reading:
         def cut() -> None:
             run.ahead = chunk.end, in_thread(partial(self.chunk_at, chunk.source, chunk.end))
 
-        if chunk.end == chunk.source.length or run.ahead is not None:
+        if chunk.end == chunk.source.length or run.ahead is not None or self.cuts_at_once(run):
             yield
             return
         starting = asyncio.get_running_loop().call_later(_PATIENCE, cut)

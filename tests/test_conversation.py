@@ -256,7 +256,7 @@ def test_a_message_longer_than_a_chunk_is_read_chunk_by_chunk():
     assert "My brother Ugo builds organs." in memory.load("ann")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(turns(), st.integers(1, 9), st.integers(200, 2000), st.randoms(use_true_random=False))
 def test_whatever_fails_each_message_is_folded_once_or_still_there(
     conversation, window, chunk_tokens, chance

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 
 import pytest
 from doubles import ChainReader, QuotingReader, ScriptedReader, chain, numbered
@@ -26,6 +27,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.readers.base import Update
 from memagent_graph.text.source import TextSource
+from memagent_graph.text.tokens import EstimatingTokenizer
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 TEXT = numbered(100)
@@ -81,6 +83,23 @@ def test_the_next_chunk_is_cut_while_the_model_reads_this_one():
     assert all(ahead)
     assert all(reads.count(start) == 1 for start in reads if start)  # and is not cut again
     assert out["memory"] == read_through()
+
+
+@pytest.mark.parametrize(("tokens", "elsewhere"), [(50, False), (300, True)])
+async def test_only_a_short_chunk_of_a_text_in_memory_is_cut_in_the_loops_own_thread(
+    tokens, elsewhere
+):
+    class Watched(EstimatingTokenizer):
+        def prefix(self, text, budget):
+            threads.add(threading.current_thread())
+            return super().prefix(text, budget)
+
+    threads = set()
+    config = ReadingConfig(chunk_tokens=tokens)
+
+    await create_memagent(ChainReader(), config=config, tokenizer=Watched()).ainvoke(ASKED)
+
+    assert (threads != {threading.current_thread()}) is elsewhere
 
 
 def test_the_output_tells_cost_coverage_reader_and_why_reading_ended():

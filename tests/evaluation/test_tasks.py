@@ -35,7 +35,7 @@ def text_of(sample):
     return "".join(piece.text for piece in sample.pieces())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(NAMES), st.integers(4_000, 20_000), st.integers(0, 99), st.integers(0, 9))
 def test_a_document_has_the_tokens_asked_for(name, length, index, seed):
     tokens = COUNTER.count(text_of(made(name, length, index, seed)))
@@ -79,7 +79,7 @@ def test_in_the_shortest_text_that_is_taken_the_frequent_words_are_the_most_freq
     assert {one for one, _ in counted.most_common(3)} == {*sample.answers}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(NAMES), st.integers(4_000, 9_000), st.integers(0, 99))
 def test_the_same_seed_makes_the_same_sample_and_another_seed_another(name, length, index):
     one, same, other = (made(name, length, index, seed) for seed in (1, 1, 2))
@@ -90,7 +90,7 @@ def test_the_same_seed_makes_the_same_sample_and_another_seed_another(name, leng
     assert one.answers != other.answers
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from([*NEEDLE_TASKS, "vt"]), st.integers(2_000, 9_000), st.integers(0, 99))
 def test_evidence_stands_where_it_is_claimed_and_nowhere_else(name, length, index):
     sample = made(name, length, index)
@@ -113,7 +113,7 @@ def _size(span):
     return span[0], span[1] - span[0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from([*NEEDLE_TASKS, "vt"]), st.integers(0, 99))
 def test_the_question_does_not_give_the_answer_away(name, index):
     sample = made(name, 3_000, index)
@@ -148,7 +148,7 @@ def test_uuids_are_keys_and_values_of_the_hardest_variant():
     assert re.search(r"of [0-9a-f]{8}-", sample.question)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 5), st.integers(1, 3), st.integers(0, 99))
 def test_following_the_assignments_gives_the_answer(hops, chains, index):
     sample = TrackingTask(hops, chains).sample(5_000, index, seed=0, tokenizer=COUNTER)

@@ -48,7 +48,6 @@ VALUE = st.dictionaries(
     max_size=3,
 )
 AGAIN = settings(
-    deadline=None,
     max_examples=200,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

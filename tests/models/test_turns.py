@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.models.turns import Turns
@@ -41,7 +41,6 @@ def test_event_loops_of_several_threads_share_the_turns_and_all_get_theirs():
     assert (busy.most, busy.done) == (3, 200)
 
 
-@settings(deadline=None)
 @given(count=st.integers(1, 3), cancelled=st.lists(st.booleans(), min_size=1, max_size=12))
 def test_cancelled_calls_keep_no_turn_and_hold_up_nobody(count, cancelled):
     async def run():

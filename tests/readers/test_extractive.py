@@ -258,7 +258,7 @@ WORDS = st.sampled_from(
 TEXTS = st.lists(WORDS, min_size=1, max_size=200).map(" ".join).filter(str.strip)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(TEXTS, st.integers(10, 120))
 def test_memory_stays_in_its_budget_and_every_line_of_it_stands_where_the_evidence_says(
     text, budget

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -95,7 +95,6 @@ BACKENDS = {name: trained(name) for name in SPLITTERS}
 
 
 @pytest.mark.parametrize("name", SPLITTERS)
-@settings(deadline=None)
 @example(text="The fox's door, and the-fox. \n\nThe  Door<|end|> and")
 @given(text=TEXTS)
 def test_word_by_word_gives_the_tokens_of_the_whole(name, text):
@@ -110,7 +109,6 @@ def test_word_by_word_gives_the_tokens_of_the_whole(name, text):
 
 
 @pytest.mark.parametrize("name", SPLITTERS)
-@settings(deadline=None)
 @given(text=TEXTS, budget=st.integers(1, 50))
 def test_a_prefix_ends_where_the_token_after_the_budget_begins(name, text, budget):
     backend = BACKENDS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -69,8 +69,8 @@ def mcp(
         if port is not None:
             _serve_http(server, host, port)
             return
-        with _stopped_at_once():
-            server.run()
+        _stop_at_once()
+        server.run()
 
 
 def _serve_http(server: MCPServer[Any], host: str, port: int) -> None:
@@ -83,20 +83,21 @@ def _serve_http(server: MCPServer[Any], host: str, port: int) -> None:
     uvicorn.run(application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
 
 
-@contextmanager
-def _stopped_at_once() -> Iterator[None]:
-    """End the process when it is interrupted, not when its client sends the next line.
+def _stop_at_once() -> None:
+    """Let an interrupt end the process, not wait for the client's next line.
 
     The thread that waits for that line cannot be stopped. What was read is in the store, which
-    can be left at any time.
+    can be left at any time. Nothing is raised: where that came up, in the loop or in one of its
+    tasks, would decide what else is printed.
     """
-    # With a handler other than Python's own, asyncio does not wait for that thread either.
-    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("memagent: stopped.", file=sys.stderr, flush=True)
+
+    def stop(*_: object) -> None:
+        with suppress(OSError):  # nobody may be left to tell
+            os.write(2, b"memagent: stopped.\n")
         os._exit(130)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
 
 
 @contextmanager

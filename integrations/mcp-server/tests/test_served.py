@@ -233,7 +233,8 @@ async def test_what_is_refused_is_an_error_that_a_model_can_act_on(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_a_server_whose_client_says_nothing(number, options):
+@pytest.mark.parametrize("pings", [0, 500])
+def test_an_interrupt_ends_a_server_idle_or_busy_and_says_one_line(number, pings, options):
     command = [*COMMAND, *map(str, options)]
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
     hello["clientInfo"] = {"name": "test", "version": "1"}
@@ -250,6 +251,10 @@ def test_an_interrupt_ends_a_server_whose_client_says_nothing(number, options):
         process.stdin.write(json.dumps(asked) + "\n")
         process.stdin.flush()
         answer = json.loads(process.stdout.readline())
+        for index in range(pings):
+            ping = {"jsonrpc": "2.0", "id": 2 + index, "method": "ping"}
+            process.stdin.write(json.dumps(ping) + "\n")
+        process.stdin.flush()
         process.send_signal(number)
         code = process.wait(60)
         told = process.stderr.read()
