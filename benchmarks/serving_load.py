@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +195,7 @@ def messages(question: str, *, long: bool) -> list[dict[str, str]]:
     return [{"role": "user", "content": content}]
 
 
-async def state(http: httpx.AsyncClient, pid: int) -> dict[str, float]:
+async def state(http: httpx.AsyncClient, pid: int, behind: str) -> dict[str, float]:
     """Tasks, readings, open files and resident megabytes of the server."""
     text = (await http.get("/metrics")).text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[:1] != "#")
@@ -203,25 +203,32 @@ async def state(http: httpx.AsyncClient, pid: int) -> dict[str, float]:
         "tasks": float(values["memagent_tasks"]),
         "requests": float(values["memagent_requests_under_way"]) - 1,
         "readings": float(values["memagent_readings_under_way"]),
-        **process(pid),
+        **process(pid, behind),
     }
 
 
-def process(pid: int) -> dict[str, float]:
-    files = [*Path(f"/proc/{pid}/fd").iterdir()]
+def process(pid: int, behind: str) -> dict[str, float]:
+    """Connections to `behind` are not counted as files: as many are kept as the load called for."""
+    port = f":{int(behind.rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()]
+    kept = {f"socket:[{row[9]}]" for row in rows if row[2].endswith(port)}
+    files = 0
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            files += str(path.readlink()) not in kept
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return {"files": len(files), "megabytes": round(pages * 4096 / 2**20, 1)}
+    return {"files": files, "megabytes": round(pages * 4096 / 2**20, 1)}
 
 
-async def idle(http: httpx.AsyncClient, pid: int) -> dict[str, float]:
+async def idle(http: httpx.AsyncClient, pid: int, behind: str) -> dict[str, float]:
     """The state once nothing is under way any more, or after 30 seconds."""
     for _ in range(300):
-        found = await state(http, pid)
+        found = await state(http, pid, behind)
         if not found["requests"] and not found["readings"]:
             break
         await asyncio.sleep(0.1)
     await asyncio.sleep(1)
-    return await state(http, pid)
+    return await state(http, pid, behind)
 
 
 async def phase(load: Load, clients: int, seconds: float) -> None:
@@ -239,11 +246,11 @@ async def measure(
     async with httpx.AsyncClient(base_url=url, timeout=300) as http:
         await load.ask(http, "Warm up?", long=True)
         load.counts.clear()
-        before = await idle(http, pid)
+        before = await idle(http, pid, behind)
         await phase(load, clients, seconds / 2)
-        half = await idle(http, pid)
+        half = await idle(http, pid, behind)
         await phase(load, clients, seconds / 2)
-        after = await idle(http, pid)
+        after = await idle(http, pid, behind)
         calls = [(await http.get(f"{behind}/calls")).json()["calls"]]
         await asyncio.sleep(1)
         calls.append((await http.get(f"{behind}/calls")).json()["calls"])
@@ -275,7 +282,7 @@ def leaks(found: dict[str, Any]) -> list[str]:
         for name in ("tasks", "requests", "readings")
         if after[name] > before[name]
     ]
-    if after["files"] > GROWTH * half["files"]:  # connections to the model are kept for the next
+    if after["files"] > GROWTH * half["files"]:
         problems.append(f"files: {half['files']}, then {after['files']}")
     if after["megabytes"] > GROWTH * half["megabytes"]:
         problems.append(f"memory: {half['megabytes']} MB, then {after['megabytes']} MB")

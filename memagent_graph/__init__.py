@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, read_many
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation import ConversationMemory, ConversationNode
+    from memagent_graph.conversation import ConversationMemory
+    from memagent_graph.conversation_node import ConversationNode
     from memagent_graph.graph import create_memagent
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.redis import RedisStore
@@ -40,7 +41,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ConversationMemory": "conversation",
-    "ConversationNode": "conversation",
+    "ConversationNode": "conversation_node",
     "MemAgentNode": "node",
     "MemAgentRetriever": "retriever",
     "MemoryBank": "memory.bank",

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from typing_extensions import NotRequired  # noqa: TC002 - LangGraph reads the annotation
 
 from memagent_graph import ConversationMemory
-from memagent_graph.conversation import changes, recalled, speaker
+from memagent_graph.conversation_node import changes, recalled, speaker
 from memagent_graph.prompts import remembered
 from memagent_graph.sync import wait_for
 
