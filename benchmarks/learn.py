@@ -170,8 +170,9 @@ def train_to(iterations: int, seed: int, out: Path, *, stops: list[int]) -> dict
     """Go on with the online run, from its checkpoint if there is one; what it came to."""
     folder = out / f"seed{seed}"
     started = perf_counter()
-    stage = {} if iterations == stops[0] else {"questions": 40, "decay_steps": 2 * max(stops)}
-    chosen = settings(folder, folder / "warm", seed, iterations=iterations, **stage)
+    chosen = settings(
+        folder, folder / "warm", seed, iterations=iterations, decay_steps=2 * max(stops)
+    )
     training = Training(chosen, questions=lambda index: question(index, seed))
     asyncio.run(training.run(tell))
     found = {
@@ -194,7 +195,7 @@ def scores(
     """Of each task at each length, over fewer documents where these are long."""
     return {
         str(hops): {
-            str(chunks): score(model, hops, chunks, min(count, 30_720 // chunks), whole=whole)
+            str(chunks): score(model, hops, chunks, min(count, 20_480 // chunks), whole=whole)
             for chunks in lengths
         }
         for hops in HOPS
@@ -308,7 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
-        "--stops", type=int, nargs="+", default=[40, 96], help="iterations at which to measure"
+        "--stops", type=int, nargs="+", default=[24, 140], help="iterations at which to measure"
     )
     parser.add_argument("--documents", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])

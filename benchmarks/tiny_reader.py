@@ -162,8 +162,8 @@ def warm_up(
 ) -> None:
     """Supervised training, in three stages of so many steps."""
     rng = random.Random(seed)
-    train(model, partial(_recall, rng), steps=recall, batch=40, rate=0.02)
-    train(model, partial(_several, rng), steps=several, batch=32, rate=0.02)
+    train(model, partial(_recall, rng), steps=recall, batch=48, rate=0.02)
+    train(model, partial(_several, rng), steps=several, batch=48, rate=0.02)
     train(model, partial(_single, rng), steps=single)
 
 
@@ -172,7 +172,7 @@ def train(
     example: Callable[[], Example],
     *,
     steps: int,
-    batch: int = 48,
+    batch: int = 64,
     rate: float = 0.01,
 ) -> None:
     """Take supervised steps; the rate rises over the first and falls to the end.
@@ -252,7 +252,7 @@ def _several(rng: random.Random) -> Example:
     words = ["text", *text, "notes", *(memory or EMPTY)]
     learned = [False] * len(words)
     towns = [*known, free[2], *([memory[0]] * 3 if len(memory) > 1 else [])]
-    for town in rng.choices(towns, k=6):
+    for town in rng.choices(towns, k=4):
         mine = memory if memory[:1] == [town] else []
         target = [*_target(rng, town, mine, known), END]
         words += ["question", town, GO, *target]
