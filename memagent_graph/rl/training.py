@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import torch
-    from langchain_core.language_models import BaseChatModel
 
     from memagent_graph.evaluation.samples import Sample
     from memagent_graph.rl.loop import Questions
@@ -110,8 +109,11 @@ class Training:
             self._loop = OnlineLoop(
                 self.trainer, runner, hand_on, questions, settings, self.journal, report=report
             )
-            with _settled():
-                await self._loop.run()
+            try:
+                with _settled():
+                    await self._loop.run()
+            finally:
+                model.close()  # whoever asks this engine next means the model as it was
         self.trainer.save_model(settings.out / "model", self.tokenizer)
         self.journal.draw()
         return self.journal.metrics()[-1]
@@ -168,8 +170,8 @@ def task_questions(settings: TrainingSettings, tokenizer: Any) -> Questions:
 
 def make_engine(
     settings: TrainingSettings,
-) -> tuple[BaseChatModel, Callable[[Mapping[str, torch.Tensor]], None]]:
-    """The chat model that samples, and what gives it new weights.
+) -> tuple[Any, Callable[[Mapping[str, torch.Tensor]], None]]:
+    """The chat model that samples, to be closed, and what gives it new weights.
 
     Raises:
         ConfigurationError: There is no such engine, or an option makes no sense.

@@ -254,8 +254,9 @@ def test_a_lone_rollout_is_measured_against_those_before_it(model, tokenizer):
     assert trainer.step([lone("d", 0.0)])["loss"] > 0
 
 
-def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_path):
-    settings = GRPOSettings(learning_rate=1e-3, updates=2, warmup_steps=3)
+@pytest.mark.parametrize("lora_rank", [None, 4])
+def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_path, lora_rank):
+    settings = GRPOSettings(learning_rate=1e-3, updates=2, warmup_steps=3, lora_rank=lora_rank)
     steps = [some_rollouts(tokenizer, seed=seed) for seed in range(4)]
     straight = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
     expected = [straight.step(rollouts) for rollouts in steps]

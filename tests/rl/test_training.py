@@ -90,19 +90,19 @@ def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path):
     assert (tmp_path / "out" / "curves.png").stat().st_size > 10_000
 
 
-def test_the_engine_reads_with_the_weights_that_were_trained(folder, tmp_path):
-    training = trained(folder, tmp_path, iterations=2)
-    ask = [HumanMessage("What is a class?")]
-    engine, _ = make_engine(training.settings)
+def test_the_engine_reads_with_the_weights_that_were_trained_until_the_run_ends(folder, tmp_path):
+    engine, _ = make_engine(settings(folder, tmp_path, iterations=2))
+
+    def says(model):
+        return model.invoke([HumanMessage("What is a class?")], temperature=0, max_tokens=20).text
+
+    before, heard = says(engine), []
+    training = trained(folder, tmp_path, lambda _: heard.append(says(engine)), iterations=2)
     saved = ChatTransformers(model=str(tmp_path / "model"), dtype="float32")
-    before = ChatTransformers(model=str(folder), dtype="float32")
-    options = {"temperature": 0, "max_tokens": 20}
 
-    found = engine.invoke(ask, **options).text
-
-    assert found == saved.invoke(ask, **options).text
     assert training.trainer.version == 4
-    assert found != before.invoke(ask, **options).text
+    assert heard[-1] == says(saved) != before
+    assert says(engine) == before
 
 
 def test_the_same_seed_brings_the_same_rollouts_whatever_runs_beside(folder):
