@@ -113,24 +113,27 @@ class OnlineLoop:
         """Rollouts of whole groups, refilled where groups taught nothing."""
         settings = self.settings
         rollouts: list[Rollout] = []
+        useful: list[Rollout] = []
         failed: Counter[str] = Counter()
         # Refills could differ between processes, and the numbers would then overlap.
         refills = settings.refills if self.trainer.accelerator.num_processes == 1 else 0
         missing = settings.questions
-        for refill in range(refills + 1):
+        for _ in range(refills + 1):
             samples = await self._samples(state, missing)
             found = await self.runner.collect(samples, times=settings.group_size)
             failed += found.failed
-            rollouts += found.rollouts
+            rollouts = [*useful, *found.rollouts] or rollouts
             if not rollouts:
                 message = f"No reading succeeded: {failed.most_common(1)[0][0]}"
                 raise TraceError(message)
-            rewards = [one.reward or 0.0 for one in rollouts]
-            kept = informative(rewards, [one.group for one in rollouts])
-            missing = kept.dropped
-            if not missing or refill == refills:
+            if not found.rollouts:
                 break
-            rollouts = [rollouts[place] for place in kept.kept] or rollouts
+            rewards = [one.reward or 0.0 for one in found.rollouts]
+            kept = informative(rewards, [one.group for one in found.rollouts])
+            useful += [found.rollouts[place] for place in kept.kept]
+            missing = kept.dropped
+            if not missing:
+                break
         return rollouts, {"failed": failed.total(), "groups_dropped": missing}
 
     async def _samples(self, state: dict[str, int], count: int) -> list[Sample]:

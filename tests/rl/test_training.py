@@ -152,25 +152,26 @@ def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
     assert all(len(one.conversations) > 2 for one in found.rollouts)
 
 
-def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path):
-    asked = []
+@pytest.mark.parametrize(
+    ("flat", "asked"),
+    [({2}, [2, 3, 4]), ({2, 3}, [2, 3, 4, 5]), ({2, 3, 4, 5}, [2, 3, 4, 5, 6, 7])],
+)
+def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path, flat, asked):
+    found = []
+    without = {question(index).answers for index in flat}
 
     def counted(index):
-        asked.append(index)
+        found.append(index)
         return question(index)
 
-    def flat_for_the_first(answer, truths):
-        return 0.5 if truths == flat else reward(answer, truths)
-
-    flat = question(2).answers
     training = Training(
         settings(folder, tmp_path, iterations=1, refills=2, evaluate_every=0),
         questions=counted,
-        reward=flat_for_the_first,
+        reward=lambda answer, truths: 0.5 if truths in without else reward(answer, truths),
     )
     metrics = asyncio.run(training.run(lambda _: None))
 
-    assert asked == [2, 3, 4]
+    assert found == asked
     assert metrics["groups_dropped"] == 0
     assert metrics["rollouts"] == 6
 
