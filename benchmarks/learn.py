@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from learn_report import write_report
+from learn_scores import BUDGETS, HOPS, LENGTHS, LONG, READING, TRAINED_ON, sampled, scores
 from tiny_reader import (
     PROMPTS,
     SECTION,
@@ -37,7 +38,6 @@ from tiny_reader import (
 )
 from transformers import AutoModelForCausalLM
 
-from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.rl.journal import Journal
 from memagent_graph.rl.records import End
@@ -52,13 +52,10 @@ if TYPE_CHECKING:
 
     from memagent_graph.evaluation.samples import Sample
 
-HOPS = (1, 2)
-TRAINED_ON = 4
-LENGTHS = (4, 16, 64, 256, 440, 1024)
-LONG = 64
-BUDGETS = {"memory_tokens": 5, "answer_tokens": 5}
-READING = ReadingConfig(chunk_tokens=SECTION, question_tokens=4, **BUDGETS)
-HELD_OUT_SEED = 1_000_000
+HARD, EASY = (1, 6, 8, 8), (1,)
+"""How many pairs of a section mislead: in the first documents to train on, and in the others, which
+are such as are measured."""
+HARD_UNTIL = 200
 
 
 def settings(folder: Path, model: Path, seed: int, **fields: Any) -> TrainingSettings:
@@ -73,8 +70,10 @@ def settings(folder: Path, model: Path, seed: int, **fields: Any) -> TrainingSet
         "updates": 2,
         "refills": 2,
         "scale_advantages": True,
-        "learning_rate": 3e-4,
+        "lora_rank": 16,
+        "learning_rate": 2e-3,
         "warmup_steps": 10,
+        "decay_steps": 400,
         "clip_high": 0.28,
         "kl_weight": 0.0,
         "token_budget": 8192,
@@ -86,37 +85,6 @@ def settings(folder: Path, model: Path, seed: int, **fields: Any) -> TrainingSet
         "seed": seed,
     }
     return TrainingSettings(**given | BUDGETS | fields)
-
-
-def score(
-    model: Path,
-    hops: int,
-    chunks: int,
-    count: int,
-    *,
-    whole: bool = False,
-    temperature: float = 0.0,
-) -> float:
-    """Share of unseen documents whose question is answered; `whole` reads them in one window."""
-    chat = ChatTransformers(
-        model=str(model), dtype="float32", max_batch=128, temperature=temperature
-    )
-    config = READING.model_copy(update={"chunk_tokens": chunks * SECTION}) if whole else READING
-    agent = create_memagent(chat, config=config, prompts=PROMPTS)
-    samples = [
-        sample(index, hops=hops, chunks=chunks, seed=HELD_OUT_SEED) for index in range(count)
-    ]
-    tasks = [
-        {"id": one.id, "question": one.question, "document": one.opened()[0]} for one in samples
-    ]
-    right = {one.id: one.answers for one in samples}
-    worth = sum(
-        exact(result.output["answer"], right[result.id])
-        for result in read_many(agent, tasks, concurrency=128)
-        if result.output
-    )
-    chat.close()  # the folder will hold other weights when training has gone on
-    return worth / count
 
 
 def warmed_up(seed: int, out: Path) -> dict[str, Any]:
@@ -140,7 +108,7 @@ def begin(warmed: dict[str, Any], out: Path, *, stops: list[int]) -> dict[str, A
     seed = warmed["seed"]
     # An unfinished run would be gone on with, and its time be too short.
     shutil.rmtree(out / f"seed{seed}" / "online", ignore_errors=True)
-    return warmed | {"stops": [train_to(stops[0], seed, out, stops=stops)]}
+    return warmed | {"stops": [train_to(stops[0], seed, out)]}
 
 
 def go_on(
@@ -149,7 +117,7 @@ def go_on(
     """Train what has `begun` to the other stops, and measure it at all lengths."""
     seed, reached = begun["seed"], [*begun["stops"]]
     for iterations in stops[1:]:
-        found = train_to(iterations, seed, out, stops=stops)
+        found = train_to(iterations, seed, out)
         reached.append(found | {"seconds": found["seconds"] + reached[-1]["seconds"]})
     online, warm = out / f"seed{seed}" / "online", out / f"seed{seed}" / "warm"
     few = [one for one in lengths if one <= LONG]  # the others are at nothing long before
@@ -166,50 +134,34 @@ def go_on(
     }
 
 
-def train_to(iterations: int, seed: int, out: Path, *, stops: list[int]) -> dict[str, Any]:
+def train_to(iterations: int, seed: int, out: Path) -> dict[str, Any]:
     """Go on with the online run, from its checkpoint if there is one; what it came to."""
     folder = out / f"seed{seed}"
+    chosen = partial(settings, folder, folder / "warm", seed)
+    stages = [chosen(iterations=min(iterations, HARD_UNTIL))]
+    if iterations > HARD_UNTIL:
+        stages.append(chosen(iterations=iterations, learning_rate=1e-3, decay_steps=800))
     started = perf_counter()
-    chosen = settings(
-        folder, folder / "warm", seed, iterations=iterations, decay_steps=2 * max(stops)
-    )
-    training = Training(chosen, questions=lambda index: question(index, seed))
-    asyncio.run(training.run(tell))
+    for stage, misleading in zip(stages, (HARD, EASY), strict=False):
+        asked = partial(question, seed=seed, misleading=misleading)
+        asyncio.run(Training(stage, questions=asked).run(tell))
     found = {
         "iterations": iterations,
         "seconds": perf_counter() - started,
-        "sampled": sampled(chosen.out / "model"),
+        "sampled": sampled(folder / "online" / "model"),
     }
     print(f"seed {seed}:", found, flush=True)
     return found
 
 
-def sampled(model: Path) -> dict[str, float]:
-    """Reward of unseen documents of the length trained on, at temperature 1."""
-    return {str(hops): score(model, hops, TRAINED_ON, 256, temperature=1.0) for hops in HOPS}
-
-
-def scores(
-    model: Path, lengths: list[int], count: int, *, whole: bool = False
-) -> dict[str, dict[str, float]]:
-    """Of each task at each length, over fewer documents where these are long."""
-    return {
-        str(hops): {
-            str(chunks): score(model, hops, chunks, min(count, 20_480 // chunks), whole=whole)
-            for chunks in lengths
-        }
-        for hops in HOPS
-    }
-
-
-def question(index: int, seed: int) -> Sample:
-    """What is trained on: mostly two hops, and more misleading than is measured."""
+def question(index: int, seed: int, misleading: tuple[int, ...] = HARD) -> Sample:
+    """What is trained on: mostly two hops."""
     return sample(
         index,
         hops=HOPS[min(index % 4, 1)],
         chunks=TRAINED_ON,
         seed=seed,
-        misleading=(1, 2, 4, 6),
+        misleading=misleading,
     )
 
 
@@ -266,6 +218,7 @@ def replay(seed: int, out: Path, *, groups: int) -> dict:
         out=folder / "offline",
         traces=(str(traces),),
         updates=1,
+        lora_rank=None,
         learning_rate=2e-4,
         decay_steps=groups // 16,
     )
@@ -309,22 +262,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
-        "--stops", type=int, nargs="+", default=[24, 140], help="iterations at which to measure"
+        "--stops",
+        type=int,
+        nargs="+",
+        default=[48, 200, 300],
+        help="iterations at which to measure",
     )
     parser.add_argument("--documents", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])
     parser.add_argument("--out", type=Path, default=Path("learned"))
     parser.add_argument("--draw", type=Path, help="folder of the plots; that of --out by default")
     asked = parser.parse_args()
-    prepare(min(2, torch.get_num_threads()))  # more are slower with so small a model
-    begun = [first(seed, asked.out, stops=asked.stops) for seed in asked.seeds]
+    threads = min(2, torch.get_num_threads())  # more are slower with so small a model
+    prepare(threads)
+    spawn = get_context("spawn")  # a fork would lack this process's threads
+    # A process for each: threads that an earlier seed has left slow OpenMP's down.
+    with ProcessPoolExecutor(
+        1, spawn, initializer=prepare, initargs=(threads,), max_tasks_per_child=1
+    ) as worker:
+        begun = list(worker.map(partial(first, out=asked.out, stops=asked.stops), asked.seeds))
     rest = partial(
         finish, out=asked.out, stops=asked.stops, lengths=asked.lengths, count=asked.documents
     )
-    # Spawned: a fork would lack this process's threads.
-    with ProcessPoolExecutor(
-        len(begun), get_context("spawn"), initializer=prepare, initargs=(1,)
-    ) as workers:
+    with ProcessPoolExecutor(len(begun), spawn, initializer=prepare, initargs=(1,)) as workers:
         results = list(workers.map(rest, begun))
     alone = once(
         asked.out / "supervised.json",
