@@ -103,12 +103,12 @@ def warmed_up(seed: int, out: Path) -> dict[str, Any]:
     return found
 
 
-def begin(warmed: dict[str, Any], out: Path, *, stops: list[int]) -> dict[str, Any]:
+def begin(warmed: dict[str, Any], out: Path, *, stop: int) -> dict[str, Any]:
     """Train what is `warmed` up to the first stop."""
     seed = warmed["seed"]
     # An unfinished run would be gone on with, and its time be too short.
     shutil.rmtree(out / f"seed{seed}" / "online", ignore_errors=True)
-    return warmed | {"stops": [train_to(stops[0], seed, out)]}
+    return warmed | {"stops": [train_to(stop, seed, out)]}
 
 
 def go_on(
@@ -138,11 +138,11 @@ def train_to(iterations: int, seed: int, out: Path) -> dict[str, Any]:
     """Go on with the online run, from its checkpoint if there is one; what it came to."""
     folder = out / f"seed{seed}"
     chosen = partial(settings, folder, folder / "warm", seed)
-    stages = [chosen(iterations=min(iterations, HARD_UNTIL))]
+    stages = [(chosen(iterations=min(iterations, HARD_UNTIL)), HARD)]
     if iterations > HARD_UNTIL:
-        stages.append(chosen(iterations=iterations, learning_rate=1e-3, decay_steps=800))
+        stages.append((chosen(iterations=iterations, learning_rate=1e-3, decay_steps=800), EASY))
     started = perf_counter()
-    for stage, misleading in zip(stages, (HARD, EASY), strict=False):
+    for stage, misleading in stages:
         asked = partial(question, seed=seed, misleading=misleading)
         asyncio.run(Training(stage, questions=asked).run(tell))
     found = {
@@ -243,10 +243,10 @@ def prepare(threads: int) -> None:
     gc.set_threshold(100_000, 20, 100)
 
 
-def first(seed: int, out: Path, *, stops: list[int]) -> dict[str, Any]:
+def first(seed: int, out: Path, *, stop: int) -> dict[str, Any]:
     """One seed to its first stop, or what is missing of that."""
     warmed = once(out / f"seed{seed}-warm.json", partial(warmed_up, seed, out))
-    return once(out / f"seed{seed}.json", partial(begin, warmed, out, stops=stops))
+    return once(out / f"seed{seed}.json", partial(begin, warmed, out, stop=stop))
 
 
 def finish(
@@ -280,7 +280,7 @@ def main() -> None:
     with ProcessPoolExecutor(
         1, spawn, initializer=prepare, initargs=(threads,), max_tasks_per_child=1
     ) as worker:
-        begun = list(worker.map(partial(first, out=asked.out, stops=asked.stops), asked.seeds))
+        begun = list(worker.map(partial(first, out=asked.out, stop=asked.stops[0]), asked.seeds))
     rest = partial(
         finish, out=asked.out, stops=asked.stops, lengths=asked.lengths, count=asked.documents
     )
