@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import defaultdict
 from contextlib import nullcontext
@@ -171,6 +172,15 @@ class MultiConversationGRPOTrainer:
         if self.accelerator.is_main_process:
             model.save_pretrained(folder, state_dict=weights)
             tokenizer.save_pretrained(folder)
+
+    def close(self) -> None:
+        """Free the model, finish the trackers and leave the other processes; the last call."""
+        # A wrapper that outlives its process group waits for a thread of that, which may be
+        # waiting for the interpreter's lock (github.com/pytorch/pytorch/issues/56297).
+        self.model = self._optimizer = self._reference = None
+        self.accelerator.free_memory()
+        gc.collect()
+        self.accelerator.end_training()
 
     def _batches(self, rows: Sequence[Row]) -> list[Batch]:
         """What one update has to compute: no rows that move nothing."""

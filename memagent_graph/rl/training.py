@@ -75,7 +75,7 @@ class Training:
             self._loop.stop()
 
     async def run(self, report: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-        """Train, and save the model to `settings.out / "model"`.
+        """Train, save the model to `settings.out / "model"`, and close the trainer.
 
         Args:
             report: told the metrics of each iteration.
@@ -115,6 +115,7 @@ class Training:
             finally:
                 model.close()  # whoever asks this engine next means the model as it was
         self.trainer.save_model(settings.out / "model", self.tokenizer)
+        self.trainer.close()
         self.journal.draw()
         return self.journal.metrics()[-1]
 

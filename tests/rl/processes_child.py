@@ -2,6 +2,7 @@
 
 import json
 import sys
+import weakref
 from pathlib import Path
 
 import torch
@@ -34,10 +35,17 @@ def main(model, out):
     metrics = trainer.step([one for one in rollouts if one.group in mine])
 
     trainer.save_model(out, tokenizer)
-    if trainer.accelerator.is_main_process:
-        found = {"processes": count, "grad_norm": metrics["grad_norm"]}
+    found = {"processes": count, "grad_norm": metrics["grad_norm"]}
+    wrapped, leave = weakref.ref(trainer.model), torch.distributed.destroy_process_group
+
+    def leaving(group):
+        found["wrapper_left"] = wrapped() is not None
+        leave(group)
+
+    torch.distributed.destroy_process_group = leaving
+    trainer.close()
+    if rank == 0:
         Path(out, "found.json").write_text(json.dumps(found))
-    trainer.accelerator.end_training()
 
 
 if __name__ == "__main__":
