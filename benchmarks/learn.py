@@ -268,7 +268,7 @@ def main() -> None:
         default=[48, 200, 300],
         help="iterations at which to measure",
     )
-    parser.add_argument("--documents", type=int, default=128)
+    parser.add_argument("--documents", type=int, default=160)
     parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])
     parser.add_argument("--out", type=Path, default=Path("learned"))
     parser.add_argument("--draw", type=Path, help="folder of the plots; that of --out by default")

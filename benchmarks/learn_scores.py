@@ -64,7 +64,7 @@ def scores(
     """Of each task at each length, over fewer documents where these are long."""
     return {
         str(hops): {
-            str(chunks): score(model, hops, chunks, min(count, 20_480 // chunks), whole=whole)
+            str(chunks): score(model, hops, chunks, min(count, 40_960 // chunks), whole=whole)
             for chunks in lengths
         }
         for hops in HOPS
