@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
@@ -15,6 +13,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.fold import overwrite
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.personal import PersonalMemory
 from memagent_graph.memory.version import MemoryVersion, child_id, root_id
 from memagent_graph.messages import beyond, marked, rendered
@@ -44,10 +43,6 @@ STANDING_QUESTION = (
     "the day on which it was told. A newer fact takes the place of an older one that it "
     "contradicts."
 )
-
-_MOST_LOST_RACES = 50
-_BACKOFF = 0.02
-"""Seconds, times the races lost so far: the longest random pause before the next."""
 
 _log = logging.getLogger(__name__)
 
@@ -234,8 +229,8 @@ class ConversationMemory:
         """Fold what is not folded yet, onto whatever is the newest version."""
         await self._reading.prepare(self._reading.tokenizer.count(STANDING_QUESTION))
         ids = {str(message.id) for message in present}
-        for lost in range(_MOST_LOST_RACES):
-            await asyncio.sleep(random.uniform(0, _BACKOFF * lost))  # noqa: S311 - no secret
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
             head = await memory.head()
             done = await memory.folded(thread, head)
             new = [message for message in folding if message.id not in done]
@@ -245,7 +240,7 @@ class ConversationMemory:
             version = await self._version(head, rendered(new), thread, known, config)
             if await memory.add(version, after=head):
                 return
-        message = f"Other turns moved this memory on {_MOST_LOST_RACES} times: try again."
+        message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
         raise MemoryConflictError(message)
 
     async def _version(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -13,6 +11,7 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank, edited
 from memagent_graph.memory.version import MemoryVersion, child_id, reading_fingerprint, root_id
 from memagent_graph.memory.writer import VersionWriter
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from memagent_graph.state import ReadingState, Run
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
-
-_MOST_LOST_RACES = 50
-_BACKOFF = 0.02
-"""Seconds, times the races lost so far: the longest random pause before the next."""
 
 Changes = dict[str, Any]
 T = TypeVar("T")
@@ -233,13 +228,13 @@ async def _move_head(reading: Reading, state: ReadingState, run: Run, update: Ch
     if await _reach(bank.amove_head(name, progress["version"], expected=record["head"])):
         return update
     run.lost += 1
-    if run.lost > _MOST_LOST_RACES:
+    if run.lost > MOST_LOST_RACES:
         message = (
             f"Other writers moved {name!r} on {run.lost} times. What was read is kept as version "
             f"{progress['version']}: branch it, or read again."
         )
         raise MemoryConflictError(message)
-    await asyncio.sleep(random.uniform(0, _BACKOFF * run.lost))  # noqa: S311 - no secret
+    await pause(run.lost)
     head = await _reach(bank.ahead(name))
     if head is None:  # it was deleted meanwhile: begin as if it had never been
         root = root_id(state["question"], run.fingerprint)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -18,6 +20,15 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Item
 
 Namespace = tuple[str, ...]
+
+MOST_LOST_RACES = 50
+"""To other writers, until one gives up."""
+_LONGEST_PAUSE = 0.02
+
+
+async def pause(lost: int) -> None:
+    """Let other writers by, up to 20 ms for each race that was lost to them."""
+    await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
 
 
 class Announcement(NamedTuple):
