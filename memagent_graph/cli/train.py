@@ -76,7 +76,8 @@ def train(
         asyncio.run(training.run(_print))
         if stopped:
             raise KeyboardInterrupt
-        print(f"The trained model: {settings.out / 'model'}")
+        if training.main:
+            print(f"The trained model: {settings.out / 'model'}")
 
 
 def _field(text: str) -> tuple[str, Any]:

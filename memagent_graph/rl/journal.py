@@ -19,17 +19,21 @@ class Journal:
     """A folder with `metrics.jsonl`, `checkpoints/` and `curves.png`.
 
     Args:
-        folder: made if it is not there.
+        folder: made if it is not there; one that all processes reach.
+        main: whether this is the one process, of several, that writes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, main: bool = True) -> None:
         self.folder = folder
+        self._main = main
         self._checkpoints = folder / "checkpoints"
         self._checkpoints.mkdir(parents=True, exist_ok=True)
         self._metrics = folder / "metrics.jsonl"
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Append a line."""
+        if not self._main:
+            return
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
 
@@ -45,10 +49,12 @@ class Journal:
         """Save a checkpoint of the trainer and of the loop, and keep the latest two."""
         name = f"{state['iteration']:06d}"
         unfinished, folder = self._checkpoints / f".{name}", self._checkpoints / name
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if self._main:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        trainer.accelerator.wait_for_everyone()
         trainer.save(unfinished)
         trainer.accelerator.wait_for_everyone()
-        if not trainer.accelerator.is_main_process:
+        if not self._main:
             return
         (unfinished / _STATE).write_text(json.dumps(state), "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
@@ -70,16 +76,24 @@ class Journal:
             return None
         trainer.restore(saved[-1])
         state: dict[str, int] = json.loads((saved[-1] / _STATE).read_text("utf-8"))
-        kept = [line for line in self.metrics() if line["iteration"] <= state["iteration"]]
-        self._metrics.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        if self._main:
+            kept = [line for line in self.metrics() if line["iteration"] <= state["iteration"]]
+            self._metrics.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
         return state
 
     def clear(self) -> None:
         """Forget the metrics of a run that is not gone on with."""
-        self._metrics.unlink(missing_ok=True)
+        if self._main:
+            self._metrics.unlink(missing_ok=True)
 
     def draw(self) -> Path | None:
-        """Draw reward, divergence, entropy and lengths; None where matplotlib is missing."""
+        """Draw reward, divergence, entropy and lengths.
+
+        Returns:
+            The picture; None without matplotlib, or where another process draws.
+        """
+        if not self._main:
+            return None
         lines = self.metrics()
         try:
             from matplotlib.figure import Figure

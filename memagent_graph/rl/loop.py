@@ -88,12 +88,14 @@ class OnlineLoop:
         self._hand_on()
         if not state["iteration"]:
             await self._evaluate(0)
-        while state["iteration"] < settings.iterations and not self._stopping:
+        stopping = self._agreed_to_stop()
+        while state["iteration"] < settings.iterations and not stopping:
             metrics = await self._iterate(state)
             self._tell(metrics)
             if settings.evaluate_every and state["iteration"] % settings.evaluate_every == 0:
                 await self._evaluate(state["iteration"])
-            last = state["iteration"] == settings.iterations or self._stopping
+            stopping = self._agreed_to_stop()
+            last = state["iteration"] == settings.iterations or stopping
             if last or state["iteration"] % settings.save_every == 0:
                 self.journal.save(self.trainer, state)
         return state["iteration"]
@@ -115,10 +117,8 @@ class OnlineLoop:
         rollouts: list[Rollout] = []
         useful: list[Rollout] = []
         failed: Counter[str] = Counter()
-        # Refills could differ between processes, and the numbers would then overlap.
-        refills = settings.refills if self.trainer.accelerator.num_processes == 1 else 0
         missing = settings.questions
-        for _ in range(refills + 1):
+        for _ in range(settings.refills + 1):
             samples = await self._samples(state, missing)
             found = await self.runner.collect(samples, times=settings.group_size)
             failed += found.failed
@@ -134,6 +134,8 @@ class OnlineLoop:
             missing = kept.dropped
             if not missing:
                 break
+        # One process may have asked more than another.
+        state["question"] = int(self.trainer.over_processes(state["question"], "max"))
         return rollouts, {"failed": failed.total(), "groups_dropped": missing}
 
     async def _samples(self, state: dict[str, int], count: int) -> list[Sample]:
@@ -155,9 +157,9 @@ class OnlineLoop:
     def _numbers(self, state: dict[str, int], count: int) -> list[int]:
         """Numbers of the next questions, others in each process."""
         accelerator = self.trainer.accelerator
-        first = state["question"] + count * accelerator.process_index
-        state["question"] += count * accelerator.num_processes
-        return list(range(first, first + count))
+        step = accelerator.num_processes
+        first, state["question"] = state["question"], state["question"] + count * step
+        return list(range(first + accelerator.process_index, state["question"], step))
 
     async def _evaluate(self, iteration: int) -> None:
         if not self.settings.evaluate_every:
@@ -172,9 +174,12 @@ class OnlineLoop:
         return sum(one.reward or 0.0 for one in found.rollouts) / len(samples)
 
     def _tell(self, metrics: dict[str, Any]) -> None:
-        if self.trainer.accelerator.is_main_process:
-            self.journal.log(metrics)
-            self.report(metrics)
+        self.journal.log(metrics)
+        self.report(metrics)
+
+    def _agreed_to_stop(self) -> bool:
+        """Whether any process was told to; they must not go on without each other."""
+        return bool(self.trainer.over_processes(self._stopping, "max"))
 
     def _hand_on(self) -> None:
         self.hand_on(self.trainer.weights())
@@ -187,18 +192,21 @@ def replay(
     """Train on recorded rollouts, without generating anything.
 
     Each step takes as many groups as an iteration of the loop has questions, in an order that
-    the seed decides.
+    the seed decides, and in each of several processes others. A last step with fewer groups than
+    processes has some of them twice, as in torch's `DistributedSampler`.
 
     Yields:
         The metrics of each step.
     """
+    rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
     groups: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.group, []).append(rollout)
     for epoch in range(settings.epochs):
         order = sorted(groups)
         random.Random(f"{settings.seed} {epoch}").shuffle(order)  # noqa: S311 - no secret
-        for start in range(0, len(order), settings.questions):
-            chosen = order[start : start + settings.questions]
-            step = [rollout for group in chosen for rollout in groups[group]]
+        for start in range(0, len(order), settings.questions * processes):
+            chosen = order[start : start + settings.questions * processes]
+            mine = chosen[rank::processes] or [chosen[rank % len(chosen)]]
+            step = [rollout for group in mine for rollout in groups[group]]
             yield {"iteration": trainer.version + 1, **trainer.step(step)}

@@ -31,9 +31,19 @@ class ServedWeights:
     def __call__(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the server's weights by those of a state dict.
 
+        Of several processes the first does so, and the others wait for it.
+
         Raises:
             ModelError: The server cannot be reached, or refuses.
         """
+        from accelerate import PartialState
+
+        processes = PartialState()
+        if processes.is_main_process:
+            self._replace(weights)
+        processes.wait_for_everyone()
+
+    def _replace(self, weights: Mapping[str, torch.Tensor]) -> None:
         import httpx
         from safetensors.torch import save_file
 

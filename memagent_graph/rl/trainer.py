@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from memagent_graph.rl.traces import Rollout
 
 
-_NOTHING = Row((0,), (0,), (0.0,), 0.0)
+_NOTHING = Row((0,), (), (), 0.0)
 _LAST_SHARE = 0.1
 """Of the learning rate, at the end of its decay."""
 
@@ -173,6 +173,12 @@ class MultiConversationGRPOTrainer:
             model.save_pretrained(folder, state_dict=weights)
             tokenizer.save_pretrained(folder)
 
+    def over_processes(self, value: float, how: Literal["max", "sum"]) -> float:
+        """The greatest or the sum of what all processes give; each has to ask."""
+        found = torch.tensor([float(value)], device=self.accelerator.device)
+        gathered = self.accelerator.gather(found)
+        return float(gathered.max() if how == "max" else gathered.sum())
+
     def close(self) -> None:
         """Free the model, finish the trackers and leave the other processes; the last call."""
         # A wrapper that outlives its process group waits for a thread of that, which may be
@@ -183,12 +189,15 @@ class MultiConversationGRPOTrainer:
         self.accelerator.end_training()
 
     def _batches(self, rows: Sequence[Row]) -> list[Batch]:
-        """What one update has to compute: no rows that move nothing."""
+        """What one update has to compute: no rows that move nothing.
+
+        Each pass takes part in those of the other processes, so that all have as many.
+        """
         moving = [row for row in rows if row.advantage or self.settings.kl_weight]
-        return [
-            collate(group).to(self.accelerator.device)
-            for group in pack(moving, token_budget=self.settings.token_budget)
-        ]
+        groups = [*pack(moving, token_budget=self.settings.token_budget)]
+        most = int(self.over_processes(len(groups), "max"))
+        groups += [[_NOTHING]] * (most - len(groups))
+        return [collate(group).to(self.accelerator.device) for group in groups]
 
     def _update(
         self,
@@ -198,20 +207,14 @@ class MultiConversationGRPOTrainer:
         sums: dict[str, float],
     ) -> None:
         """Take one optimizer step, of a mean over `tokens`; add up what there is to tell."""
-        most = int(self._over_processes(len(batches), "max"))
-        if not most:
+        if not batches:
             return
         # Gradients are averaged over processes; the loss is a mean over the tokens of all.
-        share = self.accelerator.num_processes / self._over_processes(tokens, "sum")
-        for index in range(most):
-            last = index == most - 1
+        share = self.accelerator.num_processes / self.over_processes(tokens, "sum")
+        for index, batch in enumerate(batches):
+            last = index == len(batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                if index < len(batches):
-                    before = None if old is None else old[index]
-                    self._backward(batches[index], before, share, sums)
-                else:  # other processes have more: each backward pass takes part in theirs
-                    nothing = collate([_NOTHING]).to(self.accelerator.device)
-                    self.accelerator.backward(score(self.model, nothing)[0].sum() * 0.0)
+                self._backward(batch, None if old is None else old[index], share, sums)
         parameters = self.model.parameters()
         norm = self.accelerator.clip_grad_norm_(parameters, self.settings.max_grad_norm)
         sums["grad_norm"] += float(norm)
@@ -267,11 +270,6 @@ class MultiConversationGRPOTrainer:
             share = min(1, max(0, done - settings.warmup_steps) / settings.decay_steps)
             rate *= 1 - share * (1 - _LAST_SHARE)
         return rate
-
-    def _over_processes(self, value: float, how: str) -> float:
-        found = torch.tensor([float(value)], device=self.accelerator.device)
-        gathered = self.accelerator.gather(found)
-        return float(gathered.max() if how == "max" else gathered.sum())
 
 
 class _Progress:

@@ -41,6 +41,9 @@ class Training:
         questions: makes the question of a number, in place of those of `settings.tasks`.
         reward: what an answer is worth, in place of `settings.reward`.
 
+    Attributes:
+        main: whether this is the one process, of several, that reports and writes.
+
     Raises:
         ConfigurationError: There is no such model, task, reward or engine.
     """
@@ -61,10 +64,11 @@ class Training:
         except (OSError, ValueError) as error:
             message = f"{settings.model!r} cannot be loaded: {error}"
             raise ConfigurationError(message) from error
-        self.journal = Journal(settings.out)
         self.trainer = MultiConversationGRPOTrainer(
             model, self.tokenizer, settings, folder=settings.out
         )
+        self.main = self.trainer.accelerator.is_main_process
+        self.journal = Journal(settings.out, main=self.main)
         self._questions = questions
         self._reward = reward or _named_reward(settings)
         self._loop: OnlineLoop | None = None
@@ -78,7 +82,7 @@ class Training:
         """Train, save the model to `settings.out / "model"`, and close the trainer.
 
         Args:
-            report: told the metrics of each iteration.
+            report: told the metrics of each iteration, in the main process.
 
         Returns:
             The last metrics.
@@ -88,6 +92,8 @@ class Training:
             ModelError: The engine failed for good.
         """
         settings = self.settings
+        if not self.main:
+            report = _unheard
         if settings.traces:
             self._replay(report)
         else:
@@ -115,8 +121,9 @@ class Training:
             finally:
                 model.close()  # whoever asks this engine next means the model as it was
         self.trainer.save_model(settings.out / "model", self.tokenizer)
-        self.trainer.close()
         self.journal.draw()
+        self.trainer.accelerator.wait_for_everyone()  # until all is written
+        self.trainer.close()
         return self.journal.metrics()[-1]
 
     def _replay(self, report: Callable[[Mapping[str, Any]], None]) -> None:
@@ -131,6 +138,10 @@ class Training:
         for metrics in replay(self.trainer, rewarded, self.settings):
             self.journal.log(metrics)
             report(metrics)
+
+
+def _unheard(_metrics: Mapping[str, Any]) -> None:
+    """The report of a process whose metrics nobody reads."""
 
 
 @contextmanager

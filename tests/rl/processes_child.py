@@ -1,4 +1,4 @@
-"""One step of the trainer, alone or in several processes: MODEL OUT."""
+"""One step of the trainer, alone or in several processes: MODEL OUT [FIELDS LAST]."""
 
 import json
 import sys
@@ -12,8 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from memagent_graph.rl.settings import GRPOSettings
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
-GROUPS = ("g1", "g2", "g3", "g4")
-
 
 def plain(weights, lr, weight_decay):
     """An optimizer whose step is the gradient itself: AdamW's is its sign at first."""
@@ -21,15 +19,17 @@ def plain(weights, lr, weight_decay):
     return torch.optim.SGD(weights, lr=lr)
 
 
-def main(model, out):
+def main(model, out, fields="{}", last="g4"):
     torch.optim.AdamW = plain
     tokenizer = AutoTokenizer.from_pretrained(model)
-    settings = GRPOSettings(learning_rate=0.5, warmup_steps=0, kl_weight=0.1, token_budget=128)
+    given = {"learning_rate": 0.5, "warmup_steps": 0, "kl_weight": 0.1, "token_budget": 128}
+    settings = GRPOSettings(**given | json.loads(fields))
     policy = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
     trainer = MultiConversationGRPOTrainer(policy, tokenizer, settings)
     rank, count = trainer.accelerator.process_index, trainer.accelerator.num_processes
     # Unequal shares: the first process has more batches than the second.
-    mine = GROUPS if count == 1 else (GROUPS[:3], GROUPS[3:])[rank]
+    groups = ("g1", "g2", "g3", last)
+    mine = groups if count == 1 else (groups[:3], groups[3:])[rank]
     rollouts = some_rollouts(tokenizer, seed=1, groups=5)
 
     metrics = trainer.step([one for one in rollouts if one.group in mine])

@@ -1,6 +1,8 @@
-"""Trains in a process of its own, so that it can be killed: MODEL OUT."""
+"""Trains in one process, so that it can be killed, or in several: MODEL OUT [FIELD=VALUE ...]."""
 
 import asyncio
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -51,6 +53,25 @@ def settings(model, out, **fields):
     return TrainingSettings(**given | fields)
 
 
+def main(model, out, *fields):
+    given = dict(map(lambda field: field.split("=", 1), fields))
+    stop = int(given.pop("stop", -1))
+    rank = os.environ.get("RANK", "0")
+
+    def asked(index):
+        with Path(f"{out}.asked").open("a") as file:
+            file.write(f"{rank} {index}\n")
+        return question(index)
+
+    def report(line):
+        print(line["iteration"], flush=True)
+        if line["iteration"] == stop:
+            training.stop()  # in the first process: only that is told
+
+    chosen = settings(model, out, **{name: json.loads(value) for name, value in given.items()})
+    training = Training(chosen, questions=asked, reward=reward)
+    asyncio.run(training.run(report))
+
+
 if __name__ == "__main__":
-    training = Training(settings(*sys.argv[1:3]), questions=question, reward=reward)
-    asyncio.run(training.run(lambda line: print(line["iteration"], flush=True)))
+    main(*sys.argv[1:])

@@ -1,0 +1,127 @@
+"""Training in several processes, as `accelerate launch` starts them for GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from rl.training_child import settings
+from safetensors.torch import load_file
+from servers.redis_server import free_port
+from tiny_model import tiny_model
+
+from memagent_graph.rl.loop import replay
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("model"), vocabulary=300, max_length=512, spread=0.05)
+
+
+def run(processes, child, *arguments):
+    """Run a script in so many processes, until all have ended."""
+    # `accelerate launch` would need MPI for this on CPUs.
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
+    launch += ["--master_port", str(free_port())]
+    command = [sys.executable, *(launch if processes > 1 else []), HERE / child, *arguments]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parent),
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+    }
+    subprocess.run(list(map(str, command)), check=True, env=environment, timeout=240)
+
+
+def metrics(out):
+    """Of each iteration, without what depends on the clock."""
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in line if "seconds" not in name} for line in found]
+
+
+def asked(out):
+    """Each process and question that it was trained on."""
+    found = [line.split() for line in Path(f"{out}.asked").read_text().splitlines()]
+    held_out = settings(out, out).held_out
+    return [(rank, int(index)) for rank, index in found if int(index) >= held_out]
+
+
+def test_two_processes_take_the_step_that_one_takes_on_all_of_it(folder, tmp_path):
+    found = []
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        run(processes, "processes_child.py", folder, out)
+        found.append(json.loads((out / "found.json").read_text()))
+
+    before = load_file(folder / "model.safetensors")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
+    assert [each["processes"] for each in found] == [1, 2]
+    assert found[1]["wrapper_left"] is False  # or the process may never end
+    assert found[1]["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-4)
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, atol=1e-5, rtol=1e-4)
+    assert any((one[name] - before[name]).abs().max() > 1e-3 for name in one)
+
+
+def test_a_process_with_nothing_to_learn_from_keeps_step_with_the_others(folder, tmp_path):
+    fields = {"kl_weight": 0, "updates": 2}
+    flat = "g0"
+
+    run(2, "processes_child.py", folder, tmp_path, json.dumps(fields), flat)
+
+    before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path))
+    assert any((after[name] - before[name]).abs().max() > 1e-3 for name in before)
+
+
+def test_a_run_of_two_processes_goes_on_exactly_where_it_was_stopped(folder, tmp_path):
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    fields = ("iterations=2", "refills=1", "skip_guessable=true", "token_budget=512", "lora_rank=4")
+    run(2, "training_child.py", folder, straight, *fields)
+    run(2, "training_child.py", folder, stopped, *fields, "stop=1")
+    assert [line["iteration"] for line in metrics(stopped) if "reward" in line] == [1]
+
+    run(2, "training_child.py", folder, stopped, *fields)
+
+    assert metrics(stopped) == metrics(straight)
+    one, two = (load_file(out / "model" / "model.safetensors") for out in (straight, stopped))
+    assert all(torch.equal(weight, two[name]) for name, weight in one.items())
+    questions = asked(straight)
+    assert sorted(asked(stopped)) == sorted(questions)
+    assert {rank for rank, _ in questions} == {"0", "1"}
+    assert len({index for _, index in questions}) == len(questions) >= 2 * 2 * 2
+
+
+def test_replay_shares_the_groups_out_and_no_process_steps_alone():
+    rollouts = [SimpleNamespace(group=f"g{index % 5}") for index in range(15)]
+    chosen = SimpleNamespace(seed=0, epochs=2, questions=2)
+    steps = []
+    for rank in range(2):
+        process = SimpleNamespace(process_index=rank, num_processes=2)
+        took = []
+        trainer = SimpleNamespace(
+            accelerator=process,
+            version=0,
+            step=lambda step, took=took: took.append([one.group for one in step]) or {},
+        )
+        for _ in replay(trainer, rollouts, chosen):
+            pass
+        steps.append(took)
+
+    # Of five groups an epoch, two and two, and the fifth in both.
+    assert [[len(step) for step in took] for took in steps] == [[6, 3, 6, 3]] * 2
+    for first in (0, 2):
+        epoch = [*steps[0][first], *steps[1][first], *steps[0][first + 1]]
+        assert Counter(epoch) == dict.fromkeys(("g0", "g1", "g2", "g3", "g4"), 3)
+        assert steps[0][first + 1] == steps[1][first + 1]
