@@ -13,6 +13,7 @@ from collections import defaultdict
 from copy import deepcopy
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import torch
@@ -78,10 +79,10 @@ def bare(model: torch.nn.Module, rows: list[Conversation]) -> None:
 
 def main() -> None:
     """Measure both in turns and print the medians."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "throughput-model")
-    tiny_model(folder, width=256, layers=4, vocabulary=2000, spread=0.02)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    with TemporaryDirectory() as folder:
+        tiny_model(Path(folder), width=256, layers=4, vocabulary=2000, spread=0.02)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     given = rollouts(fingerprint(tokenizer))
     rows = [one for rollout in given for one in rollout.conversations]
     tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
