@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from rl.training_child import settings
+from rl.training_child import lines, settings
 from safetensors.torch import load_file
 from servers.redis_server import free_port
 from tiny_model import tiny_model
@@ -43,12 +43,6 @@ def run(processes, child, *arguments):
         "OMP_NUM_THREADS": "1",
     }
     subprocess.run(list(map(str, command)), check=True, env=environment, timeout=240)
-
-
-def metrics(out):
-    """Of each iteration, without what depends on the clock."""
-    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: line[name] for name in line if "seconds" not in name} for line in found]
 
 
 def asked(out):
@@ -90,11 +84,11 @@ def test_a_run_of_two_processes_goes_on_exactly_where_it_was_stopped(folder, tmp
     fields = ("iterations=2", "refills=1", "skip_guessable=true", "token_budget=512", "lora_rank=4")
     run(2, "training_child.py", folder, straight, *fields)
     run(2, "training_child.py", folder, stopped, *fields, "stop=1")
-    assert [line["iteration"] for line in metrics(stopped) if "reward" in line] == [1]
+    assert [line["iteration"] for line in lines(stopped) if "reward" in line] == [1]
 
     run(2, "training_child.py", folder, stopped, *fields)
 
-    assert metrics(stopped) == metrics(straight)
+    assert lines(stopped) == lines(straight)
     one, two = (load_file(out / "model" / "model.safetensors") for out in (straight, stopped))
     assert all(torch.equal(weight, two[name]) for name, weight in one.items())
     questions = asked(straight)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 from langchain_core.messages import HumanMessage
-from rl.training_child import question, reward, settings
+from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
 from tiny_model import tiny_model
 from transformers import AutoTokenizer
@@ -31,7 +30,6 @@ from memagent_graph.rl.sinks import JSONLinesSink
 from memagent_graph.rl.training import Training, make_engine
 
 CHILD = Path(__file__).with_name("training_child.py")
-TIMED = ("seconds", "reading_seconds")
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +41,6 @@ def trained(folder, out, report=lambda _: None, **fields):
     training = Training(settings(folder, out, **fields), questions=question, reward=reward)
     asyncio.run(training.run(report))
     return training
-
-
-def lines(out):
-    """The metrics of a run, without what depends on the clock."""
-    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: line[name] for name in line if name not in TIMED} for line in found]
 
 
 @pytest.mark.slow

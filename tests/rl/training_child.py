@@ -53,6 +53,12 @@ def settings(model, out, **fields):
     return TrainingSettings(**given | fields)
 
 
+def lines(out):
+    """The metrics of a run, without what depends on the clock."""
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in line if "seconds" not in name} for line in found]
+
+
 def main(model, out, *fields):
     given = dict(map(lambda field: field.split("=", 1), fields))
     stop = int(given.pop("stop", -1))
