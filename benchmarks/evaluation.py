@@ -19,8 +19,8 @@ from memagent_graph.evaluation.methods import METHODS
 from memagent_graph.evaluation.report import cells, details, markdown, write_report
 from memagent_graph.evaluation.run import evaluate, load
 from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
-from memagent_graph.models.resolve import resolve_reader
-from memagent_graph.text.source import open_source
+from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.text.opening import open_source
 
 DATA = Path(os.environ["MEMAGENT_DATA"])
 NOVELS = [DATA / "war_and_peace.txt", DATA / "moby-dick.txt"]

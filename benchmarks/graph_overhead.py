@@ -20,7 +20,7 @@ from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.readers.base import Answer, Evidence, Reader, Update
+from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Reader, Step, Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,14 +33,13 @@ MEMORY = "The lighthouse keeper wrote down what he saw. " * 80
 class InstantReader(Reader):
     """Returns the same memory each time."""
 
-    name = "instant"
-    fingerprint = "instant"
+    identity = Identity("instant", "instant")
 
-    async def update(self, question: str, memory: str, chunk: Any, **_: Any) -> Update:
+    async def update(self, step: Step, **_: Any) -> Update:
         """Return at once."""
-        return Update("memory")
+        return Update(Memory("memory"))
 
-    async def respond(self, question: str, memory: str, **_: Any) -> Answer:
+    async def respond(self, question: str, memory: Memory, **_: Any) -> Answer:
         """Return at once."""
         return Answer("answer", "answer")
 
@@ -48,11 +47,12 @@ class InstantReader(Reader):
 class TalkativeReader(InstantReader):
     """Fills the memory's budget anew at each chunk, with evidence."""
 
-    async def update(self, question: str, memory: str, chunk: Any, **_: Any) -> Update:
+    async def update(self, step: Step, **_: Any) -> Update:
         """Return a memory of full size that differs from the last."""
-        text = f"{chunk.start:>9}"
-        evidence = [Evidence(text, "long.txt", 1, chunk.start, chunk.start + 9)] * 10
-        return Update(text + MEMORY, evidence=evidence)
+        start = step.chunk.start
+        text = f"{start:>9}"
+        evidence = (Evidence(text, "long.txt", 1, start, start + 9),) * 10
+        return Update(Memory(text + MEMORY, evidence))
 
 
 class Loop(TypedDict):

@@ -63,7 +63,7 @@ def answer(where: str) -> None:
     """The agent that has never seen the log."""
     with open_store(where) as store:
         agent = create_memagent(store=store)
-        out = agent.invoke({"question": "Where was the cod sold?", "memory": NAME})
+        out = agent.invoke({"question": "Where was the cod sold?", "version": NAME})
     say(f"other agent: {out['answer'].splitlines()[0]}")
     say(f"other agent: {out['usage']['calls']} call")
 

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, read_many
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation import ConversationMemory
-    from memagent_graph.conversation_node import ConversationNode
-    from memagent_graph.graph import create_memagent
+    from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.middleware import MemAgentMiddleware as MemAgentMiddleware
+    from memagent_graph.conversation.node import ConversationNode
+    from memagent_graph.graph.build import create_memagent
+    from memagent_graph.graph.node import MemAgentNode
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.guard import store_metrics
     from memagent_graph.memory.redis import RedisStore
     from memagent_graph.memory.version import MemoryVersion
-    from memagent_graph.node import MemAgentNode
     from memagent_graph.planning import plan
     from memagent_graph.prompts import Prompts
     from memagent_graph.retriever import MemAgentRetriever
     from memagent_graph.tool import create_reading_tool
 
+# All but MemAgentMiddleware: `import *` must work without the extra `langchain`.
 __all__ = [
     "ConversationMemory",
     "ConversationNode",
@@ -35,14 +38,16 @@ __all__ = [
     "create_reading_tool",
     "plan",
     "read_many",
+    "store_metrics",
 ]
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ConversationMemory": "conversation",
-    "ConversationNode": "conversation_node",
-    "MemAgentNode": "node",
+    "ConversationMemory": "conversation.memory",
+    "ConversationNode": "conversation.node",
+    "MemAgentMiddleware": "conversation.middleware",
+    "MemAgentNode": "graph.node",
     "MemAgentRetriever": "retriever",
     "MemoryBank": "memory.bank",
     "MemoryVersion": "memory.version",
@@ -50,10 +55,11 @@ _HOMES = {
     "ReadingConfig": "config",
     "RedisStore": "memory.redis",
     "Result": "batch",
-    "create_memagent": "graph",
+    "create_memagent": "graph.build",
     "create_reading_tool": "tool",
     "plan": "planning",
     "read_many": "batch",
+    "store_metrics": "memory.guard",
 }
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
 
 Task = Mapping[str, Any]
 

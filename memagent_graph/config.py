@@ -16,11 +16,18 @@ class ReadingConfig(BaseModel):
         template_tokens: room for the words of the prompts themselves.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
             the last paragraph, sentence, line or word end in the final tenth.
-        max_calls: stop reading after this many model calls, the answer's included.
+        max_calls: stop reading after this many model calls, the answer's included; several
+            questions share them out.
         deadline: stop reading this many seconds after the run began or was resumed.
         max_attempts: how often a model call is made before a transient error is final.
-        reuse: whether memories that the store has are taken over rather than computed. None: yes,
-            unless the reader samples.
+        reuse: whether memories that the store has are taken over rather than computed, also those
+            of a model that samples. Recorded runs and evaluations compute all of them.
+        lease: whether two readings of the same document and question at the same time share the
+            work: one reads, and the other takes over what it stores.
+        keep_versions: how many versions of a memory stay when its reading has ended, the newest;
+            None for all. Without the others, a document that has grown is read anew.
+        ttl: minutes that what is stored lives on when it is not read; None for the store's
+            default.
         strict: fail rather than warn when a memory could not be stored.
         retry_interval: seconds before the first repeat; doubles with each one, up to a minute.
     """
@@ -37,7 +44,10 @@ class ReadingConfig(BaseModel):
     deadline: PositiveFloat | None = None
     max_attempts: PositiveInt = 6
     retry_interval: PositiveFloat = 0.5
-    reuse: bool | None = None
+    reuse: bool = True
+    lease: bool = True
+    keep_versions: PositiveInt | None = None
+    ttl: PositiveFloat | None = None
     strict: bool = False
 
     @property

@@ -31,6 +31,18 @@ class UnreadableSourceError(SourceError):
     """A file is binary, or no text can be taken from it."""
 
 
+class ConversionLimitError(UnreadableSourceError):
+    """Converting a document to text would take too much.
+
+    Attributes:
+        limit: what there would be too much of: "time", "memory" or "output".
+    """
+
+    def __init__(self, message: str, *, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
 class EmptyDocumentError(SourceError, ValueError):
     """There is nothing to read: no text, or only white space."""
 
@@ -80,6 +92,28 @@ class RefusalError(ModelError):
 
 class StoreError(MemAgentError):
     """The memory store cannot be reached or refused an operation."""
+
+
+class StoreRefusedError(StoreError):
+    """The store answered, and would not do it: it has no memory left, or the user no right."""
+
+
+class BadRecordError(StoreError):
+    """What is stored under a key cannot be read: cut short, altered, or of something else.
+
+    Attributes:
+        key: of the item.
+        namespace: of the item, where the store says it.
+    """
+
+    def __init__(self, message: str, *, key: str, namespace: tuple[str, ...] | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.namespace = namespace
+
+
+class NewerRecordError(BadRecordError):
+    """A newer release wrote what is stored: upgrade to read it. It is never replaced or mended."""
 
 
 class MemoryNotFoundError(StoreError, KeyError):

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.text.chunking import next_chunk
-from memagent_graph.text.source import open_source
+from memagent_graph.text.chunking import chunks
+from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from memagent_graph.text.source import DocumentLike
+    from memagent_graph.text.opening import DocumentLike
     from memagent_graph.text.tokens import TokenizerLike
 
-PAPER_WINDOW = 8_000
+_PAPER_WINDOW = 8_000
 """Tokens of the window that the paper's table of ratios is in units of (arXiv 2507.02259)."""
 
 
@@ -135,19 +135,25 @@ def plan(
     shape = model if isinstance(model, ModelShape) else model_shape(model)
     counter = load_tokenizer(tokenizer)
     asked = counter.count(question) + config.template_tokens
-    everything = list(_chunk_tokens(document, config, counter))
-    chunks = everything[: config.max_calls - 1] if config.max_calls else everything
-    memories = [0] + [config.memory_tokens] * len(chunks)
+    cut = chunks(
+        open_source(document),
+        tokenizer=counter,
+        chunk_tokens=config.chunk_tokens,
+        exact_cuts=config.exact_cuts,
+    )
+    everything = [chunk.tokens for chunk in cut]
+    read = everything[: config.max_calls - 1] if config.max_calls else everything
+    memories = [0] + [config.memory_tokens] * len(read)
     calls = [
         (asked + memory + tokens, config.memory_tokens)
-        for memory, tokens in zip(memories, chunks, strict=False)
+        for memory, tokens in zip(memories, read, strict=False)
     ]
     calls.append((asked + memories[-1], config.answer_tokens))
     total = sum(everything)
     one_pass, reading = attention_ratios(total)
     return Plan(
         document_tokens=total,
-        chunks=len(chunks),
+        chunks=len(read),
         calls=len(calls),
         prompt_tokens=sum(prompt for prompt, _ in calls),
         reply_tokens=sum(reply for _, reply in calls),
@@ -160,14 +166,14 @@ def plan(
     )
 
 
-def attention_ratios(tokens: int, window: int = PAPER_WINDOW) -> tuple[float, float]:
+def attention_ratios(tokens: int) -> tuple[float, float]:
     """Attention of one pass over `tokens`, and of a reading, in units of one window's.
 
-    As the paper counts (arXiv 2507.02259): n tokens are n / window windows. One pass compares
+    As the paper counts (arXiv 2507.02259): n tokens are n / 8,000 windows. One pass compares
     every token with every other, so it costs the square of that; a reading costs each window
     once. Both are 1 for a document that fits.
     """
-    windows = max(1.0, tokens / window)
+    windows = max(1.0, tokens / _PAPER_WINDOW)
     return windows**2, windows
 
 
@@ -208,16 +214,3 @@ def _shape(name: str, config: Mapping[str, Any]) -> ModelShape:
         intermediate=intermediate,
         vocabulary=config["vocab_size"],
     )
-
-
-def _chunk_tokens(document: DocumentLike, config: ReadingConfig, counter: Any) -> Iterator[int]:
-    source, position = open_source(document), 0
-    while chunk := next_chunk(
-        source,
-        position,
-        tokenizer=counter,
-        chunk_tokens=config.chunk_tokens,
-        exact_cuts=config.exact_cuts,
-    ):
-        yield chunk.tokens
-        position = chunk.end

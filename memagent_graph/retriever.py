@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
@@ -13,9 +14,11 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from memagent_graph.batch import read_many
 from memagent_graph.config import ReadingConfig
-from memagent_graph.graph import ReadingGraph, create_memagent
-from memagent_graph.sync import wait_for
-from memagent_graph.text.source import JoinedSource, open_source
+from memagent_graph.graph.build import ReadingGraph, create_memagent
+from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.sync import to_thread, wait_for
+from memagent_graph.text.opening import open_source
+from memagent_graph.text.source import JoinedSource
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import (
@@ -40,6 +43,7 @@ class MemAgentRetriever(BaseRetriever):
         k: most documents to return.
         config: budgets and switches of the reading.
         store: where memories are kept; in this process only by default.
+        namespace: labels under which they are kept there.
         segments: most parts of the corpus that are read at once.
 
     Each document returned holds in `page_content` the statements of the memory that came from one
@@ -67,6 +71,7 @@ class MemAgentRetriever(BaseRetriever):
     k: int = Field(default=4, ge=1)
     config: ReadingConfig = Field(default_factory=ReadingConfig)
     store: Any = Field(default_factory=InMemoryStore)
+    namespace: Sequence[str] = NAMESPACE
     segments: int = Field(default=16, ge=1)
 
     _agent: ReadingGraph = PrivateAttr()
@@ -74,7 +79,9 @@ class MemAgentRetriever(BaseRetriever):
     def model_post_init(self, context: Any, /) -> None:
         """Make the graph that reads."""
         super().model_post_init(context)
-        self._agent = create_memagent(self.model, config=self.config, store=self.store)
+        self._agent = create_memagent(
+            self.model, config=self.config, store=self.store, namespace=self.namespace
+        )
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
@@ -93,7 +100,7 @@ class MemAgentRetriever(BaseRetriever):
         return await self._read(query, corpus, run_manager.get_child())
 
     async def _read(self, query: str, corpus: Any, callbacks: Any) -> list[Document]:
-        parts = _parts(corpus)
+        parts = await to_thread(partial(_parts, corpus))
         if not parts:
             return []
         least = self.config.chunk_tokens * _TOKEN  # less would not fill a prompt

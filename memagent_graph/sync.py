@@ -11,7 +11,7 @@ import os
 import threading
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 
 T = TypeVar("T")
+
+_cancelled: ContextVar[threading.Event | None] = ContextVar("memagent_cancelled", default=None)
 
 
 class LoopThread:
@@ -117,6 +119,40 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name="memagent-work", daemon=True).start()
     return future
+
+
+class LateError(Exception):
+    """The time for a piece of work was over before it was done."""
+
+
+async def to_thread(work: Callable[[], T], seconds: float | None = None) -> T:
+    """`asyncio.to_thread`, for work that is to end when nobody waits for it (`is_cancelled`).
+
+    Args:
+        work: what to do.
+        seconds: how long to wait for it; None to wait to its end.
+
+    Raises:
+        LateError: It took longer.
+    """
+    cancelled = threading.Event()
+    before = _cancelled.set(cancelled)
+    try:
+        async with asyncio.timeout(seconds) as waiting:
+            return await asyncio.to_thread(work)
+    except TimeoutError as error:
+        if waiting.expired():
+            raise LateError from error
+        raise
+    finally:
+        cancelled.set()
+        _cancelled.reset(before)
+
+
+def is_cancelled() -> bool:
+    """Whether this work was begun by `to_thread`, and nobody waits for it any more."""
+    cancelled = _cancelled.get()
+    return cancelled is not None and cancelled.is_set()
 
 
 class _End:

@@ -11,17 +11,20 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, Field, create_model
 
 from memagent_graph.errors import ConfigurationError, MemAgentError
-from memagent_graph.graph import create_memagent
+from memagent_graph.graph.build import create_memagent
+from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.seams import with_runtime_only
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.readers.base import Reader
-    from memagent_graph.text.source import DocumentLike
+    from memagent_graph.text.opening import DocumentLike
 
 _DESCRIPTION = (
     "Read one of the sources from beginning to end, however long it is, and answer a question from "
@@ -38,6 +41,7 @@ def create_reading_tool(
     sources: Mapping[str, DocumentLike] | Iterable[str | os.PathLike[str]],
     config: ReadingConfig | None = None,
     store: BaseStore | None = None,
+    namespace: Sequence[str] = NAMESPACE,
     name: str = "read",
     description: str = _DESCRIPTION,
 ) -> BaseTool:
@@ -54,6 +58,7 @@ def create_reading_tool(
             paths alone, which are then named by their last part.
         config: budgets and switches of the reading.
         store: where memories are kept, if not in the host's store.
+        namespace: labels under which they are kept there.
         name: of the tool.
         description: what the agent is told of it.
 
@@ -70,12 +75,14 @@ def create_reading_tool(
         ```
     """
     named = _named(sources)
-    agent: Any = create_memagent(model, config=config, store=store, name=name)
+    agent: Any = create_memagent(model, config=config, store=store, namespace=namespace, name=name)
 
     def read(question: str, source: str, config: RunnableConfig) -> tuple[str, dict[str, Any]]:
         context = {"document": named[source]}
         try:
-            return told(agent.invoke({"question": question}, _apart(config), context=context))
+            return told(
+                agent.invoke({"question": question}, with_runtime_only(config), context=context)
+            )
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
@@ -85,7 +92,7 @@ def create_reading_tool(
         context = {"document": named[source]}
         asked = {"question": question}
         try:
-            return told(await agent.ainvoke(asked, _apart(config), context=context))
+            return told(await agent.ainvoke(asked, with_runtime_only(config), context=context))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
@@ -123,13 +130,6 @@ def _schema(names: list[str]) -> type[BaseModel]:
         question=(str, Field(description="One complete question, understandable by itself.")),
         source=(source, Field(description="Name of the source to read.")),
     )
-
-
-def _apart(config: RunnableConfig) -> RunnableConfig:
-    """The host's config without its checkpoints: two calls of one step would share theirs."""
-    runtime = config.get("configurable", {}).get("__pregel_runtime")
-    kept: dict[str, Any] = {} if runtime is None else {"__pregel_runtime": runtime}
-    return {**config, "configurable": kept}
 
 
 def told(output: dict[str, Any]) -> tuple[str, dict[str, Any]]:

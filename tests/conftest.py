@@ -5,15 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from servers.openai_server import OpenAIServer
-
-# The models of tests are so small that a second thread only waits; set before torch is imported.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# No test may fail because a machine is slow.
-settings.register_profile("memagent", deadline=None)
-settings.load_profile("memagent")
 
 
 @pytest.fixture

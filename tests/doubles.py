@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from pathlib import Path
 
-from memagent_graph.readers.base import Answer, Evidence, Reader, Update, Usage
+from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Reader, Update, Usage
 
 
 class ChainReader(Reader):
@@ -18,8 +18,7 @@ class ChainReader(Reader):
         log: file that gets a line for each update, with the chunk's span.
     """
 
-    name = "chain"
-    fingerprint = "chain-1"
+    identity = Identity("chain", "chain-1")
 
     def __init__(self, delay: float = 0.0, log: Path | None = None) -> None:
         self.delay = delay
@@ -27,7 +26,8 @@ class ChainReader(Reader):
         self.spans: list[tuple[int, int]] = []
         self.answers = 0
 
-    async def update(self, question, memory, chunk, *, evidence=(), config=None):
+    async def update(self, step, *, config=None):
+        chunk = step.chunk
         if self.log is not None:
             with self.log.open("a") as file:
                 file.write(f"{chunk.start} {chunk.end}\n")
@@ -35,57 +35,56 @@ class ChainReader(Reader):
         if self.delay:
             await asyncio.sleep(self.delay)
         return Update(
-            chain(memory, chunk.text),
+            Memory(chain(step.memory.text, chunk.text)),
             usage=Usage(calls=1, input_tokens=chunk.tokens, output_tokens=1),
         )
 
-    async def respond(self, question, memory, *, evidence=(), config=None):
+    async def respond(self, question, memory, *, config=None):
         self.answers += 1
-        text = memory or "nothing was read"
+        text = memory.text or "nothing was read"
         return Answer(text, text, usage=Usage(calls=1, input_tokens=1, output_tokens=1))
 
 
 class QuotingReader(Reader):
     """Keeps the first line of each chunk, newest last, with its place; forgets the oldest."""
 
-    name = "quoting"
-    fingerprint = "quoting-1"
+    identity = Identity("quoting", "quoting-1")
 
     def __init__(self, keep: int = 5) -> None:
         self.keep = keep
 
-    async def update(self, question, memory, chunk, *, evidence=(), config=None):
+    async def update(self, step, *, config=None):
+        chunk = step.chunk
         line = chunk.text.strip().splitlines()[0]
         start = chunk.start + chunk.text.index(line)
         place = chunk.source.locate(start)
         found = Evidence(line, place.name, place.line, start, start + len(line))
-        kept = [*memory.splitlines(), line][-self.keep :]
-        return Update("\n".join(kept), evidence=[*evidence, found][-self.keep :])
+        kept = [*step.memory.text.splitlines(), line][-self.keep :]
+        evidence = (*step.memory.evidence, found)[-self.keep :]
+        return Update(Memory("\n".join(kept), evidence))
 
-    async def respond(self, question, memory, *, evidence=(), config=None):
-        return Answer(memory, memory.splitlines()[-1], evidence=list(evidence)[-1:])
+    async def respond(self, question, memory, *, config=None):
+        last = memory.text.splitlines()[-1]
+        return Answer(memory.text, last, evidence=memory.evidence[-1:])
 
 
 class ScriptedReader(Reader):
     """Plays a list: a string is the next memory, an exception is raised, an update returned."""
 
-    name = "scripted"
-    fingerprint = "scripted-1"
-
     def __init__(self, *script, window_tokens: int | None = None) -> None:
         self.script = list(script)
         self.calls: list[str] = []
-        self.window_tokens = window_tokens
+        self.identity = Identity("scripted", "scripted-1", window_tokens=window_tokens)
 
-    async def update(self, question, memory, chunk, *, evidence=(), config=None):
-        self.calls.append(chunk.text)
-        step = self.script.pop(0) if self.script else f"{memory}{chunk.text}"
-        if isinstance(step, BaseException):
-            raise step
-        return step if isinstance(step, Update) else Update(step)
+    async def update(self, step, *, config=None):
+        self.calls.append(step.chunk.text)
+        played = self.script.pop(0) if self.script else f"{step.memory.text}{step.chunk.text}"
+        if isinstance(played, BaseException):
+            raise played
+        return played if isinstance(played, Update) else Update(Memory(played))
 
-    async def respond(self, question, memory, *, evidence=(), config=None):
-        return Answer(f"From memory: {memory}", memory)
+    async def respond(self, question, memory, *, config=None):
+        return Answer(f"From memory: {memory.text}", memory.text)
 
 
 def chain(memory: str, text: str) -> str:

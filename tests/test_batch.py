@@ -28,13 +28,13 @@ class Watched(ChainReader):
         self.failing = failing
         self.running = self.most = 0
 
-    async def update(self, question, memory, chunk, **options):
+    async def update(self, step, **options):
         self.running += 1
         self.most = max(self.most, self.running)
         try:
-            if any(chunk.text.startswith(f"Text {number}.") for number in self.failing):
+            if any(step.chunk.text.startswith(f"Text {number}.") for number in self.failing):
                 raise ModelError("told to fail")
-            return await super().update(question, memory, chunk, **options)
+            return await super().update(step, **options)
         finally:
             self.running -= 1
 
@@ -156,6 +156,7 @@ def test_with_a_checkpointer_a_stopped_task_goes_on_where_it_was():
     assert result.output["coverage"] == 1
 
 
+@pytest.mark.slow
 def test_two_hundred_readings_by_an_endpoint_lose_nothing(openai_server):
     openai_server.script = ["ok", 500, "ok", "drop", 429] * 20
     model = ChatEndpoint(model="small", base_url=openai_server.base_url)

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 
 def test_the_package_pulls_in_no_engine():
@@ -21,3 +25,105 @@ def test_an_unknown_name_is_an_attribute_error():
 
     assert all(hasattr(memagent_graph, name) for name in memagent_graph.__all__)
     assert not hasattr(memagent_graph, "no_such_thing")
+
+
+ROOT = Path(__file__).parents[1]
+LAYERS = [
+    {"errors"},
+    {"config", "matching", "seams", "sync"},
+    {"prompts", "text"},
+    {"models"},
+    {"readers"},
+    {"memory"},
+    {"graph"},
+    {"batch", "conversation", "planning"},
+    {"retriever", "tool"},
+    {"evaluation"},
+    {"rl"},
+    {"cli"},
+    {"__main__"},
+]
+"""Of the library, from below: a part imports what stands below it; `__init__` has all names."""
+PRIVATE = re.compile(r"\b(?:langgraph|langchain\w*)(?:\.\w+)*\._|^__pregel|^_identifying_params$")
+
+
+def modules(folder):
+    files = sorted(folder.rglob("*.py"))
+    return {".".join(f.relative_to(folder.parent).with_suffix("").parts): f for f in files}
+
+
+def imports(name, file, known):
+    """The modules of `known` that one of them imports when it runs, at its top or later."""
+    waiting, found = [ast.parse(file.read_text("utf-8"))], set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        waiting += ast.iter_child_nodes(node)
+    return {one for one in found if one in known and one != name}
+
+
+def test_modules_import_one_another_without_circles():
+    known = modules(ROOT / "memagent_graph")
+    graph = {name: imports(name, file, known) for name, file in known.items()}
+
+    TopologicalSorter(graph).prepare()  # CycleError names the circle
+
+    assert sum(map(len, graph.values())) > len(graph)
+
+
+def test_imports_run_downward():
+    known = modules(ROOT / "memagent_graph")
+    height = {part: level for level, layer in enumerate(LAYERS) for part in layer}
+
+    def part(name):
+        return name.split(".")[1]
+
+    upward = [
+        f"{name} imports {other}"
+        for name, file in known.items()
+        if part(name) != "__init__"
+        for other in imports(name, file, known)
+        if part(name) != part(other) and height[part(other)] >= height[part(name)]
+    ]
+
+    assert upward == []
+
+
+def test_the_library_imports_no_integration_and_they_not_each_other():
+    folders = {f.name: f for f in ROOT.glob("integrations/*/memagent_*") if f.is_dir()}
+    everything = {name: file for f in folders.values() for name, file in modules(f).items()}
+    everything |= dict.fromkeys(folders)
+    own = {name: file for f in folders.values() for name, file in modules(f).items()}
+
+    across = [
+        f"{name} imports {other}"
+        for name, file in {**modules(ROOT / "memagent_graph"), **own}.items()
+        for other in imports(name, file, everything)
+        if other.split(".")[0] != name.split(".")[0]
+    ]
+
+    assert len(folders) > 3
+    assert across == []
+
+
+def test_private_names_of_langgraph_and_langchain_stand_in_one_module():
+    found = set()
+    for file in [
+        *ROOT.glob("memagent_graph/**/*.py"),
+        *ROOT.glob("integrations/*/memagent_*/**/*.py"),
+    ]:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            names = {
+                ast.ImportFrom: lambda node: f"{node.module}.{node.names[0].name}",
+                ast.Constant: lambda node: node.value if isinstance(node.value, str) else "",
+                ast.Attribute: lambda node: node.attr,
+            }
+            if PRIVATE.search(names.get(type(node), lambda _: "")(node)):
+                found.add(file.relative_to(ROOT).as_posix())
+
+    assert found == {"memagent_graph/seams.py"}

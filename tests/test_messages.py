@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-from memagent_graph.messages import LINE, beyond, groups, marked, rendered
+from memagent_graph.conversation.messages import LINE, beyond, groups, marked, rendered
 
 ALL = 10**9
 

@@ -211,6 +211,41 @@ def test_send_reads_many_documents_at_once_and_each_goes_on_after_a_stop(kind, n
     assert len(unedited.intersection(out["answers"])) == 2
 
 
+def test_events_tell_branches_of_the_host_s_send_apart():
+    class Host(TypedDict, total=False):
+        asked: list[tuple[str, str]]
+        answers: Annotated[list[str], operator.add]
+
+    reading = MemAgentNode(
+        ChainReader(),
+        question=lambda task: task["it"][0],
+        document=lambda task: task["it"][1],
+        answer=lambda output: {"answers": [output["answer"]]},
+        config=SMALL,
+    )
+    builder = StateGraph(Host)
+    builder.add_node("read", reading)
+    builder.add_conditional_edges(
+        START, lambda state: [Send("read", {"it": it}) for it in state["asked"]], ["read"]
+    )
+    asked = [("Who?", TEXT), ("Why?", TEXT), ("Why?", TEXT)]
+
+    events = list(builder.compile().stream({"asked": asked}, stream_mode="custom"))
+
+    branches = {}
+    for event in events:
+        branches.setdefault(event["task"], []).append(event)
+    assert "" not in branches
+    assert len(branches) == 3
+    for told in branches.values():
+        kinds = [event["event"] for event in told]
+        assert kinds == ["opened", *["chunk"] * (len(told) - 2), "answer"]
+        steps = [event["chunk"] for event in told if event["event"] == "chunk"]
+        assert steps == list(range(1, len(steps) + 1))
+    questions = [told[-1]["question"] for told in branches.values()]
+    assert sorted(questions) == ["Who?", "Why?", "Why?"]
+
+
 def test_an_own_checkpointer_keeps_the_reading_of_a_host_that_has_none():
     saver = InMemorySaver()
     node = MemAgentNode(

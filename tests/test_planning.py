@@ -21,6 +21,7 @@ def test_attention_alone_gives_the_published_table(tokens, one_pass, reading):
     assert attention_ratios(tokens) == (one_pass, reading)
 
 
+@pytest.mark.slow
 @given(length=st.integers(0, 300))
 def test_a_plan_tells_the_calls_that_the_reading_makes(length):
     text, reader = "A beginning. " + numbered(length), ChainReader()

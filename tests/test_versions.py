@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from dataclasses import replace
 
 import pytest
 from doubles import ChainReader, QuotingReader, chain, numbered
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
@@ -13,6 +18,8 @@ from typing_extensions import TypedDict
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, StoreError
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.readers.base import Memory
+from memagent_graph.text import chunking
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 TEXT = numbered(100)
@@ -91,19 +98,49 @@ def test_another_question_budget_or_reader_resumes_nothing(other):
     assert out["answer"] == alone["answer"]
 
 
-def test_a_reader_that_samples_reuses_only_when_asked(store):
-    class Sampling(ChainReader):
-        deterministic = False
+class Sampling(BaseChatModel):
+    """Never says the same twice; like most chat models it has no temperature of its own."""
 
-    read(store, reader=Sampling())
+    calls: int = 0
 
-    _, again = read(store, reader=Sampling())
-    asked_to = SMALL.model_copy(update={"reuse": True})
-    read(store, reader=Sampling(), config=asked_to)
-    _, reused = read(store, reader=Sampling(), config=asked_to)
+    @property
+    def _llm_type(self):
+        return "sampling"
 
-    assert len(again.spans) > 10
-    assert reused.spans == []
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        self.calls += 1
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(f"Reply {self.calls}."))])
+
+
+ASKED = {"question": "What?", "document": TEXT}
+
+
+@pytest.mark.parametrize("twin", ["sync", "async"])
+def test_memories_of_a_model_that_samples_are_reused(store, twin):
+    model = Sampling()
+    agent = create_memagent(model, config=SMALL, store=store)
+    first = agent.invoke(ASKED)
+    calls = model.calls
+
+    again = agent.invoke(ASKED) if twin == "sync" else asyncio.run(agent.ainvoke(ASKED))
+
+    assert calls > 10
+    assert model.calls == calls + 1
+    assert again["memory"] == first["memory"]
+    assert again["answer"] != first["answer"]
+
+
+@pytest.mark.parametrize("reader", [Sampling, ChainReader])
+def test_nothing_is_reused_where_that_is_off(store, reader):
+    anew = SMALL.model_copy(update={"reuse": False})
+    first = create_memagent(reader(), config=SMALL, store=store).invoke(ASKED)
+    agent = create_memagent(reader(), config=anew, store=store)
+
+    for _ in range(2):
+        again = agent.invoke(ASKED)
+
+        assert again["usage"]["calls"] == first["usage"]["calls"] > 10
+        assert again["version"] != first["version"]
 
 
 @pytest.mark.parametrize("chunks", [0, 1])
@@ -140,12 +177,12 @@ def test_another_question_is_answered_from_a_stored_memory_without_reading(store
     reader = ChainReader()
     agent = create_memagent(reader, config=SMALL, store=store)
 
-    out = agent.invoke({"question": "And why?", "memory": first["version"]})
+    out = agent.invoke({"question": "And why?", "version": first["version"]})
 
     assert (out["answer"], reader.spans) == (first["memory"], [])
     assert out["coverage"] == 1.0
     with pytest.raises(MemoryNotFoundError, match="nobody"):
-        agent.invoke({"question": "And why?", "memory": "nobody"})
+        agent.invoke({"question": "And why?", "version": "nobody"})
 
 
 def test_a_named_memory_goes_on_with_todays_text(store):
@@ -174,7 +211,7 @@ def test_a_memory_needs_a_store():
     agent = create_memagent(ChainReader())
 
     with pytest.raises(ConfigurationError, match="store"):
-        agent.invoke({"question": "?", "memory": "diary"})
+        agent.invoke({"question": "?", "version": "diary"})
     with pytest.raises(ConfigurationError, match="store"):
         agent.invoke({"question": "?", "document": "x", "memory_name": "diary"})
 
@@ -198,6 +235,22 @@ def test_a_node_uses_the_store_of_its_host():
     assert len(reader.spans) == once > 10
 
 
+async def test_a_text_that_is_known_is_cut_in_a_thread_beside_the_event_loop(monkeypatch):
+    cut, threads, store = chunking.next_chunk, [], InMemoryStore()
+
+    def noted(*args, **options):
+        threads.append(threading.get_ident())
+        return cut(*args, **options)
+
+    agent = create_memagent(ChainReader(), config=SMALL, store=store)
+    await agent.ainvoke({"question": "?", "document": TEXT})
+    monkeypatch.setattr(chunking, "next_chunk", noted)
+    await agent.ainvoke({"question": "?", "document": TEXT})
+
+    assert len(threads) > 10
+    assert threading.get_ident() not in threads
+
+
 async def test_two_agents_that_read_the_same_at_once_end_with_one_chain():
     store = InMemoryStore()
 
@@ -208,8 +261,9 @@ async def test_two_agents_that_read_the_same_at_once_end_with_one_chain():
             super().__init__(delay=0.001)
             self.mood = mood
 
-        async def update(self, question, memory, chunk, **options):
-            return await super().update(question, memory + self.mood, chunk, **options)
+        async def update(self, step, **options):
+            moody = Memory(step.memory.text + self.mood)
+            return await super().update(replace(step, memory=moody), **options)
 
     agents = [create_memagent(Moody(mood), config=SMALL, store=store) for mood in "ab"]
     asked = {"question": "?", "document": TEXT}
@@ -240,12 +294,17 @@ class Broken(InMemoryStore):
         return super().batch(ops)
 
 
-def test_a_store_that_is_away_at_the_start_is_one_clear_error():
+def test_only_a_named_memory_needs_a_store_that_is_away_at_the_start():
     store = Broken()
     store.away = True
 
     with pytest.raises(StoreError, match="gone"):
-        read(store)
+        read(store, memory_name="diary")
+    out, reader = read(store)
+
+    assert out["answer"] == read(InMemoryStore())[0]["answer"]
+    assert len(out["warnings"]) == 1
+    assert f"{len(reader.spans)} memory versions could not be stored" in out["warnings"][0]
 
 
 class Leaving(ChainReader):
@@ -270,7 +329,7 @@ def test_versions_wait_for_a_store_that_comes_back():
 def test_an_answer_comes_with_a_warning_when_the_store_stays_away_or_not_at_all_if_strict(
     monkeypatch,
 ):
-    monkeypatch.setattr("memagent_graph.memory.writer._PATIENCE", 0.1)
+    monkeypatch.setattr("memagent_graph.graph.versions._LAST_PATIENCE", 0.1)
     store, expected = Broken(), read(InMemoryStore())[0]["answer"]
 
     out, _ = read(store, reader=Leaving(store, range(3, 999)))

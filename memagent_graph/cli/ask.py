@@ -19,9 +19,12 @@ from memagent_graph.cli.options import (
     ChunkTokens,
     MemoryTokens,
     Model,
+    Namespace,
     PromptsFile,
+    Reuse,
     Store,
     TokenizerFile,
+    chosen_namespace,
     chosen_reader,
 )
 from memagent_graph.cli.reporting import reporting
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.readers.base import Reader
 
 _EXAMPLES = """Answer a question from files, folders or standard input.
@@ -92,6 +95,8 @@ def ask(
         typer.Option(help="SQLite file: the same command goes on where a stopped one was."),
     ] = None,
     store: Store = None,
+    namespace: Namespace = None,
+    reuse: Reuse = True,
     name: Annotated[
         str | None, typer.Option(help="Continue the memory of this name, or begin it.")
     ] = None,
@@ -108,10 +113,10 @@ def ask(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph import create_memagent
+    from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
     from memagent_graph.planning import plan
-    from memagent_graph.text.source import open_source
+    from memagent_graph.text.opening import open_source
 
     sources = sources or []
     if bool(sources) == bool(memory):
@@ -125,6 +130,7 @@ def ask(
             answer_tokens=answer_tokens,
             max_calls=max_calls,
             deadline=deadline,
+            reuse=reuse,
         )
         reader = chosen_reader(model, base_url, prompts, tokenizer, config)
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
@@ -133,23 +139,28 @@ def ask(
         ]
         document: Any = documents[0] if len(documents) == 1 else documents or None
         if dry_run:
-            counter = tokenizer or reader.tokenizer
+            counter = tokenizer or reader.identity.tokenizer
             print_plan(plan(question, document, config, model, tokenizer=counter), as_json=as_json)
             return
         saver = stack.enter_context(_saver(checkpoint)) if checkpoint else None
         kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(
-            reader, config=config, tokenizer=tokenizer, checkpointer=saver, store=kept_in
+            reader,
+            config=config,
+            tokenizer=tokenizer,
+            checkpointer=saver,
+            store=kept_in,
+            namespace=chosen_namespace(namespace),
         )
-        thread = _thread(question, sources, reader, config, tokenizer, name, memory)
+        thread = _thread(question, sources, reader, config, tokenizer, name, memory, namespace)
         asked = {"question": question, "document": document, "memory_name": name}
         if memory:
-            asked["memory"] = memory
+            asked["version"] = memory
         going_on = saver is not None and not restart and _unfinished(agent, thread)
         if going_on:
             print("memagent: going on with the stopped run.", file=sys.stderr)
-        reuses = kept_in is not None and getattr(reader, "deterministic", True)
-        with reporting(_RESUMABLE if checkpoint else _STORED if reuses else _LOST):
+        kept = kept_in is not None and reuse
+        with reporting(_RESUMABLE if checkpoint else _STORED if kept else _LOST):
             output = _read(agent, None if going_on else asked, thread, {"document": document})
         print_answer(output, as_json=as_json, show_memory=show_memory)
 
@@ -183,7 +194,8 @@ def _thread(
 ) -> RunnableConfig:
     """The same command is the same thread, and no other command is."""
     places = [name if name == "-" else str(Path(name).absolute()) for name in sources]
-    record = [question, places, reader.name, reader.fingerprint, config.model_dump(), others]
+    who = [reader.identity.name, reader.identity.fingerprint]
+    record = [question, places, *who, config.model_dump(), others]
     return {"configurable": {"thread_id": sha256(json.dumps(record).encode()).hexdigest()[:16]}}
 
 

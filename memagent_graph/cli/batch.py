@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +16,12 @@ from memagent_graph.cli.options import (
     ChunkTokens,
     MemoryTokens,
     Model,
+    Namespace,
     PromptsFile,
+    Reuse,
     Store,
     TokenizerFile,
+    chosen_namespace,
     chosen_reader,
 )
 from memagent_graph.cli.reporting import reporting
@@ -62,6 +66,8 @@ def batch(
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
     store: Store = None,
+    namespace: Namespace = None,
+    reuse: Reuse = True,
     ray: Annotated[
         str | None,
         typer.Option(help="A Ray cluster to read on (or `local`): OUT is a folder of Parquet."),
@@ -70,15 +76,28 @@ def batch(
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.batch import read_many
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph import create_memagent
+    from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
 
     with reporting(_STOPPED):
         config = ReadingConfig(
-            chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
+            chunk_tokens=chunk_tokens,
+            memory_tokens=memory_tokens,
+            answer_tokens=answer_tokens,
+            reuse=reuse,
         )
+        place = chosen_namespace(namespace)
         if ray is not None:
-            _on_ray(ray, tasks, out, model=model, base_url=base_url, store=store, config=config)
+            _on_ray(
+                ray,
+                tasks,
+                out,
+                model=model,
+                base_url=base_url,
+                store=store,
+                namespace=place,
+                config=config,
+            )
             return
         answered = _mend(out)
         asked = list(_read_tasks(tasks, answered))
@@ -87,7 +106,9 @@ def batch(
         failed = 0
         with open_store(store) as kept_in, out.open("a", encoding="utf-8") as results:
             reader = chosen_reader(model, base_url, prompts, tokenizer, config)
-            agent = create_memagent(reader, config=config, tokenizer=tokenizer, store=kept_in)
+            agent = create_memagent(
+                reader, config=config, tokenizer=tokenizer, store=kept_in, namespace=place
+            )
             for result in read_many(
                 agent, asked, concurrency=concurrency, progress=sys.stderr.isatty()
             ):
@@ -105,11 +126,11 @@ batch.__doc__ = _EXAMPLES
 def _on_ray(address: str, tasks: Path, out: Path, **options: Any) -> None:
     from memagent_graph.errors import MissingDependencyError
 
-    try:
-        from memagent_ray.reading import read_tasks
-    except ImportError as error:
+    clusters = entry_points(group="memagent_graph.clusters", name="ray")
+    if not clusters:
         message = "--ray needs the package memagent-ray (integrations/ray)."
-        raise MissingDependencyError(message) from error
+        raise MissingDependencyError(message)
+    read_tasks = clusters["ray"].load()
     rows = [
         {
             key: _plain(value)

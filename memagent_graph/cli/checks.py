@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from langgraph.store.base import BaseStore
+
     from memagent_graph.config import ReadingConfig
     from memagent_graph.models.endpoint import ChatEndpoint
     from memagent_graph.readers.base import Reader
 
 _DISTRIBUTION = "memagent-graph"
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra\s*==\s*['"]([\w-]+)['"]""")
+_KEEPS = ("noeviction", "volatile-")  # policies of Redis that leave what has no time to live
 _QUESTION, _MEMORY = "What does the sign say?", "The sign on the door says: open."
 
 
@@ -67,14 +70,14 @@ def endpoint(model: ChatEndpoint) -> Iterator[Check]:
 def context(reader: Reader, config: ReadingConfig) -> Check:
     """Whether the budgets fit the model's context."""
     from memagent_graph.errors import ConfigurationError
-    from memagent_graph.reading import check_window
+    from memagent_graph.graph.reading import check_window
 
-    holds, needed = reader.window_tokens, config.window_tokens
+    holds, needed = reader.identity.window_tokens, config.window_tokens
     if holds is None:
         fix = f"See the model's description: its context must hold {needed} tokens."
         return Check("context", "warn", f"the budgets need {needed} tokens; not told", fix)
     try:
-        check_window(reader, config, question_tokens=1)
+        check_window(reader.identity, config, question_tokens=1)
     except ConfigurationError as error:
         text, _, fix = str(error).partition(". ")
         return Check("context", "fail", text, fix)
@@ -92,7 +95,7 @@ def tokenizer(spec: str | None, reader: Reader, *, exact: bool) -> Check:
     from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
     try:
-        found = load_tokenizer(spec or reader.tokenizer)
+        found = load_tokenizer(spec or reader.identity.tokenizer)
     except ConfigurationError as error:
         text, _, fix = str(error).partition(" Name ")
         return Check("tokenizer", "fail", text, f"Name {fix}")
@@ -105,10 +108,11 @@ def tokenizer(spec: str | None, reader: Reader, *, exact: bool) -> Check:
 async def call(reader: Reader) -> Check:
     """One short answer from the model, by the way that a reading takes."""
     from memagent_graph.errors import MemAgentError
+    from memagent_graph.readers.base import Memory
 
     started = perf_counter()
     try:
-        answer = await reader.respond(_QUESTION, _MEMORY)
+        answer = await reader.respond(_QUESTION, Memory(_MEMORY))
     except MemAgentError as error:
         return Check("call", "fail", str(error), "The message above says what to change.")
     seconds = perf_counter() - started
@@ -116,22 +120,23 @@ async def call(reader: Reader) -> Check:
     return Check("call", "ok", f"answered in {seconds:.1f} s, {tokens}")
 
 
-def store(where: str | None) -> Check:
-    """Whether a store takes an item, gives it back and forgets it."""
+def store(where: str | None, namespace: tuple[str, ...]) -> Check:
+    """Whether a store takes an item below `namespace`, gives it back and forgets it."""
     from memagent_graph.errors import MemAgentError
     from memagent_graph.memory.stores import open_store
 
-    namespace, key, value = ("memagent_doctor",), "check", {"written": "by memagent doctor"}
+    place, key, value = (*namespace, "doctor"), "check", {"written": "by memagent doctor"}
     started = perf_counter()
     try:
         with open_store(where) as found:
             if found is None:
                 fix = "Leave --store and MEMAGENT_STORE out, or name a Redis URL or a file."
                 return Check("store", "warn", "none: nothing that is read is kept", fix)
-            found.put(namespace, key, value)
-            item = found.get(namespace, key)
-            found.delete(namespace, key)
+            found.put(place, key, value)
+            item = found.get(place, key)
+            found.delete(place, key)
             kind = type(found).__name__
+            risk, cure = _risk(found)
     except (MemAgentError, OSError) as error:
         fix = "Start the server or correct --store or MEMAGENT_STORE; --store none does without."
         return Check("store", "fail", str(error), fix)
@@ -139,7 +144,27 @@ def store(where: str | None) -> Check:
         fix = "Name another one with --store."
         return Check("store", "fail", f"{kind} did not give back what it was given", fix)
     milliseconds = 1000 * (perf_counter() - started)
-    return Check("store", "ok", f"{kind} writes and reads, {milliseconds:.0f} ms")
+    text = f"{kind} writes and reads, {milliseconds:.0f} ms"
+    if risk:
+        return Check("store", "warn", f"{text}, but {risk}", cure)
+    return Check("store", "ok", text)
+
+
+def _risk(store: BaseStore) -> tuple[str, str]:
+    """How a Redis server may lose what is stored, and what to do; empty if it tells of nothing."""
+    from memagent_graph.memory.redis import RedisStore
+
+    settings = store.server_settings() if isinstance(store, RedisStore) else {}
+    risks, cures = [], []
+    policy = settings.get("maxmemory-policy", "noeviction")
+    if settings.get("maxmemory", "0") != "0" and not policy.startswith(_KEEPS):
+        risks.append(f"the server evicts memories when it is full (maxmemory-policy {policy})")
+        cures.append("maxmemory-policy noeviction")
+    if settings.get("save") == "" and settings.get("appendonly") == "no":
+        risks.append("the server forgets them when it restarts (no persistence)")
+        cures.append("appendonly yes")
+    fix = f"Set {' and '.join(cures)} in the server's configuration." if cures else ""
+    return " and ".join(risks), fix
 
 
 def gpu(*, wanted: bool) -> Check:

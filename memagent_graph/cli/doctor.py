@@ -16,8 +16,10 @@ from memagent_graph.cli.options import (
     ChunkTokens,
     MemoryTokens,
     Model,
+    Namespace,
     Store,
     TokenizerFile,
+    chosen_namespace,
 )
 from memagent_graph.cli.reporting import reporting
 
@@ -34,6 +36,7 @@ def doctor(
     model: Model = None,
     base_url: BaseUrl = None,
     store: Store = None,
+    namespace: Namespace = None,
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
@@ -51,8 +54,9 @@ def doctor(
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
+        place = chosen_namespace(namespace)
         found = []
-        for check in _examine(model, base_url, store, tokenizer, config):
+        for check in _examine(model, base_url, store, place, tokenizer, config):
             found.append(check)
             if not as_json:
                 _show(check)
@@ -67,17 +71,18 @@ def _examine(
     model: str | None,
     base_url: str | None,
     store: str | None,
+    namespace: tuple[str, ...],
     tokenizer: str | None,
     config: ReadingConfig,
 ) -> Iterator[Check]:
-    from memagent_graph.models.resolve import EXTRACTIVE
+    from memagent_graph.readers.resolve import EXTRACTIVE
 
     name = model or EXTRACTIVE
     if name == EXTRACTIVE:
         yield Check("model", "warn", f"{name}, built in", _NO_MODEL)
     else:
         yield from _examine_model(name, base_url, tokenizer, config)
-    yield checks.store(store)
+    yield checks.store(store, namespace)
     yield checks.gpu(wanted=name.startswith(("vllm:", "hf:")))
     yield checks.extras()
 
@@ -87,8 +92,8 @@ def _examine_model(
 ) -> Iterator[Check]:
     from memagent_graph.errors import MemAgentError, ModelError
     from memagent_graph.models.endpoint import ChatEndpoint
-    from memagent_graph.models.resolve import resolve_reader
     from memagent_graph.readers.chat import ChatReader
+    from memagent_graph.readers.resolve import resolve_reader
     from memagent_graph.sync import wait_for
 
     try:

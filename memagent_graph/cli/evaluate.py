@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,11 +80,12 @@ def evaluate(
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.evaluation.methods import make_method
     from memagent_graph.evaluation.plots import figure_kind
-    from memagent_graph.evaluation.report import cells, markdown, parse_length, write_report
+    from memagent_graph.evaluation.report import cells, markdown, write_report
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
     from memagent_graph.evaluation.run import load
+    from memagent_graph.evaluation.samples import parse_length
     from memagent_graph.evaluation.tasks import make_task
-    from memagent_graph.text.source import open_source
+    from memagent_graph.text.opening import open_source
     from memagent_graph.text.tokens import load_tokenizer
 
     if compare is not None:
@@ -106,7 +108,7 @@ def evaluate(
         made = [make_task(name, text) for name in tasks.split(",")]
         reader = chosen_reader(model, base_url, prompts, tokenizer, config, model_args)
         if tokenizer is not None:
-            reader.tokenizer = load_tokenizer(tokenizer)
+            reader.identity = replace(reader.identity, tokenizer=load_tokenizer(tokenizer))
         for method in methods.split(","):
             make_method(method, reader, config)
         running = evaluate_samples(
@@ -123,7 +125,9 @@ def evaluate(
         total = len(made) * len(wanted) * samples * len(methods.split(","))
         asyncio.run(_through(running, total))
         results = load(out)
-        title = f"{reader.name}, chunks of {chunk_tokens}, memory of {memory_tokens} tokens"
+        title = (
+            f"{reader.identity.name}, chunks of {chunk_tokens}, memory of {memory_tokens} tokens"
+        )
         write_report(out, results, title)
         print(markdown(cells(results)), end="")
         failed = sum(result.error is not None for result in results)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from memagent_graph.cli.options import Namespace, chosen_namespace
 from memagent_graph.cli.reporting import reporting
 from memagent_graph.cli.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.bank import Forgotten, MemoryBank
     from memagent_graph.memory.version import MemoryVersion
 
 app = typer.Typer(
@@ -41,7 +42,7 @@ Store = Annotated[
 
 
 @contextmanager
-def _bank(store: str | None) -> Iterator[MemoryBank]:
+def _bank(store: str | None, namespace: str | None) -> Iterator[MemoryBank]:
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.stores import open_store
@@ -49,31 +50,31 @@ def _bank(store: str | None) -> Iterator[MemoryBank]:
     with reporting("memagent: stopped."), open_store(store) as found:
         if found is None:
             raise ConfigurationError("There are no memories in the store 'none'.")
-        yield MemoryBank(found)
+        yield MemoryBank(found, chosen_namespace(namespace))
 
 
 @app.command("list")
-def list_memories(store: Store = None) -> None:
+def list_memories(store: Store = None, namespace: Namespace = None) -> None:
     """List memories: name, size, what was asked, what was read."""
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         for name, version in bank.list():
             read = f"{version.end / version.length:.0%} of {version.source_name}"
             print(shown(f"{name}\t{version.tokens} tokens\t{version.question}\t{read}"))
 
 
 @app.command()
-def show(reference: Reference, store: Store = None) -> None:
+def show(reference: Reference, store: Store = None, namespace: Namespace = None) -> None:
     """Print a memory."""
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         print(shown(bank.get(reference).text))
 
 
 @app.command()
-def history(reference: Reference, store: Store = None) -> None:
+def history(reference: Reference, store: Store = None, namespace: Namespace = None) -> None:
     """Print every version of a memory, newest first, and what each changed."""
     from memagent_graph.memory.bank import diff
 
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         versions = bank.history(reference)
     for version, before in zip(versions, [*versions[1:], None], strict=True):
         what = "edited" if version.edited else f"chunk {version.step}"
@@ -83,21 +84,26 @@ def history(reference: Reference, store: Store = None) -> None:
         typer.secho(shown(line), bold=True)
         changes = diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines())
         _print_diff(changes)
+        if version.parent in versions.gaps:
+            gap = f"{version.parent}  is gone: it expired, was evicted or thinned out"
+            typer.secho(gap, fg="yellow")
 
 
 @app.command("diff")
-def show_diff(before: Reference, after: Reference, store: Store = None) -> None:
+def show_diff(
+    before: Reference, after: Reference, store: Store = None, namespace: Namespace = None
+) -> None:
     """Print what changed from one version to another."""
     from memagent_graph.memory.bank import diff
 
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         _print_diff(diff(bank.get(before), bank.get(after)))
 
 
 @app.command()
-def edit(reference: Reference, store: Store = None) -> None:
+def edit(reference: Reference, store: Store = None, namespace: Namespace = None) -> None:
     """Open a memory in $EDITOR, and store what you make of it as a new version."""
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         before = bank.get(reference)
         text = _edited(before.text)
         if text.strip() in ("", before.text.strip()):
@@ -113,22 +119,47 @@ def delete(
         bool, typer.Option("--versions", help="And all its versions that no other memory has.")
     ] = False,
     store: Store = None,
+    namespace: Namespace = None,
 ) -> None:
     """Take a memory's name away, or forget it altogether."""
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         if versions:
-            print(f"{bank.forget(name)} versions forgotten")
+            _print_forgotten(bank.forget(name))
         else:
             bank.delete(name)
+
+
+@app.command()
+def check(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended, and say what is lost.")
+    ] = False,
+    store: Store = None,
+    namespace: Namespace = None,
+) -> None:
+    """Look for heads that lead nowhere, gaps, bad records and orphans.
+
+    Exit code 1 when there is something to mend. Orphans are versions that no name leads to: of a
+    reading under way, or of one that was broken off, which goes on from there.
+    """
+    with _bank(store, namespace) as bank:
+        findings = bank.check(repair=repair)
+    for finding in findings:
+        print(shown(f"{finding.kind}\t{finding.key}\t{finding.text}"))
+    broken = [finding for finding in findings if finding.kind in ("dangling", "bad")]
+    print(f"memagent: {len(findings)} findings, {len(broken)} to mend.", file=sys.stderr)
+    if broken and not repair:
+        raise typer.Exit(1)
 
 
 @app.command()
 def export(
     names: Annotated[list[str] | None, typer.Argument(help="Which; all by default.")] = None,
     store: Store = None,
+    namespace: Namespace = None,
 ) -> None:
     """Print memories as JSON lines."""
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         for line in bank.export(names or None):
             print(line)
 
@@ -137,9 +168,10 @@ def export(
 def import_lines(
     file: Annotated[Path, typer.Argument(help="What `export` printed; - is stdin.")],
     store: Store = None,
+    namespace: Namespace = None,
 ) -> None:
     """Store what `export` printed; names that exist stay as they are."""
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         text = sys.stdin.read() if str(file) == "-" else _read(file)
         print(f"{bank.import_(text.splitlines())} versions imported")
 
@@ -151,6 +183,7 @@ def watch(
         bool, typer.Option("--all", help="Begin with the versions that there are.")
     ] = False,
     store: Store = None,
+    namespace: Namespace = None,
 ) -> None:
     """Follow a memory live: print each new version's changes until you stop it."""
     from memagent_graph.memory.bank import diff
@@ -164,7 +197,7 @@ def watch(
             before = version
             sys.stdout.flush()
 
-    with _bank(store) as bank:
+    with _bank(store, namespace) as bank:
         asyncio.run(follow(bank))
 
 
@@ -206,6 +239,12 @@ def _read(file: Path) -> str:
 
 
 _COLOURS = {"+": "green", "-": "red"}
+
+
+def _print_forgotten(forgotten: Forgotten) -> None:
+    print(f"{forgotten.versions} versions forgotten")
+    for name, count in forgotten.shared.items():
+        print(shown(f"{count} stay: they are {name}'s as well"))
 
 
 def _print_diff(lines: Iterator[str]) -> None:

@@ -47,6 +47,18 @@ Store: TypeAlias = Annotated[
         "(by default one in your data folder), or none.",
     ),
 ]
+Reuse: TypeAlias = Annotated[
+    bool,
+    typer.Option("--reuse/--no-reuse", help="Take over what the store has of earlier readings."),
+]
+Namespace: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MEMAGENT_NAMESPACE",
+        help="Where in the store: labels with / between them, such as ann/memagent. "
+        "Memories of other namespaces are not seen. [default: memagent]",
+    ),
+]
 
 _NO_MODEL = (
     "memagent: no model was named, so the built-in extractive reader quotes what fits the "
@@ -69,8 +81,8 @@ def chosen_reader(
             are no JSON object.
     """
     from memagent_graph.errors import ConfigurationError
-    from memagent_graph.models.resolve import EXTRACTIVE, resolve_reader
     from memagent_graph.prompts import Prompts
+    from memagent_graph.readers.resolve import EXTRACTIVE, resolve_reader
 
     if model is None:
         print(_NO_MODEL, file=sys.stderr)
@@ -82,9 +94,20 @@ def chosen_reader(
         base_url=base_url,
         options=_arguments(model_args) if model_args else None,
     )
-    if base_url and reader.name == EXTRACTIVE:
+    if base_url and reader.identity.name == EXTRACTIVE:
         raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
     return reader
+
+
+def chosen_namespace(labels: str | None) -> tuple[str, ...]:
+    """Make the namespace that --namespace names.
+
+    Raises:
+        ConfigurationError: LangGraph does not allow it.
+    """
+    from memagent_graph.memory.records import NAMESPACE, check_namespace
+
+    return NAMESPACE if labels is None else check_namespace(tuple(labels.split("/")))
 
 
 def _arguments(text: str) -> dict[str, Any]:

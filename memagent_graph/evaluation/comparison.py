@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.report import short
+from memagent_graph.evaluation.report import in_markdown
+from memagent_graph.evaluation.samples import short
 from memagent_graph.evaluation.scores import paired_interval
 
 if TYPE_CHECKING:
@@ -84,14 +85,14 @@ def _difference(
 
 def table(found: Sequence[Difference]) -> str:
     """The differences in Markdown, in percent."""
-    rows = [_HEAD, ["---"] * len(_HEAD)]
+    rows = [_HEAD]
     for one in found:
         means = [f"{100 * one.before:.0f}", f"{100 * one.after:.0f}"]
         change = f"{100 * one.change:+.1f}{'*' if one.is_clear else ''}"
         span = f"{100 * one.low:+.1f} to {100 * one.high:+.1f}"
         place = [one.task, one.method, short(one.length), str(one.samples)]
         rows.append([*place, *means, change, span])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    return in_markdown(rows)
 
 
 def write_comparison(out: Path, found: Sequence[Difference], title: str) -> None:

@@ -1,7 +1,7 @@
 """Ways to answer a question from a document with one reader: MemAgent, and what it replaces.
 
-All but MemAgent itself are `respond` from another text than the memory: the whole document, its
-two ends, its best passages, or answers from its parts.
+All but MemAgent itself answer from another text than the memory: the whole document, its two ends,
+its best passages, or answers from its parts.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import hypot
 from operator import mul
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rank_bm25 import BM25Okapi
 
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
-from memagent_graph.evaluation.calls import foreign, respond
-from memagent_graph.graph import create_memagent
-from memagent_graph.readers.base import Usage
+from memagent_graph.graph.build import create_memagent
+from memagent_graph.models.failures import model_error
+from memagent_graph.models.retry import repeat
+from memagent_graph.readers.base import Memory, Usage
 from memagent_graph.readers.ranking import ranked
 from memagent_graph.readers.terms import content_terms, terms
-from memagent_graph.text.chunking import next_chunk
+from memagent_graph.text.chunking import chunks
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from langchain_core.embeddings import Embeddings
     from langgraph.types import StreamMode
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
+
+T = TypeVar("T")
 
 _PASSAGE = 256
 """Tokens of a passage that is searched for."""
@@ -89,7 +92,8 @@ async def memagent(
     reader: Reader, config: ReadingConfig, question: str, document: Source
 ) -> Outcome:
     """Read chunk by chunk, overwriting the memory."""
-    agent = create_memagent(reader, config=config)
+    # A host graph lends its store, from which nothing must be taken that is to be measured.
+    agent = create_memagent(reader, config=config.model_copy(update={"reuse": False}))
     memories = [""]
     output: dict[str, Any] = {}
     modes: list[StreamMode] = ["updates", "values"]
@@ -113,7 +117,7 @@ async def truncate(
     reader: Reader, config: ReadingConfig, question: str, document: Source
 ) -> Outcome:
     """Answer from the beginning and the end, as much of both as a prompt holds."""
-    counter = load_tokenizer(reader.tokenizer)
+    counter = load_tokenizer(reader.identity.tokenizer)
     half = _room(config) // 2
     head = next(_parts(document, counter, half))
     start = max(len(head), document.length - len(head))
@@ -124,7 +128,7 @@ async def truncate(
 
 async def bm25(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
     """Answer from the passages that match the question best, as many as a prompt holds."""
-    counter = load_tokenizer(reader.tokenizer)
+    counter = load_tokenizer(reader.identity.tokenizer)
     passages = [*_parts(document, counter, _PASSAGE)]
     index = BM25Okapi([terms(passage) or [""] for passage in passages])
     scores = index.get_scores(content_terms(question))
@@ -135,10 +139,10 @@ async def embeddings(
     embedder: Embeddings, reader: Reader, config: ReadingConfig, question: str, document: Source
 ) -> Outcome:
     """Answer from the passages whose embeddings are nearest to the question's, by cosine."""
-    counter = load_tokenizer(reader.tokenizer)
+    counter = load_tokenizer(reader.identity.tokenizer)
     passages = [*_parts(document, counter, _PASSAGE)]
-    vectors = await foreign(lambda: embedder.aembed_documents(passages), reader, config)
-    wanted = await foreign(lambda: embedder.aembed_query(question), reader, config)
+    vectors = await repeat(lambda: _ours(embedder.aembed_documents(passages)), config)
+    wanted = await repeat(lambda: _ours(embedder.aembed_query(question)), config)
     scores = [_cosine(wanted, vector) for vector in vectors]
     return await _respond(reader, config, question, _best(passages, scores, config))
 
@@ -147,7 +151,7 @@ async def map_reduce(
     reader: Reader, config: ReadingConfig, question: str, document: Source
 ) -> Outcome:
     """Answer from each chunk by itself, and then from those answers, as often as it takes."""
-    counter = load_tokenizer(reader.tokenizer)
+    counter = load_tokenizer(reader.identity.tokenizer)
     usage = Usage()
     texts = [*_parts(document, counter, _room(config))]
     while True:
@@ -163,7 +167,7 @@ async def map_reduce(
 
 async def refine(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
     """Answer from the first chunk, then again and again from the answer with the next chunk."""
-    counter = load_tokenizer(reader.tokenizer)
+    counter = load_tokenizer(reader.identity.tokenizer)
     outcome, usage = Outcome("", Usage()), Usage()
     for text in _parts(document, counter, config.chunk_tokens):
         outcome = await _respond(reader, config, question, f"{outcome.answer}\n\n{text}".lstrip())
@@ -195,6 +199,14 @@ def _embedder(model: str) -> Embeddings:
     return found
 
 
+async def _ours(call: Awaitable[T]) -> T:
+    """What a provider's client returns; its errors become ours."""
+    try:
+        return await call
+    except Exception as error:
+        raise model_error(error) from error
+
+
 def _best(passages: list[str], scores: Sequence[float], config: ReadingConfig) -> str:
     """As many of the best passages as a prompt holds, in the document's order."""
     best = ranked(scores)[: max(1, _room(config) // _PASSAGE)]
@@ -207,7 +219,7 @@ def _cosine(one: list[float], other: list[float]) -> float:
 
 
 async def _respond(reader: Reader, config: ReadingConfig, question: str, text: str) -> Outcome:
-    answer = await respond(reader, config, question, text)
+    answer = await repeat(lambda: reader.respond(question, Memory(text)), config)
     return Outcome(answer.text, replace(answer.usage, calls=1))  # as the graph counts them
 
 
@@ -221,10 +233,8 @@ def _room(config: ReadingConfig) -> int:
 
 
 def _parts(document: Source, counter: Tokenizer, tokens: int) -> Iterator[str]:
-    position = 0
-    while chunk := next_chunk(document, position, tokenizer=counter, chunk_tokens=tokens):
+    for chunk in chunks(document, tokenizer=counter, chunk_tokens=tokens):
         yield chunk.text
-        position = chunk.end
 
 
 def _joined(answers: list[str], counter: Tokenizer, room: int) -> Iterator[str]:

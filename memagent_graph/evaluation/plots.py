@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MissingDependencyError
+from memagent_graph.evaluation.samples import short
 from memagent_graph.evaluation.scores import mean_cost
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ def draw_differences(out: Path, found: Sequence[Difference]) -> Path:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    from memagent_graph.evaluation.report import short
-
     figure = _figure((8, 1 + 0.25 * len(found)))
     axes = figure.add_subplot()
     for row, one in enumerate(found):
@@ -68,7 +67,8 @@ def draw_differences(out: Path, found: Sequence[Difference]) -> Path:
             color="C3" if one.is_clear else "grey",
         )
     axes.set_yticks(
-        range(len(found)), [f"{one.task} {short(one.length)} {one.method}" for one in found]
+        range(len(found)),
+        [_plain(f"{one.task} {short(one.length)} {one.method}") for one in found],
     )
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.5)
@@ -130,7 +130,7 @@ def _lines(axes: Any, lines: dict[str, list[Cell]], title: str = "Score by lengt
             [cell.length * (1 + 0.02 * (number - len(lines) / 2)) for cell in line],
             scores,
             yerr=(below, above),
-            label=name,
+            label=_plain(name),
             marker="osv^D<>*pXPh"[number % 12],
             markersize=4,
             linewidth=1,
@@ -138,7 +138,7 @@ def _lines(axes: Any, lines: dict[str, list[Cell]], title: str = "Score by lengt
             color=_COLOURS[number % len(_COLOURS)],
         )
     _by_length(axes, [cell for line in lines.values() for cell in line])
-    axes.set(ylabel="score, %", ylim=(-5, 105), title=title)
+    axes.set(ylabel="score, %", ylim=(-5, 105), title=_plain(title))
 
 
 def _cost(figure: Any, cells: Sequence[Cell], results: Sequence[Result]) -> bool:
@@ -151,7 +151,8 @@ def _cost(figure: Any, cells: Sequence[Cell], results: Sequence[Result]) -> bool
                 mean_cost([getattr(r, field) for r in own if r.length == length])
                 for length in lengths
             ]
-            axes.plot(lengths, [m.value for m in means], marker="o", markersize=4, label=method)
+            values = [m.value for m in means]
+            axes.plot(lengths, values, marker="o", markersize=4, label=_plain(method))
             lows, highs = [m.low for m in means], [m.high for m in means]
             axes.fill_between(lengths, lows, highs, alpha=0.15)
     for axes, field in ((left, "seconds"), (right, "calls")):
@@ -170,8 +171,6 @@ def _depth(figure: Any, _: Sequence[Cell], results: Sequence[Result]) -> bool:
     lengths = sorted({result.length for result in single})
     if not single:
         return False
-    from memagent_graph.evaluation.report import short
-
     for axes, method in zip(
         figure.subplots(1, len(methods), squeeze=False)[0], methods, strict=True
     ):
@@ -186,17 +185,20 @@ def _depth(figure: Any, _: Sequence[Cell], results: Sequence[Result]) -> bool:
         picture = axes.imshow(grid, vmin=0, vmax=100, cmap="RdYlGn", aspect="auto")
         axes.set_xticks(range(len(lengths)), map(short, lengths))
         axes.set_yticks(range(_DEPTHS), [f"{10 * row}%" for row in range(_DEPTHS)])
-        axes.set(title=method, ylabel="depth of the evidence")
+        axes.set(title=_plain(method), ylabel="depth of the evidence")
     figure.colorbar(picture, ax=figure.axes, label="score, %")
     return True
 
 
 def _by_length(axes: Any, cells: Sequence[Cell]) -> None:
-    from memagent_graph.evaluation.report import short
-
     lengths = sorted({cell.length for cell in cells})
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, map(short, lengths))
     axes.minorticks_off()
     axes.set_xlabel("tokens of the document")
     axes.grid(alpha=0.3)
+
+
+def _plain(name: str) -> str:
+    """A name as it is: between two dollars, matplotlib reads a formula."""
+    return name.replace("$", r"\$")

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING
 
+from memagent_graph.evaluation.samples import short
 from memagent_graph.evaluation.scores import Mean, mean_cost, mean_score
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from memagent_graph.evaluation.run import Result
-
-_THOUSAND, _MILLION = 2**10, 2**20
 
 
 @dataclass(frozen=True)
@@ -96,18 +95,33 @@ def _lost_at(kept: list[float]) -> float | None:
 
 def markdown(found: Sequence[Cell]) -> str:
     """A table of scores: a row for each task and method, a column for each length."""
+    return in_markdown(_scores(found))
+
+
+def details(found: Sequence[Cell]) -> str:
+    """A table of what each cell cost, and of what became of the evidence."""
+    return in_markdown(_costs(found))
+
+
+def in_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is its head."""
+    head, *body = rows
+    lines = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in (head, *body)]
+    lines.insert(1, ["---"] * len(head))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _scores(found: Sequence[Cell]) -> list[list[str]]:
     lengths = sorted({cell.length for cell in found})
     by_place = {(cell.task, cell.method, cell.length): cell for cell in found}
     rows = [["task", "method", *map(short, lengths)]]
     for task, method in dict.fromkeys((cell.task, cell.method) for cell in found):
         places = [(task, method, length) for length in lengths]
         rows.append([task, method, *(_shown(by_place.get(place)) for place in places)])
-    rows.insert(1, ["---"] * len(rows[0]))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    return rows
 
 
-def details(found: Sequence[Cell]) -> str:
-    """A table of what each cell cost, and of what became of the evidence."""
+def _costs(found: Sequence[Cell]) -> list[list[str]]:
     head = [
         "task",
         "method",
@@ -121,13 +135,13 @@ def details(found: Sequence[Cell]) -> str:
         "tokens",
         "seconds",
     ]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     for cell in found:
         row = [cell.task, cell.method, short(cell.length), str(cell.samples), str(cell.failed)]
         figures = [(cell.f1, ".2f"), (cell.kept, ".0%"), (cell.lost_at, ".0%")]
         figures += [(cell.calls, ".1f"), (cell.tokens, ",.0f"), (cell.seconds, ".2f")]
         rows.append(row + [_with_interval(*figure) for figure in figures])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    return rows
 
 
 def _with_interval(mean: Mean | None, form: str) -> str:
@@ -160,27 +174,6 @@ def write_report(out: Path, results: Sequence[Result], title: str) -> None:
     (out / "report.html").write_text(_page(title, note, found, plots), "utf-8")
 
 
-def short(tokens: int) -> str:
-    """A number of tokens as people say it: 8192 is "8K", and 3,670,016 "3.5M"."""
-    if tokens >= _MILLION:
-        return f"{tokens / _MILLION:.3g}M"
-    return f"{tokens / _THOUSAND:.3g}K" if tokens >= _THOUSAND else str(tokens)
-
-
-def parse_length(text: str) -> int:
-    """The reverse of `short`: "8k" is 8192.
-
-    Raises:
-        ValueError: It is no number of tokens.
-    """
-    units = {"k": _THOUSAND, "m": _MILLION}
-    unit = units.get(text[-1:].lower(), 1)
-    tokens = int(float(text[:-1] if unit > 1 else text) * unit)
-    if tokens <= 0:
-        raise ValueError(text)
-    return tokens
-
-
 def _shown(cell: Cell | None) -> str:
     if cell is None:
         return ""
@@ -188,7 +181,7 @@ def _shown(cell: Cell | None) -> str:
 
 
 def _page(title: str, note: str, found: Sequence[Cell], plots: Sequence[Path]) -> str:
-    tables = "".join(_table(make(found)) for make in _TABLES)
+    tables = "".join(map(_table, (_scores(found), _costs(found))))
     pictures = "".join(
         f'<img alt="{html.escape(path.stem)}" '
         f'src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
@@ -199,19 +192,19 @@ def _page(title: str, note: str, found: Sequence[Cell], plots: Sequence[Path]) -
     )
 
 
-_TABLES: tuple[Callable[[Sequence[Cell]], str], ...] = (markdown, details)
 _HTML = """\
-<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>body{{font:16px/1.5 system-ui;margin:2rem auto;max-width:70rem;padding:0 1rem}}
+h1{{overflow-wrap:anywhere}}div{{overflow-x:auto}}
 table{{border-collapse:collapse;margin:1rem 0}}td,th{{border:1px solid #ccc;padding:.2rem .6rem}}
 img{{max-width:100%;margin:1rem 0}}</style>
 <h1>{title}</h1><p>{note}</p>{tables}{pictures}</html>
 """
 
 
-def _table(text: str) -> str:
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines()]
-    head, _, *body = lines
-    rows = [f"<tr>{''.join(f'<th>{html.escape(cell)}</th>' for cell in head)}</tr>"]
-    rows += [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body]
-    return f"<table>{''.join(rows)}</table>"
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    lines = ["".join(f"<th>{html.escape(cell)}</th>" for cell in head)]
+    lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in body]
+    return f"<div><table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table></div>"

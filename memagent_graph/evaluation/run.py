@@ -100,10 +100,10 @@ async def evaluate(
     Raises:
         ConfigurationError: The folder holds samples of another model, seed or budget.
     """
-    tokenizer = load_tokenizer(reader.tokenizer)
+    tokenizer = load_tokenizer(reader.identity.tokenizer)
     budgets = config.model_dump(mode="json")
-    about = {"reader": reader.name, "fingerprint": reader.fingerprint, "config": budgets}
-    done = _begun(out, {**about, "seed": seed, "tokenizer": tokenizer.name})
+    who = {"reader": reader.identity.name, "fingerprint": reader.identity.fingerprint}
+    done = _begun(out, {**who, "config": budgets, "seed": seed, "tokenizer": tokenizer.name})
     wanted = product(lengths, tasks, range(samples))
 
     async def work() -> list[Result]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.text.source import open_source
+from memagent_graph.text.opening import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from memagent_graph.matching import Metric
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
+
+
+_THOUSAND, _MILLION = 2**10, 2**20
 
 
 class Piece(NamedTuple):
@@ -133,3 +136,24 @@ def filled(
         used += cost
     for _, piece in waiting:
         yield piece
+
+
+def short(tokens: int) -> str:
+    """A number of tokens as people say it: 8192 is "8K", and 3,670,016 "3.5M"."""
+    if tokens >= _MILLION:
+        return f"{tokens / _MILLION:.3g}M"
+    return f"{tokens / _THOUSAND:.3g}K" if tokens >= _THOUSAND else str(tokens)
+
+
+def parse_length(text: str) -> int:
+    """The reverse of `short`: "8k" is 8192.
+
+    Raises:
+        ValueError: It is no number of tokens.
+    """
+    units = {"k": _THOUSAND, "m": _MILLION}
+    unit = units.get(text[-1:].lower(), 1)
+    tokens = int(float(text[:-1] if unit > 1 else text) * unit)
+    if tokens <= 0:
+        raise ValueError(text)
+    return tokens

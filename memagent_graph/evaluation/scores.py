@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["exact_match", "interval", "normalized", "substring_match", "token_f1"]
 
 
-def interval(scores: Sequence[float], z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval around the mean of scores between 0 and 1 (95% by default).
+_Z = 1.96
+"""Standard deviations to either side of the mean that hold 95%."""
+
+
+def interval(scores: Sequence[float]) -> tuple[float, float]:
+    """Wilson's 95% interval around the mean of scores between 0 and 1.
 
     It is made for zeros and ones; for scores in between, whose variance is smaller, it is wide.
 
@@ -24,8 +28,8 @@ def interval(scores: Sequence[float], z: float = 1.96) -> tuple[float, float]:
     if not scores:
         raise ValueError("There are no scores to average.")
     n, mean = len(scores), sum(scores) / len(scores)
-    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * sqrt(mean * (1 - mean) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    centre = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z * sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n * n)) / (1 + _Z**2 / n)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
@@ -60,10 +64,8 @@ _STUDENT = (
 """The 97.5% quantiles of Student's distribution for 1 to 30 degrees of freedom, and for many."""
 
 
-def paired_interval(
-    before: Sequence[float], after: Sequence[float], z: float = 1.96
-) -> tuple[float, float]:
-    """The interval around the mean of `after - before`, of scores of the same samples.
+def paired_interval(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval around the mean of `after - before`, of scores of the same samples.
 
     Wilson's intervals of the two means, joined by how the scores go together (Newcombe,
     Statistics in Medicine 17, 1998, pages 2635 to 2650): no difference in a few
@@ -72,14 +74,13 @@ def paired_interval(
     Args:
         before: scores between 0 and 1.
         after: those of the same samples, in the same order.
-        z: how many standard deviations: 95% by default.
 
     Raises:
         ValueError: There are no scores, or not as many of the one as of the other.
     """
     if len(before) != len(after):
         raise ValueError("Scores are paired: there must be as many after as before.")
-    (low_1, high_1), (low_2, high_2) = interval(before, z), interval(after, z)
+    (low_1, high_1), (low_2, high_2) = interval(before), interval(after)
     mean_1, mean_2 = sum(before) / len(before), sum(after) / len(after)
     together = _correlation(before, after)
     down = _apart(mean_2 - low_2, high_1 - mean_1, together)

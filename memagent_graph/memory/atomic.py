@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-import warnings
+from collections.abc import Mapping
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
 
-from langgraph.store.base import PutOp
-from langgraph.store.memory import InMemoryStore
-
-from memagent_graph.errors import StoreError
+from langgraph.store.base import PutOp, validate_op_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
-    from langgraph.store.base import BaseStore, Item
+    from langgraph.store.base import Item, TTLConfig
 
 Namespace = tuple[str, ...]
+Given = Mapping[tuple[Namespace, str], Mapping[str, Any] | EllipsisType | None]
 
 MOST_LOST_RACES = 50
 """To other writers, until one gives up."""
@@ -45,10 +42,17 @@ class Announcement(NamedTuple):
 
 @runtime_checkable
 class AtomicStore(Protocol):
-    """Three operations that `RedisStore` has, and that `atomic` gives to other stores."""
+    """Operations that `RedisStore` has, and that `atomic` gives to other stores."""
 
-    def put_if_absent(
-        self, namespace: Namespace, key: str, value: Mapping[str, Any], *, topic: str | None = None
+    async def aput_if_absent(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        *,
+        topic: str | None = None,
+        also: Sequence[PutOp] = (),
+        ttl: float | None = None,
     ) -> dict[str, Any]:
         """Put an item unless there is one.
 
@@ -57,64 +61,51 @@ class AtomicStore(Protocol):
             key: its key.
             value: the value to put.
             topic: tell those who `watch` this topic of the namespace, if it was put.
+            also: carried out in the same atomic step, whether the item was there or not: puts
+                that can be repeated, such as entries of an index. Their namespaces begin with
+                the same label.
+            ttl: minutes to live; None for the store's default.
 
         Returns:
             The value that is there now: `value`, or that of whoever came first.
 
         Raises:
+            ValueError: The namespaces begin with different labels.
             StoreError: The store cannot be reached, or refused.
         """
         ...
 
-    async def aput_if_absent(
-        self, namespace: Namespace, key: str, value: Mapping[str, Any], *, topic: str | None = None
-    ) -> dict[str, Any]:
-        """As `put_if_absent`."""
-        ...
-
-    def compare_and_put(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, Any] | None,
-        *,
-        expected: Mapping[str, Any] | None,
+    async def acommit(
+        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
     ) -> bool:
-        """Put an item if nobody changed it since it was read.
+        """Carry out all puts in one atomic step if items are as given, or none of them.
+
+        All namespaces begin with the same label: in a Redis cluster, that makes them neighbours.
 
         Args:
-            namespace: where.
-            key: its key.
-            value: the new value; None deletes.
-            expected: the value last read; None if there was no item.
+            puts: what to put, or to delete where the value is None. The last put of an item
+                counts. A `ttl` of None stands for the store's default.
+            given: items and the values that they must have; None where there must be no item,
+                `...` where there must be one, whatever its value.
+            topic: announce the first of `puts` to those who `watch` this topic of its namespace.
 
         Returns:
-            Whether it was put. If not, read again and decide anew.
+            Whether it was done. If not, read again and decide anew.
 
         Raises:
+            ValueError: The namespaces begin with different labels, or there are none.
             StoreError: The store cannot be reached, or refused.
         """
-        ...
-
-    async def acompare_and_put(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, Any] | None,
-        *,
-        expected: Mapping[str, Any] | None,
-    ) -> bool:
-        """As `compare_and_put`."""
         ...
 
     def watch(
         self, namespace: Namespace, topic: str, *, after: str = "$"
     ) -> AsyncIterator[Announcement]:
-        """Follow what `put_if_absent` announces under `topic`, without end.
+        """Follow what `aput_if_absent` and `acommit` announce under `topic`, without end.
 
         Args:
             namespace: where the items are.
-            topic: as given to `put_if_absent`.
+            topic: as given to `aput_if_absent` or `acommit`.
             after: an announcement's id; "0" for all that the store still knows of; "$" for
                 those made after the first step of the iteration.
 
@@ -123,122 +114,53 @@ class AtomicStore(Protocol):
         """
         ...
 
-
-def atomic(store: BaseStore) -> AtomicStore:
-    """The store itself if it can, LangGraph's SQLite stores with what they lack, or a substitute.
-
-    The substitute reads and then writes: within one process nothing is lost on an
-    `InMemoryStore`; on others, a write between the two is, which is said once in a warning.
-    """
-    if isinstance(store, AtomicStore):
-        return store
-    try:
-        from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
-
-        from memagent_graph.memory.sqlite import AtomicSqlite
-    except ImportError:
-        return GetThenPut(store)
-    if isinstance(store, SqliteStore | AsyncSqliteStore):
-        return AtomicSqlite(store)
-    return GetThenPut(store)
-
-
-class GetThenPut:
-    """The substitute: see `atomic`.
-
-    Args:
-        store: where the items are.
-    """
-
-    def __init__(self, store: BaseStore) -> None:
-        self._store = store
-        self._lock = _locks.setdefault(store, threading.Lock())
-        if not isinstance(store, InMemoryStore):
-            message = (
-                f"{type(store).__name__} has no compare-and-put: when two writers move the same "
-                "named memory at once, one update can be lost. Use RedisStore or SQLite if "
-                "several write."
-            )
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-    def put_if_absent(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, Any],
-        *,
-        topic: str | None = None,
-    ) -> dict[str, Any]:
-        """See `AtomicStore`."""
-        with self._lock:
-            item = self._store.get(namespace, key)
-            if item is not None:
-                return item.value
-            self._store.put(namespace, key, dict(value))
-            return dict(value)
-
-    async def aput_if_absent(
-        self, namespace: Namespace, key: str, value: Mapping[str, Any], *, topic: str | None = None
-    ) -> dict[str, Any]:
-        """As `put_if_absent`."""
-        if isinstance(self._store, InMemoryStore):  # whose calls never wait
-            return self.put_if_absent(namespace, key, value, topic=topic)
-        item = await self._store.aget(namespace, key)
-        if item is not None:
-            return item.value
-        await self._store.aput(namespace, key, dict(value))
-        return dict(value)
-
-    def compare_and_put(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, Any] | None,
-        *,
-        expected: Mapping[str, Any] | None,
-    ) -> bool:
-        """See `AtomicStore`."""
-        with self._lock:
-            if not _is(self._store.get(namespace, key), expected):
-                return False
-            self._store.batch([PutOp(namespace, key, value)])
-            return True
-
-    async def acompare_and_put(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, Any] | None,
-        *,
-        expected: Mapping[str, Any] | None,
-    ) -> bool:
-        """As `compare_and_put`."""
-        if isinstance(self._store, InMemoryStore):
-            return self.compare_and_put(namespace, key, value, expected=expected)
-        if not _is(await self._store.aget(namespace, key), expected):
-            return False
-        await self._store.abatch([PutOp(namespace, key, value)])
-        return True
-
-    async def watch(
-        self,
-        namespace: Namespace,
-        topic: str,
-        *,
-        after: str = "$",
-    ) -> AsyncIterator[Announcement]:
-        """Not possible.
+    async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
+        """Delete all announcements under `topic`; items stay.
 
         Raises:
-            StoreError: Always.
+            StoreError: The store cannot be reached, or refused.
         """
-        message = f"{type(self._store).__name__} cannot be watched. Use RedisStore or SQLite."
-        raise StoreError(message)
-        yield  # what makes this an iterator, as the others are
+        ...
 
 
-_locks: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
+def arrange(
+    puts: Iterable[PutOp], beside: Iterable[Namespace], ttl: TTLConfig | None
+) -> list[PutOp]:
+    """What one atomic step has to write: the last put of each item, deletes last.
+
+    Args:
+        puts: with times to live in minutes, None for the default.
+        beside: other namespaces that the step touches.
+        ttl: the store's configuration, which has the default.
+
+    Raises:
+        ValueError: The namespaces begin with different labels, or there are none.
+    """
+    default = (ttl or {}).get("default_ttl")
+    last = {(op.namespace, op.key): op for op in puts}
+    namespaces = {*beside, *(namespace for namespace, _ in last)}
+    for namespace in namespaces:
+        validate_op_namespace(PutOp(namespace, "", None))
+    if len({namespace[:1] for namespace in namespaces}) != 1:
+        message = (
+            "The namespaces of one atomic step must begin with the same label, not "
+            f"{sorted(namespaces)}. Put what changes together under one first label."
+        )
+        raise ValueError(message)
+    ops = [op._replace(ttl=default) if op.ttl is None else op for op in last.values()]
+    return sorted(ops, key=lambda op: op.value is None)
 
 
-def _is(item: Item | None, expected: Mapping[str, Any] | None) -> bool:
-    return item is None if expected is None else item is not None and item.value == expected
+def agrees(
+    value: Mapping[str, Any] | None, expected: Mapping[str, Any] | EllipsisType | None
+) -> bool:
+    """Whether an item, None if absent, is as given to `acommit`."""
+    if value is None or expected is None:
+        return value is expected
+    return isinstance(expected, EllipsisType) or _plain(value) == _plain(expected)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import difflib
-import json
-from datetime import datetime, timedelta, timezone
+import logging
 from functools import wraps
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from langgraph.store.base import GetOp, PutOp, SearchOp
-
-from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
-from memagent_graph.memory.atomic import atomic
-from memagent_graph.memory.version import MemoryVersion, edited_id
+from memagent_graph.errors import BadRecordError, MemoryConflictError, NewerRecordError
+from memagent_graph.memory import lookup, owners, removal, upkeep
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.history import History, diff
+from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.records import NAMESPACE, Records, check_namespace
+from memagent_graph.memory.removal import Forgotten
+from memagent_graph.memory.version import MemoryVersion, edited, reading_key
 from memagent_graph.sync import wait_for
-from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+    from datetime import timedelta
 
-    from langgraph.store.base import BaseStore, Item, Op
+    from langgraph.store.base import BaseStore, Op, PutOp
+
+    from memagent_graph.memory.records import Value
+
+__all__ = ["Forgotten", "History", "MemoryBank", "diff"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PAGE = 100
+_log = logging.getLogger(__name__)
 
 
 def _blocking(
@@ -48,68 +51,147 @@ class MemoryBank:
     which a reading without a name is listed; or a version's id. Each method has a twin for async
     code whose name begins with an a.
 
+    Every version says which memories it belongs to, its owners, and every memory lists its
+    versions. A head moves in one step with the look that its version is there, and a version goes
+    in one step with the look that no memory needs it: so no head ever leads to nothing.
+
     Args:
         store: any LangGraph store. `RedisStore` and the SQLite stores never lose a write.
         namespace: where in the store; others can share it.
+        ttl: minutes that what is written lives on when it is not read; None for the store's
+            default.
+        patience: seconds that one operation may take, asked for each time; None for no bound.
     """
 
-    def __init__(self, store: BaseStore, namespace: Sequence[str] = ("memagent",)) -> None:
+    def __init__(
+        self,
+        store: BaseStore,
+        namespace: Sequence[str] = NAMESPACE,
+        *,
+        ttl: float | None = None,
+        patience: Callable[[], float] | None = None,
+    ) -> None:
         self.store = store
-        self.namespace = tuple(namespace)
-        self._atomic = atomic(store)
-        self._versions = (*self.namespace, "versions")
-        self._heads = (*self.namespace, "heads")
-        self._readings = (*self.namespace, "readings")
+        self.namespace = check_namespace(namespace)
+        self.records = Records(store, self.namespace, ttl, patience)
 
-    async def aappend(self, version: MemoryVersion, *, topic: str | None = None) -> MemoryVersion:
+    async def items(self, ops: Sequence[Op]) -> list[Any]:
+        """The results of a store's operations, whichever of its two sides works."""
+        return await self.records.items(ops)
+
+    async def aappend(
+        self, version: MemoryVersion, *, owner: str | None = None, topic: str | None = None
+    ) -> MemoryVersion:
         """Store a version unless its id is known; return the one that is stored.
+
+        A record that cannot be read is replaced.
 
         Args:
             version: what to store.
+            owner: the memory that it belongs to; what no memory has is collected some day.
             topic: who `watch`es this name hears of it.
         """
-        record = await self._atomic.aput_if_absent(
-            self._versions, version.id, version.to_record(), topic=topic or version.root
-        )
-        return MemoryVersion.from_record(record)
+        records = self.records
+        value = {**version.to_record(), "owners": [] if owner is None else [owner]}
+        also = [] if owner is None else [records.put(records.members(owner), version.id, {})]
+        try:
+            stored = await records.call(
+                lambda: records.atomic.aput_if_absent(
+                    records.versions,
+                    version.id,
+                    value,
+                    topic=topic or version.root,
+                    also=also,
+                    ttl=records.ttl,
+                )
+            )
+            found = MemoryVersion.from_record(stored, version.id)
+        except NewerRecordError as error:
+            _log.warning("%s It was left as it is.", error)
+            return version
+        except BadRecordError as error:
+            _log.info("%s It was replaced.", error)
+            value["owners"] = sorted(
+                {*value["owners"], *await lookup.list_owners(records, version.id)}
+            )
+            await records.items([records.put(records.versions, version.id, value), *also])
+            return version
+        if owner is not None and owner not in owners_of(stored):
+            await self.aadopt(owner, version.id)
+        return found
+
+    async def aadvance(
+        self,
+        name: str,
+        version: MemoryVersion,
+        *,
+        expected: str | None,
+        also: Sequence[PutOp] = (),
+    ) -> bool:
+        """Store a version and point a name to it in one step, unless somebody moved the name.
+
+        Args:
+            name: the memory's name.
+            version: its new head.
+            expected: the id that the head had; None if the name was free.
+            also: what else is to be written in that step.
+        """
+        records = self.records
+        head, place = (records.heads, name), (records.versions, version.id)
+        stored: Value | None = None
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            value = stored or version.to_record()
+            names = {*owners_of(stored), name}
+            puts = [
+                records.put(*place, {**value, "owners": sorted(names)}),
+                records.put(records.members(name), version.id, {}),
+                records.put(*head, {"version": version.id}),
+                *also,
+            ]
+            given = {head: _pointer(expected), place: stored}
+            if await records.commit(puts, given, topic=name):
+                return True
+            now, known = await records.values([head, place])
+            if now != _pointer(expected):
+                break
+            stored = known if isinstance(known, dict) else None  # somebody stored it before
+        return False
+
+    async def aadopt(self, owner: str, key: str) -> None:
+        """Let a version, and all that led to it, belong to a memory besides those that have it.
+
+        Args:
+            owner: the memory's name.
+            key: the version's id.
+        """
+        await owners.adopt(self.records, owner, key)
 
     async def afind(self, ids: Iterable[str]) -> MemoryVersion | None:
         """The last version of the longest prefix of `ids` that is known.
 
         Looks at 1, 2, 4, ... ids at once, so that nothing known costs one round trip and a
-        thousand chunks cost ten; no more of `ids` is asked for than that.
+        thousand chunks cost ten; no more of `ids` is asked for than that, and in a thread, since
+        each may take the cutting of a chunk.
         """
-        found: MemoryVersion | None = None
-        ids, size = iter(ids), 1
-        while batch := [*islice(ids, size)]:
-            items = await self.items([GetOp(self._versions, key) for key in batch])
-            for item in items:
-                if item is None:
-                    return found
-                found = MemoryVersion.from_record(item.value)
-            size *= 2
-        return found
+        return await lookup.find(self.records, ids)
 
     async def aget(self, reference: str) -> MemoryVersion:
         """The version that a reference leads to.
 
         Raises:
             MemoryNotFoundError: It is neither a name nor the id of a version.
+            BadRecordError: What is stored of it cannot be read.
         """
-        places = (self._heads, self._readings, self._versions)
-        head, reading, version = await self.items([GetOp(place, reference) for place in places])
-        pointer = head or reading
-        if pointer is not None:
-            return await self._version(pointer.value["version"])
-        if version is None:
-            message = f"There is no memory {reference!r}: neither a name nor a version's id."
-            raise MemoryNotFoundError(message)
-        return MemoryVersion.from_record(version.value)
+        return await lookup.get(self.records, reference)
 
     async def ahead(self, name: str) -> MemoryVersion | None:
         """The newest version of a named memory, or None if there is no such name."""
-        (item,) = await self.items([GetOp(self._heads, name)])
-        return None if item is None else await self._version(item.value["version"])
+        return await lookup.head(self.records, name)
+
+    async def areading(self, key: str) -> MemoryVersion | None:
+        """The newest version of a reading without a name, None if there is none to be read."""
+        return await lookup.reading(self.records, key)
 
     async def amove_head(self, name: str, to: str, *, expected: str | None) -> bool:
         """Point a name to another version, unless somebody moved it since it was read.
@@ -119,25 +201,29 @@ class MemoryBank:
             to: the id of its new head.
             expected: the id that the head had; None if the name was free.
 
-        Returns:
-            Whether it was moved. If not, read the head again and decide anew.
+        Raises:
+            MemoryNotFoundError: There is no such version.
         """
-        before = None if expected is None else {"version": expected}
-        return await self._atomic.acompare_and_put(
-            self._heads, name, {"version": to}, expected=before
-        )
+        records = self.records
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            stored = await self._stored(to)
+            if stored is None:
+                raise lookup.gone(to)
+            given = {(records.heads, name): _pointer(expected), (records.versions, to): stored}
+            puts = [records.put(records.heads, name, {"version": to})]
+            if name not in owners_of(stored):
+                puts += owners.adopting(records, name, to, stored)
+            if await records.commit(puts, given):
+                return True
+            (now,) = await records.values([(records.heads, name)])
+            if now != _pointer(expected):
+                return now == {"version": to}  # whoever was first has read the same
+        return False
 
-    async def ahistory(self, reference: str) -> list[MemoryVersion]:
-        """All versions that led to a memory, newest first."""
-        history = [await self.aget(reference)]
-        while version := await self.before(history[-1]):
-            history.append(version)
-        return history
-
-    async def before(self, version: MemoryVersion) -> MemoryVersion | None:
-        """The version that this one follows, None for the first."""
-        (item,) = await self.items([GetOp(self._versions, version.parent)])
-        return None if item is None else MemoryVersion.from_record(item.value)
+    async def ahistory(self, reference: str) -> History:
+        """All versions that led to a memory, newest first, and where some are gone."""
+        return await lookup.history(self.records, reference)
 
     async def abranch(self, reference: str, name: str) -> MemoryVersion:
         """Give a memory another name, which from here on goes its own way.
@@ -146,7 +232,8 @@ class MemoryBank:
             MemoryConflictError: The name is taken.
         """
         version = await self.aget(reference)
-        if not await self.amove_head(name, version.id, expected=None):
+        (taken,) = await self.records.values([(self.records.heads, name)])
+        if taken is not None or not await self.amove_head(name, version.id, expected=None):
             message = f"The name {name!r} is taken: choose another, or delete that memory."
             raise MemoryConflictError(message)
         return version
@@ -158,12 +245,13 @@ class MemoryBank:
             MemoryConflictError: The named memory was moved meanwhile.
         """
         before = await self.aget(reference)
-        after = await self.aappend(edited(before, text), topic=reference)
+        after = edited(before, text)
         if reference == before.id:
-            return after
-        if reference == reading_key(before):
+            return await self.aappend(after)
+        if reference == reading_key(before.root, before.source):
+            after = await self.aappend(after, owner=reference)
             await self.arecord_reading(after)
-        elif not await self.amove_head(reference, after.id, expected=before.id):
+        elif not await self.aadvance(reference, after, expected=before.id):
             message = f"{reference!r} was changed meanwhile: look at it and edit it again."
             raise MemoryConflictError(message)
         return after
@@ -174,95 +262,81 @@ class MemoryBank:
         Raises:
             MemoryNotFoundError: There is no such name.
         """
-        items = await self.items([GetOp(self._heads, name), GetOp(self._readings, name)])
-        if items == [None, None]:
-            message = f"There is no memory named {name!r}."
-            raise MemoryNotFoundError(message)
-        await self.items([PutOp(self._heads, name, None), PutOp(self._readings, name, None)])
+        await removal.delete(self.records, name)
 
-    async def aforget(self, name: str) -> int:
-        """Delete a name and those of its versions that no other memory has; say how many."""
-        own = {version.id for version in await self.ahistory(name)}
-        await self.adelete(name)
-        shared = await self._reachable()
-        gone = sorted(own - shared)
-        await self.items([PutOp(self._versions, key, None) for key in gone])
-        return len(gone)
+    async def aforget(self, name: str) -> Forgotten:
+        """Delete a name, its news, and those of its versions that no other memory has.
 
-    async def acollect(self, older_than: timedelta = timedelta(days=30)) -> int:
-        """Delete versions that nothing leads to and that are older than that; say how many."""
-        kept = await self._reachable()
-        limit = (datetime.now(timezone.utc) - older_than).isoformat()
-        gone = [
-            item.key
-            async for item in self._items(self._versions)
-            if item.key not in kept and item.value["created_at"] < limit
-        ]
-        await self.items([PutOp(self._versions, key, None) for key in gone])
-        return len(gone)
+        Raises:
+            MemoryNotFoundError: There is no such name.
+            MemoryConflictError: Somebody writes it again and again meanwhile.
+        """
+        return await removal.forget(self.records, name)
+
+    async def athin(self, name: str, keep: int) -> int:
+        """Delete all but the newest versions of a memory; say how many.
+
+        Args:
+            name: the memory's.
+            keep: how many stay, at least 1.
+        """
+        return await removal.thin(self.records, name, keep)
+
+    async def acollect(self, older_than: timedelta | None = None) -> int:
+        """Delete versions that nothing leads to and that are older than that; say how many.
+
+        Args:
+            older_than: 30 days by default.
+        """
+        return await upkeep.collect(self, older_than)
+
+    async def acheck(self, *, repair: bool = False) -> list[upkeep.Finding]:
+        """Look for what is not as it should be: heads that lead nowhere, gaps, bad records.
+
+        Args:
+            repair: mend what can be mended; the findings say how, and what is lost.
+        """
+        return await upkeep.check(self, repair=repair)
 
     async def aclear(self) -> int:
         """Delete everything below this namespace, whoever put it there; say how many items."""
-        count = 0
-        while found := [item async for item in self._items(self.namespace, below=True)]:
-            await self.items([PutOp(tuple(item.namespace), item.key, None) for item in found])
-            count += len(found)
-        return count
+        return await removal.clear(self.records)
 
-    async def arecord_reading(self, version: MemoryVersion) -> None:
+    async def arecord_reading(self, version: MemoryVersion) -> bool:
         """Remember a reading without a name by its newest version, so that it can be listed."""
-        key = reading_key(version)
-        await self.items([PutOp(self._readings, key, {"version": version.id})])
+        records = self.records
+        key = reading_key(version.root, version.source)
+        put = records.put(records.readings, key, {"version": version.id})
+        return await records.commit([put], {(records.versions, version.id): ...})
 
     async def alist(
         self, *, question: str | None = None, source: str | None = None
     ) -> list[tuple[str, MemoryVersion]]:
         """Names with their newest versions: named memories first, then readings.
 
+        A memory that cannot be read is left out, and a warning logged that names it.
+
         Args:
             question: only memories of this question.
             source: only memories of the document with this digest.
         """
-        found = []
-        for namespace in (self._heads, self._readings):
-            async for item in self._items(namespace):
-                version = await self._version(item.value["version"])
-                found.append((item.key, version))
-        return [
-            (name, version)
-            for name, version in found
-            if question in (None, version.question) and source in (None, version.source)
-        ]
+        return await lookup.list_memories(self.records, question=question, source=source)
 
     async def aexport(self, names: Iterable[str] | None = None) -> list[str]:
         """Memories as JSON lines: their versions, oldest first, and then the names.
 
         Args:
-            names: of which memories; all by default.
+            names: of which memories; all that can be read by default.
         """
-        lines: dict[str, None] = {}
-        for name in names if names is not None else [name for name, _ in await self.alist()]:
-            history = await self.ahistory(name)
-            for version in reversed(history):
-                lines[json.dumps({"version": version.to_record()})] = None
-            lines[json.dumps({"name": name, "head": history[0].id})] = None
-        return [*lines]
+        return await upkeep.export(self, names)
 
     async def aimport(self, lines: Iterable[str]) -> int:
-        """Store what `export` gave; say how many versions. Names that exist stay as they are."""
-        count = 0
-        for line in filter(str.strip, lines):
-            try:
-                record = json.loads(line)
-                if "version" in record:
-                    await self.aappend(MemoryVersion.from_record(record["version"]))
-                    count += 1
-                else:
-                    await self.amove_head(record["name"], record["head"], expected=None)
-            except (KeyError, TypeError, ValueError) as error:
-                message = f"Not a line that `memagent memory export` writes: {line[:60]!r}"
-                raise StoreError(message) from error
-        return count
+        """Store what `export` gave; say how many versions. Names that exist stay as they are.
+
+        Raises:
+            StoreError: A line is none of `export`'s, or a name's version is not there.
+        """
+        return await upkeep.import_lines(self, lines)
 
     async def watch(self, name: str, *, after: str = "$") -> AsyncIterator[MemoryVersion]:
         """Follow a memory's new versions, without end.
@@ -271,47 +345,16 @@ class MemoryBank:
             name: of a named memory, or a reading's root id.
             after: "0" for all that the store still knows of, "$" for new ones.
         """
-        async for found in self._atomic.watch(self._versions, name, after=after):
-            yield MemoryVersion.from_record(found.item.value)
+        records = self.records
+        async for found in records.atomic.watch(records.versions, name, after=after):
+            yield MemoryVersion.from_record(found.item.value, found.item.key)
 
-    async def _version(self, key: str) -> MemoryVersion:
-        (item,) = await self.items([GetOp(self._versions, key)])
-        if item is None:
-            message = f"Version {key} is gone: it expired or was deleted in the store."
-            raise MemoryNotFoundError(message)
-        return MemoryVersion.from_record(item.value)
-
-    async def _reachable(self) -> set[str]:
-        reached: set[str] = set()
-        for _, version in await self.alist():
-            current: MemoryVersion | None = version
-            while current is not None and current.id not in reached:
-                reached.add(current.id)
-                current = await self.before(current)
-        return reached
-
-    async def _items(
-        self, namespace: tuple[str, ...], *, below: bool = False
-    ) -> AsyncIterator[Item]:
-        offset = 0
-        while True:
-            (page,) = await self.items([SearchOp(namespace, None, _PAGE, offset)])
-            for item in page:
-                found = tuple(item.namespace)[: len(namespace) if below else None]
-                if found == namespace:  # some stores take a prefix for the beginning of a string
-                    yield item
-            if len(page) < _PAGE:
-                return
-            offset += _PAGE
-
-    async def items(self, ops: Sequence[Op]) -> list[Any]:
-        """The results of a store's operations, whichever of its two sides works."""
-        try:
-            return await self.store.abatch(ops)
-        except NotImplementedError:  # LangGraph's SqliteStore has only its sync side
-            return await asyncio.to_thread(self.store.batch, ops)
+    async def _stored(self, key: str) -> Value | None:
+        (value,) = await self.records.values([(self.records.versions, key)])
+        return value if isinstance(value, dict) else None
 
     append = _blocking(aappend)
+    advance = _blocking(aadvance)
     find = _blocking(afind)
     get = _blocking(aget)
     head = _blocking(ahead)
@@ -321,40 +364,14 @@ class MemoryBank:
     edit = _blocking(aedit)
     delete = _blocking(adelete)
     forget = _blocking(aforget)
+    thin = _blocking(athin)
     collect = _blocking(acollect)
+    check = _blocking(acheck)
     clear = _blocking(aclear)
     list = _blocking(alist)
     export = _blocking(aexport)
     import_ = _blocking(aimport)
 
 
-def edited(before: MemoryVersion, text: str) -> MemoryVersion:
-    """The version that follows `before` when a person made its text `text`."""
-    from dataclasses import replace
-
-    return replace(
-        before,
-        id=edited_id(before.id, text, before.fingerprint),
-        parent=before.id,
-        text=text,
-        tokens=EstimatingTokenizer().count(text),
-        start=before.end,
-        evidence=tuple(item for item in before.evidence if item.text in text),
-        cut=False,
-        edited=True,
-        messages=(),
-        created_at=datetime.now(timezone.utc).isoformat(),
-    )
-
-
-def reading_key(version: MemoryVersion) -> str:
-    """The name under which a reading without one is listed."""
-    return f"{version.root[:8]}-{version.source[:8]}"
-
-
-def diff(before: MemoryVersion, after: MemoryVersion) -> Iterator[str]:
-    """What changed from one memory to another: lines that begin with +, - or a space."""
-    old, new = before.text.splitlines(), after.text.splitlines()
-    for line in difflib.ndiff(old, new):
-        if not line.startswith("?"):
-            yield line
+def _pointer(version: str | None) -> Value | None:
+    return None if version is None else {"version": version}

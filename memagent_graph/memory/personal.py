@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langgraph.store.base import GetOp, PutOp
-
 from memagent_graph.memory.bank import MemoryBank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from langgraph.store.base import BaseStore
 
@@ -21,68 +19,69 @@ _NAME = "memory"
 class PersonalMemory:
     """One person's versions, in a part of the store that is theirs alone.
 
-    Each version says which messages of which thread were folded into it, and each thread has a
-    mark, written before the head moves, that leads to the version it wrote last. So a turn that
-    was cut off after the head had moved finds, when it is tried again, that its messages are in,
-    and two turns at once see what the other has folded.
+    A thread's mark says which of its messages were folded last; it is written in one step with the
+    version and the head. So a turn that was cut off after that step finds, when it is tried again,
+    that its messages are in, and two turns at once see what the other has folded.
 
     Args:
         store: where.
         namespace: of the library in that store.
         user: whose memory.
+        keep_versions: how many of the newest versions stay; None for all.
+        ttl: minutes that a memory lives on when it is not read; None for the store's default.
+        patience: see `MemoryBank`.
     """
 
-    def __init__(self, store: BaseStore, namespace: Sequence[str], user: str) -> None:
-        # LangGraph joins labels with periods, and takes no empty one.
+    def __init__(
+        self,
+        store: BaseStore,
+        namespace: Sequence[str],
+        user: str,
+        *,
+        keep_versions: int | None = None,
+        ttl: float | None = None,
+        patience: Callable[[], float] | None = None,
+    ) -> None:
+        # LangGraph joins labels with periods, and takes no empty one. The user comes first: in a
+        # cluster, the first label decides on the node.
         label = "user-" + user.replace("%", "%25").replace(".", "%2E")
-        self.bank = MemoryBank(store, (*namespace, "conversations", label))
-        self._versions = (*self.bank.namespace, "versions")
-        self._marks = (*self.bank.namespace, "threads")
+        place = (label, *namespace, "conversations")
+        self.bank = MemoryBank(store, place, ttl=ttl, patience=patience)
+        self._keep = keep_versions
 
     async def head(self) -> MemoryVersion | None:
         """The newest version, None when nothing is remembered."""
         return await self.bank.ahead(_NAME)
 
-    async def folded(self, thread: str, head: MemoryVersion | None) -> set[str]:
-        """Ids of the messages that this thread has had folded last, as far as they led to `head`.
+    async def folded(self, thread: str) -> set[str]:
+        """Ids of the messages that this thread has had folded last.
 
-        Those of earlier folds are in versions further back, and no longer in the thread.
+        Those of earlier folds are no longer in the thread.
         """
-        (mark,) = await self.bank.items([GetOp(self._marks, thread)])
+        records = self.bank.records
+        (mark,) = await records.values([(records.threads, thread)])
         if mark is None:
             return set()
-        found: set[str] = set()
-        current = head
-        while current is not None and current.id != mark.value["parent"]:
-            if current.thread == thread:
-                found.update(current.messages)
-            if current.id == mark.value["version"]:
-                break
-            current = await self.bank.before(current)
-        return found
+        found = mark.get("messages") if isinstance(mark, dict) else None
+        return set(map(str, found)) if isinstance(found, list) else await self._folded_last(thread)
+
+    async def _folded_last(self, thread: str) -> set[str]:
+        """As `folded`, from the versions, when the mark cannot be read."""
+        history = await self.bank.ahistory(_NAME)
+        return set(next((v.messages for v in history if v.thread == thread and v.messages), ()))
 
     async def add(self, version: MemoryVersion, *, after: MemoryVersion | None) -> bool:
         """Make `version` the newest, unless `after` no longer is; say whether it was done."""
-        mark = {"version": version.id, "parent": version.parent}
-        await self.bank.items(
-            [
-                PutOp(self._versions, version.id, version.to_record()),
-                PutOp(self._marks, version.thread or "", mark),
-            ]
-        )
+        mark = {"messages": [*version.messages]}
         expected = None if after is None else after.id
-        if await self.bank.amove_head(_NAME, version.id, expected=expected):
-            return True
-        if not await self._has(version):  # a version that nothing leads to must not outlive forget
-            await self.bank.items([PutOp(self._versions, version.id, None)])
-        return False
+        records = self.bank.records
+        put = records.put(records.threads, version.thread or "", mark)
+        if not await self.bank.aadvance(_NAME, version, expected=expected, also=[put]):
+            return False
+        if self._keep is not None:
+            await self.bank.athin(_NAME, self._keep)
+        return True
 
     async def forget(self) -> int:
         """Delete everything of this person; say how many items that were."""
         return await self.bank.aclear()
-
-    async def _has(self, version: MemoryVersion) -> bool:
-        current = await self.head()
-        while current is not None and current.id not in {version.id, version.parent}:
-            current = await self.bank.before(current)
-        return current is not None and current.id == version.id

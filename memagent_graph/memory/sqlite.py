@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -12,13 +13,15 @@ from langgraph.store.base import PutOp, validate_op_namespace
 from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import Announcement
+from memagent_graph.memory.atomic import Announcement, agrees, arrange
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from langgraph.store.base import Item
     from langgraph.store.sqlite import AsyncSqliteStore
+
+    from memagent_graph.memory.atomic import Given
 
 T = TypeVar("T")
 Namespace = tuple[str, ...]
@@ -28,6 +31,8 @@ Steps = Generator[Statement, list[Any], T]
 _POLL_SECONDS = 0.25
 _KEPT = 1_000  # announcements of a topic
 _AT_ONCE = 100
+_SETUPS = 100
+_SETUP_WAIT = 0.03
 
 _READ = "SELECT value FROM store WHERE prefix = ? AND key = ?"
 _DELETE = "DELETE FROM store WHERE prefix = ? AND key = ?"
@@ -47,11 +52,13 @@ CREATE TABLE IF NOT EXISTS memagent_news (
 _INDEX_NEWS = "CREATE INDEX IF NOT EXISTS memagent_news_topic ON memagent_news (prefix, topic, id)"
 _ANNOUNCE = "INSERT INTO memagent_news (prefix, topic, key) VALUES (?, ?, ?)"
 _CUT_NEWS = """
-DELETE FROM memagent_news WHERE prefix = ?1 AND topic = ?2 AND id <= (
-    SELECT id FROM memagent_news WHERE prefix = ?1 AND topic = ?2
-    ORDER BY id DESC LIMIT 1 OFFSET ?3
+DELETE FROM memagent_news WHERE prefix = ? AND topic = ? AND id <= (
+    SELECT id FROM memagent_news WHERE prefix = ? AND topic = ?
+    ORDER BY id DESC LIMIT 1 OFFSET ?
 )
 """
+_HAS_NEWS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'memagent_news'"
+_FORGET_NEWS = "DELETE FROM memagent_news WHERE prefix = ? AND topic = ?"
 _LAST_NEWS = "SELECT MAX(id) FROM memagent_news WHERE prefix = ? AND topic = ?"
 _NEWS = """
 SELECT id, key FROM memagent_news WHERE prefix = ? AND topic = ? AND id > ? ORDER BY id LIMIT ?
@@ -65,55 +72,41 @@ class AtomicSqlite:
     search by meaning.
 
     Args:
-        store: one of LangGraph's. The asynchronous one serves asynchronous calls of its loop, and
-            synchronous ones of other threads; the other serves both.
+        store: one of LangGraph's. The asynchronous one serves the loop that opened it, the other
+            all of them.
     """
 
     def __init__(self, store: SqliteStore | AsyncSqliteStore) -> None:
         self._store = store
 
-    def put_if_absent(
-        self, namespace: Namespace, key: str, value: Mapping[str, Any], *, topic: str | None = None
-    ) -> dict[str, Any]:
-        """See `AtomicStore`."""
-        return self._run(self._put_if_absent(namespace, key, value, topic))
-
     async def aput_if_absent(
-        self, namespace: Namespace, key: str, value: Mapping[str, Any], *, topic: str | None = None
-    ) -> dict[str, Any]:
-        """As `put_if_absent`."""
-        return await self._arun(self._put_if_absent(namespace, key, value, topic))
-
-    def compare_and_put(
         self,
         namespace: Namespace,
         key: str,
-        value: Mapping[str, Any] | None,
+        value: Mapping[str, Any],
         *,
-        expected: Mapping[str, Any] | None,
+        topic: str | None = None,
+        also: Sequence[PutOp] = (),
+        ttl: float | None = None,
+    ) -> dict[str, Any]:
+        """See `AtomicStore`."""
+        put = PutOp(namespace, key, value, ttl=ttl)
+        return await self._run(self._put_if_absent(put, also, topic))
+
+    async def acommit(
+        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
     ) -> bool:
         """See `AtomicStore`."""
-        return self._run(self._compare_and_put(namespace, key, value, expected))
-
-    async def acompare_and_put(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, Any] | None,
-        *,
-        expected: Mapping[str, Any] | None,
-    ) -> bool:
-        """As `compare_and_put`."""
-        return await self._arun(self._compare_and_put(namespace, key, value, expected))
+        return await self._run(self._commit(puts, given, topic))
 
     async def watch(
         self, namespace: Namespace, topic: str, *, after: str = "$"
     ) -> AsyncIterator[Announcement]:
         """See `AtomicStore`. Looks four times a second; the last 1,000 announcements are kept."""
         prefix = _prefix(namespace)
-        last = await self._arun(_last(prefix, topic)) if after == "$" else int(after)
+        last = await self._run(_last(prefix, topic)) if after == "$" else int(after)
         while True:
-            news = await self._arun(_news(prefix, topic, last))
+            news = await self._run(_news(prefix, topic, last))
             for last, key in news:
                 item = await self._get(namespace, key)
                 if item is not None:
@@ -121,62 +114,85 @@ class AtomicSqlite:
             if not news:
                 await asyncio.sleep(_POLL_SECONDS)
 
+    async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
+        """See `AtomicStore`."""
+        await self._run(_forget(_prefix(namespace), topic))
+
     def _put_if_absent(
-        self, namespace: Namespace, key: str, value: Mapping[str, Any], topic: str | None
+        self, put: PutOp, also: Sequence[PutOp], topic: str | None
     ) -> Steps[dict[str, Any]]:
-        prefix = _prefix(namespace)
-        found = yield _READ, (prefix, key)
-        if found:
-            stored: dict[str, Any] = orjson.loads(found[0][0])
-            return stored
-        yield from self._write(prefix, key, value)
-        if topic is not None:
-            yield _CREATE_NEWS, ()
-            yield _INDEX_NEWS, ()
-            yield _ANNOUNCE, (prefix, topic, key)
-            yield _CUT_NEWS, (prefix, topic, _KEPT)
-        return _as_stored(value)
+        (op,) = arrange([put], (), self._store.ttl_config)
+        rest = arrange(also, [put.namespace], self._store.ttl_config)
+        current = yield from _read(op.namespace, op.key)
+        if current is None:
+            yield from _write([op])
+            if topic is not None:
+                yield from _announce(op, topic)
+        yield from _write(rest)
+        return _as_stored(op.value or {}) if current is None else current
 
-    def _compare_and_put(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, Any] | None,
-        expected: Mapping[str, Any] | None,
-    ) -> Steps[bool]:
-        prefix = _prefix(namespace)
-        found = yield _READ, (prefix, key)
-        current = orjson.loads(found[0][0]) if found else None
-        if current != (None if expected is None else _as_stored(expected)):
-            return False
-        yield from self._write(prefix, key, value)
+    def _commit(self, puts: Sequence[PutOp], given: Given, topic: str | None) -> Steps[bool]:
+        ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
+        for (namespace, key), expected in given.items():
+            current = yield from _read(namespace, key)
+            stored = _as_stored(expected) if isinstance(expected, Mapping) else expected
+            if not agrees(current, stored):
+                return False
+        yield from _write(ops)
+        if topic is not None and puts:
+            yield from _announce(puts[0], topic)
         return True
-
-    def _write(self, prefix: str, key: str, value: Mapping[str, Any] | None) -> Steps[None]:
-        if value is None:
-            yield _DELETE, (prefix, key)
-        else:
-            ttl = (self._store.ttl_config or {}).get("default_ttl")
-            yield _WRITE, (prefix, key, orjson.dumps(dict(value)), ttl, ttl)
 
     async def _get(self, namespace: Namespace, key: str) -> Item | None:
         if isinstance(self._store, SqliteStore):
             return await asyncio.to_thread(self._store.get, namespace, key)
         return await self._store.aget(namespace, key)
 
-    def _run(self, steps: Steps[T]) -> T:
-        if isinstance(self._store, SqliteStore):
-            return _transact(self._store, steps)
-        return asyncio.run_coroutine_threadsafe(self._arun(steps), self._store.loop).result()
-
-    async def _arun(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: Steps[T]) -> T:
         if isinstance(self._store, SqliteStore):
             return await asyncio.to_thread(_transact, self._store, steps)
         return await _atransact(self._store, steps)
 
 
+def set_up(store: SqliteStore) -> None:
+    """Make the tables of a store, also while other processes make them in the same file.
+
+    LangGraph's stores make them in several steps without a lock: whoever comes second finds a step
+    half done and fails. Begun again, it goes on from where the other is.
+
+    Raises:
+        sqlite3.Error: It fails for another reason.
+    """
+    for attempt in range(_SETUPS):
+        try:
+            return store.setup()
+        except sqlite3.Error as error:
+            if attempt == _SETUPS - 1 or not _other_sets_up(error):
+                raise
+            time.sleep(_SETUP_WAIT)
+    return None
+
+
+async def _aset_up(store: AsyncSqliteStore) -> None:
+    for attempt in range(_SETUPS):
+        try:
+            return await store.setup()
+        except sqlite3.Error as error:
+            if attempt == _SETUPS - 1 or not _other_sets_up(error):
+                raise
+            await asyncio.sleep(_SETUP_WAIT)
+    return None
+
+
+def _other_sets_up(error: sqlite3.Error) -> bool:
+    return isinstance(error, sqlite3.IntegrityError) or "duplicate column" in str(error)
+
+
 def _transact(store: SqliteStore, steps: Steps[T]) -> T:
-    store.setup()
+    try:
+        set_up(store)
+    except sqlite3.Error as error:
+        raise _refused(error) from error
     with store.lock:
         try:
             store.conn.execute("BEGIN IMMEDIATE")
@@ -196,7 +212,15 @@ def _transact(store: SqliteStore, steps: Steps[T]) -> T:
 
 
 async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
-    await store.setup()
+    # A transaction that has begun must end: cancelled in between, it would stay open.
+    return await asyncio.shield(asyncio.create_task(_whole(store, steps)))
+
+
+async def _whole(store: AsyncSqliteStore, steps: Steps[T]) -> T:
+    try:
+        await _aset_up(store)
+    except sqlite3.Error as error:
+        raise _refused(error) from error
     async with store.lock:
         try:
             await store.conn.execute("BEGIN IMMEDIATE")
@@ -214,6 +238,33 @@ async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
                 raise
         except sqlite3.Error as error:
             raise _refused(error) from error
+
+
+def _read(namespace: Namespace, key: str) -> Steps[dict[str, Any] | None]:
+    found = yield _READ, (_prefix(namespace), key)
+    return orjson.loads(found[0][0]) if found else None
+
+
+def _write(ops: Iterable[PutOp]) -> Steps[None]:
+    for op in ops:
+        place = (_prefix(op.namespace), op.key)
+        if op.value is None:
+            yield _DELETE, place
+        else:
+            yield _WRITE, (*place, orjson.dumps(dict(op.value)), op.ttl, op.ttl)
+
+
+def _announce(op: PutOp, topic: str) -> Steps[None]:
+    prefix = _prefix(op.namespace)
+    yield _CREATE_NEWS, ()
+    yield _INDEX_NEWS, ()
+    yield _ANNOUNCE, (prefix, topic, op.key)
+    yield _CUT_NEWS, (prefix, topic, prefix, topic, _KEPT)
+
+
+def _forget(prefix: str, topic: str) -> Steps[None]:
+    if (yield _HAS_NEWS, ()):
+        yield _FORGET_NEWS, (prefix, topic)
 
 
 def _last(prefix: str, topic: str) -> Steps[int]:

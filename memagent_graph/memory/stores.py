@@ -54,14 +54,20 @@ def default_file() -> Path:
 def _sqlite(file: Path) -> Iterator[BaseStore]:
     try:
         from langgraph.store.sqlite import SqliteStore
+
+        from memagent_graph.memory.sqlite import set_up
     except ImportError as error:
         message = 'To keep memories in SQLite: pip install "memagent-graph[cli]"'
         raise MissingDependencyError(message) from error
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
         with SqliteStore.from_conn_string(str(file)) as store:
-            store.setup()
-            yield store
+            set_up(store)
+            try:
+                yield store
+            finally:
+                with store.lock:  # an interrupted reading may still write, in another thread:
+                    store.conn.close()  # closing the file under it would crash the process
     except (OSError, sqlite3.Error) as error:
         message = f"The store {file} cannot be used: {error}"
         raise StoreError(message) from error

@@ -7,13 +7,17 @@ reader, asked the same question, has read the same chunks in the same order.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from memagent_graph.errors import StoreError
-from memagent_graph.readers.base import Evidence
+from memagent_graph.errors import BadRecordError, NewerRecordError
+from memagent_graph.readers.base import Evidence, Memory
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+SCHEMA = 1
+"""Of the records that this release writes; it reads these and older ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +64,83 @@ class MemoryVersion:
     edited: bool = False
     thread: str | None = None
     messages: tuple[str, ...] = ()
-    created_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat())
+    created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> dict[str, Any]:
-        """As plain values, for a store."""
-        return {**asdict(self), "evidence": [asdict(item) for item in self.evidence]}
+        """As plain values, for a store: the fields, the schema, and a checksum over the fields."""
+        values = {name: getattr(self, name) for name in _FIELDS}
+        values["evidence"] = [asdict(item) for item in self.evidence]
+        values["messages"] = [*self.messages]
+        return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
+
+    @property
+    def memory(self) -> Memory:
+        """What was noted, as readers take and give it."""
+        return Memory(self.text, self.evidence)
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> MemoryVersion:
-        """From what `to_record` gave; fields of later releases are left out.
+    def from_record(cls, record: Any, key: str = "") -> MemoryVersion:
+        """From what `to_record` gave; what else the record holds is left out.
+
+        Args:
+            record: the record.
+            key: of the item that it was found under, for messages, and compared with its id.
 
         Raises:
-            StoreError: The record is not a version.
+            BadRecordError: The record is not a version, or was altered.
+            NewerRecordError: It is of a newer schema.
         """
-        known = {item.name for item in fields(cls)}
-        values = {key: value for key, value in record.items() if key in known}
+        if not isinstance(record, dict):
+            raise _bad(key, "it is no record")
+        schema = record.get("schema")
+        if isinstance(schema, int) and schema > SCHEMA:
+            message = (
+                f"The record of version {key} was written by a newer release (schema {schema}, "
+                f"this one reads up to {SCHEMA}): upgrade memagent-graph."
+            )
+            raise NewerRecordError(message, key=key)
+        values = {name: record[name] for name in _FIELDS if name in record}
+        if record.get("checksum") != _checksum(values):
+            raise _bad(key, "it was altered, cut short or written by something else")
+        if key and values.get("id") != key:
+            raise _bad(key, f"it is the record of {values.get('id')!r}")
         try:
-            values["evidence"] = tuple(Evidence(**item) for item in values.get("evidence", ()))
-            values["messages"] = tuple(values.get("messages", ()))
+            values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
+            values["messages"] = tuple(values["messages"])
             return cls(**values)
-        except TypeError as error:
-            message = f"Not a memory version: {sorted(record)}. Was it written by something else?"
-            raise StoreError(message) from error
+        except (KeyError, TypeError) as error:
+            raise _bad(key, "fields are missing") from error
+
+
+_encoder = json.JSONEncoder(sort_keys=True, default=str)
+_FIELDS = tuple(item.name for item in fields(MemoryVersion))
+
+
+def edited(before: MemoryVersion, text: str) -> MemoryVersion:
+    """The version that follows `before` when a person made its text `text`."""
+    return replace(
+        before,
+        id=edited_id(before.id, text, before.fingerprint),
+        parent=before.id,
+        text=text,
+        tokens=EstimatingTokenizer().count(text),
+        start=before.end,
+        evidence=tuple(item for item in before.evidence if item.text in text),
+        cut=False,
+        edited=True,
+        messages=(),
+        created_at=datetime.now(UTC).isoformat(),
+    )
+
+
+def reading_key(root: str, source: str) -> str:
+    """The name under which a reading without one is listed.
+
+    Args:
+        root: the `root_id` of its question and reader.
+        source: the document's digest.
+    """
+    return f"{root[:8]}-{source[:8]}"
 
 
 def root_id(question: str, fingerprint: str) -> str:
@@ -108,3 +167,12 @@ def _digest(*parts: str) -> str:
     # JSON keeps the parts apart: ("ab", "c") and ("a", "bc") must not share an id. It also
     # writes lone surrogates, which UTF-8 cannot.
     return sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    return sha256(_encoder.encode(values).encode()).hexdigest()[:16]
+
+
+def _bad(key: str, reason: str) -> BadRecordError:
+    name = f"version {key}" if key else "a memory version"
+    return BadRecordError(f"The record of {name} cannot be used: {reason}.", key=key)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
 
-_PATIENCE = 5.0
-"""Seconds that `flush` waits for a store that is away."""
-
-_PAUSE = 0.2
+_PAUSE = 0.1
+"""Seconds between looks at whether a store that is away may be tried again."""
+_ENOUGH = 60.0
+"""Seconds without a success after which nothing is tried until the next version comes."""
 
 
 class VersionWriter:
@@ -22,46 +23,93 @@ class VersionWriter:
     is back.
 
     Args:
-        bank: where to.
+        bank: where to; with a patience, so that no write takes for ever.
+        owner: the memory that the versions belong to.
         topic: who watches this name hears of each version.
     """
 
-    def __init__(self, bank: MemoryBank, topic: str | None) -> None:
+    def __init__(self, bank: MemoryBank, owner: str, topic: str | None) -> None:
         self.bank = bank
+        self._owner = owner
         self._topic = topic
         self._waiting: list[MemoryVersion] = []
-        self._writing: asyncio.Task[MemoryVersion | None] | None = None
+        self._counted = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._other: MemoryVersion | None = None
         self.error: Exception | None = None
 
     def add(self, version: MemoryVersion) -> None:
         """Begin to write a version; does not wait."""
         self._waiting.append(version)
+        self._other = None
+        self._count(len(self._waiting))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(self._write())
 
     async def settle(self) -> MemoryVersion | None:
-        """Wait for the write in flight; return what another agent stored first, if one did."""
-        return None if self._writing is None else await asyncio.shield(self._writing)
+        """Wait for the writes in flight; return what another agent stored first, if one did.
 
-    async def flush(self) -> int:
-        """Write all that waits, with some patience; return how many versions had to be left."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + _PATIENCE
-        await self.settle()
-        while self._waiting and loop.time() < give_up:
-            await asyncio.sleep(_PAUSE)
-            await self._write()
+        Returns at once where the store is known to be away.
+        """
+        guard = self.bank.records.guard
+        while self._waiting and self.error is None and not (guard.failures or self._stuck()):
+            self._tried.clear()
+            await self._tried.wait()
+        return None if self._waiting else self._other
+
+    async def flush(self, patience: float, *, strictly: bool = False) -> int:
+        """Write all that waits; return how many versions had to be left.
+
+        Args:
+            patience: seconds to wait for the store to take a version.
+            strictly: seconds for all of them instead: a deadline has come.
+        """
+        waiting = len(self._waiting) + 1
+        while self._writing is not None and 0 < len(self._waiting) < waiting:
+            waiting = len(self._waiting) if not strictly else 0
+            await asyncio.wait([self._writing], timeout=patience)
+        if self._writing is not None and not self._writing.done():
+            self._writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._writing
+        self._count(0)
         return len(self._waiting)
 
-    async def _write(self) -> MemoryVersion | None:
-        other = None
-        while self._waiting:
-            version = self._waiting[0]
-            try:
-                stored = await self.bank.aappend(version, topic=self._topic)
-            except Exception as error:  # noqa: BLE001 - whatever a store raises, reading goes on
-                self.error = error
-                return None
-            other = stored if stored.text != version.text else None
+    def _count(self, pending: int) -> None:
+        """Let the store's metrics say how many versions of this writer wait."""
+        self.bank.records.guard.count(pending=pending - self._counted)
+        self._counted = pending
+
+    def _stuck(self) -> bool:
+        return self._writing is None or self._writing.done()
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + _ENOUGH
+        try:
+            while self._waiting and loop.time() < give_up:
+                if self.bank.records.guard.away:
+                    self._tried.set()  # it may have failed somebody else
+                    await asyncio.sleep(_PAUSE)
+                    continue
+                if await self._write_one(self._waiting[0]):
+                    give_up = loop.time() + _ENOUGH
+        finally:
+            self._count(0)
+            self._tried.set()
+
+    async def _write_one(self, version: MemoryVersion) -> bool:
+        try:
+            stored = await self.bank.aappend(version, owner=self._owner, topic=self._topic)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises, reading goes on
+            self.error = error
+            self._tried.set()
+            await asyncio.sleep(_PAUSE)  # where the circuit is open, the guard says when
+        else:
+            self.error = None
+            self._other = stored if stored.text != version.text else None
             self._waiting.pop(0)
-        return other
+            self._count(len(self._waiting))
+        self._tried.set()
+        return self.error is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import contextmanager
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING
 from memagent_graph.errors import TransientModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
 _FAILURES = 3
-"""In a row, over all calls, before the server counts as down."""
+"""Failures in a row, over all calls, before the server counts as down."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 5.0
 """Seconds between two health checks; the first doubles up to the other."""
@@ -28,10 +29,15 @@ _lock = threading.Lock()
 class Circuit:
     """Opens after failures to reach a server, and closes when it answers a health check.
 
+    A refusal comes at once and a reply takes its time: a busy server that refuses one call in ten
+    shows several failures in a row. So it opens only when more calls failed in a row than are
+    under way; when a server goes down, those fail too.
+
     While it is open, the calls that come wait, and one of them at a time makes the check, at
     growing intervals. They wait no longer than `patience` from the moment it opened, so that a
     server that is restarted costs a reading no attempts, and one that is gone for good is an
-    error. A server that never answered is not waited for: its address may be wrong.
+    error. It does not open for a server that never answered, whose address may be wrong: there,
+    a call that is made says more than one that is not.
 
     Args:
         patience: seconds.
@@ -41,9 +47,21 @@ class Circuit:
         self._patience = patience
         self._answered = False
         self._failures = 0
+        self._under_way = 0
         self._opened: float | None = None
         self._next_check = 0.0
         self._pause = _FIRST_PAUSE
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Count a call as under way: to be left before its end is reported."""
+        with _lock:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with _lock:
+                self._under_way -= 1
 
     def succeeded(self) -> None:
         """The server answered, were it with an error."""
@@ -56,7 +74,8 @@ class Circuit:
         """The server could not be reached, or the connection broke."""
         with _lock:
             self._failures += 1
-            if self._opened is None and self._failures >= _FAILURES:
+            many = self._failures >= _FAILURES and self._failures > self._under_way
+            if many and self._answered and self._opened is None:
                 self._opened = monotonic()
                 self._pause = _FIRST_PAUSE
                 self._next_check = self._opened + self._pause
@@ -73,7 +92,7 @@ class Circuit:
         while (opened := self._opened) is not None:
             if self._may_check() and await self._check(is_healthy):
                 return
-            left = opened + self._patience - monotonic() if self._answered else 0.0
+            left = opened + self._patience - monotonic()
             if left <= 0:
                 seconds = monotonic() - opened
                 message = (

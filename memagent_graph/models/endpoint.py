@@ -14,7 +14,12 @@ from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr, Val
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.completion import PartialCompletion, to_result
 from memagent_graph.models.connections import streaming
-from memagent_graph.models.request import build_request, refused_field, tool_fields
+from memagent_graph.models.request import (
+    as_extra_body,
+    build_request,
+    refused_field,
+    tool_fields,
+)
 from memagent_graph.models.server import Server
 from memagent_graph.sync import holds_up_a_loop, iterate, wait_for
 
@@ -121,11 +126,6 @@ class ChatEndpoint(BaseChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("base_url", *_FIELDS)}
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether sampling is off, and the server did not refuse to have it off."""
-        return self.temperature == 0 and "temperature" not in self._refused
 
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
@@ -258,7 +258,7 @@ class ChatEndpoint(BaseChatModel):
                 return_token_ids=self.return_token_ids,
             )
             try:
-                return await client.chat.completions.create(**request)
+                return await client.chat.completions.create(**as_extra_body(request))
             except OpenAIError as error:
                 name = refused_field(error, request)
                 if name is None:

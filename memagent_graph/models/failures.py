@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ _CONTEXT = re.compile(
     r"|too many (input )?tokens|token count.{1,40}exceeds|tokens.{1,40}must be <=",
     re.IGNORECASE,
 )
+_FEWER = "fewer output tokens"
+"""In vLLM's error for a `max_tokens` beyond its window, which no shorter prompt helps."""
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 _FILTER = re.compile(r"content_filter|content management policy|safety system", re.IGNORECASE)
 _LONGEST_TEXT = 600
@@ -93,7 +95,7 @@ def is_unreachable(error: Exception) -> bool:
 def _is_too_long(status: int | None, text: str) -> bool:
     if status == 429:  # noqa: PLR2004 - HTTP's number
         return "request too large" in text.lower()  # waiting would not help: it never fits
-    if status in (401, 402, 403, 404):
+    if status in (401, 402, 403, 404) or _FEWER in text.lower():
         return False
     return status == 413 or bool(_CONTEXT.search(text))  # noqa: PLR2004 - HTTP's number
 
@@ -168,6 +170,6 @@ def _retry_after(error: Exception) -> float | None:
     with suppress(TypeError, ValueError):
         return max(0.0, float(seconds))
     with suppress(TypeError, ValueError):  # the latter for a date without a time zone
-        until = parsedate_to_datetime(seconds) - datetime.now(timezone.utc)
+        until = parsedate_to_datetime(seconds) - datetime.now(UTC)
         return max(0.0, until.total_seconds())
     return None

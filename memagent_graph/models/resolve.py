@@ -1,74 +1,16 @@
-"""From a model's name to a reader."""
+"""From a model's name to a chat model."""
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
 
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
-from memagent_graph.readers.chat import ChatReader
-from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from memagent_graph.config import ReadingConfig
-    from memagent_graph.prompts import Prompts
-    from memagent_graph.readers.base import Reader
-
-EXTRACTIVE = "extractive"
-
-
-def default_model() -> str:
-    """The model to use when none is named: `MEMAGENT_MODEL`, or else the built-in reader."""
-    return os.environ.get("MEMAGENT_MODEL") or EXTRACTIVE
-
-
-def resolve_reader(
-    model: str | BaseChatModel | Reader | None,
-    *,
-    config: ReadingConfig,
-    prompts: Prompts | None = None,
-    tokenizer: TokenizerLike = None,
-    base_url: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Reader:
-    """Make a reader of whatever names one.
-
-    Args:
-        model: a reader, a chat model, or a string: "extractive", or what `resolve_model` knows.
-            None takes `default_model()`.
-        config: the budgets.
-        prompts: for a chat model.
-        tokenizer: for the built-in reader, to measure its memory.
-        base_url: for a model behind an OpenAI-compatible server.
-        options: arguments of the model that the string names, besides.
-
-    Raises:
-        ConfigurationError: The string names no model.
-        MissingDependencyError: The model's package is not installed.
-    """
-    model = model or default_model()
-    if options and (model == EXTRACTIVE or not isinstance(model, str)):
-        raise ConfigurationError("Only a model that a string names takes arguments.")
-    if model == EXTRACTIVE:
-        from memagent_graph.readers.extractive import ExtractiveReader
-
-        return ExtractiveReader(config, load_tokenizer(tokenizer))
-    if isinstance(model, str):
-        chat = resolve_model(model, base_url=base_url, **(options or {}))
-        return ChatReader(chat, prompts=prompts, config=config, name=model)
-    if isinstance(model, BaseChatModel):
-        return ChatReader(model, prompts=prompts, config=config)
-    if callable(getattr(model, "update", None)) and callable(getattr(model, "respond", None)):
-        return model
-    message = (
-        f"A model is a string, a LangChain chat model or a Reader, not {type(model).__name__}."
-    )
-    raise ConfigurationError(message)
+    from collections.abc import Callable
 
 
 def resolve_model(model: str, *, base_url: str | None = None, **options: Any) -> BaseChatModel:
@@ -115,7 +57,8 @@ def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:
     except ImportError as error:
         message = (
             f"{model!r} is none of the built-in kinds (extractive, openai:<model>, vllm:<model>, "
-            "hf:<model>). For other providers: pip install langchain and the provider's package."
+            'hf:<model>). For other providers: pip install "memagent-graph[langchain]" and the '
+            "provider's package."
         )
         raise MissingDependencyError(message) from error
     try:

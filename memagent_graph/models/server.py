@@ -79,7 +79,8 @@ class Server:
         async with self._turns.turn(queues=queues):
             await self._circuit.passage(self.is_healthy)
             try:
-                yield await self._connections.client()
+                with self._circuit.under_way():
+                    yield await self._connections.client()
             except Exception as error:
                 if is_unreachable(error):
                     self._circuit.failed()

@@ -1,9 +1,11 @@
-"""The reader protocol: the two functions of the fold, and the records that they return."""
+"""The reader protocol: the functions of the fold, and the records that go in and out of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from memagent_graph.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,24 +61,68 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What a reading has noted so far.
+
+    Attributes:
+        text: the notes; empty before the first chunk.
+        evidence: where its statements came from, as far as that is known. After a person edited
+            the memory it may cover only a part of it.
+    """
+
+    text: str = ""
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a reader is given to read.
+
+    Attributes:
+        question: what the reading is for.
+        query: what is looked for now; the question itself when a document is read once.
+        memory: to overwrite.
+        chunk: the next part of the document.
+    """
+
+    question: str
+    query: str
+    memory: Memory
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """What a reader makes of one chunk.
 
     Attributes:
-        memory: the text that replaces the memory.
-        changed: False leaves the memory as it was, whatever `memory` says.
+        memory: what replaces the memory; None leaves it as it was.
         done: True asks to stop reading here, because the memory can answer the question.
-        evidence: where the new memory's statements came from, for readers that know.
         usage: what this update cost.
         finish_reason: the engine's word for why it stopped ("stop", "length", ...), if any.
     """
 
-    memory: str
-    changed: bool = True
+    memory: Memory | None
     done: bool = False
-    evidence: Sequence[Evidence] = ()
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What a reader makes of the memories of several parts of a document.
+
+    Attributes:
+        memory: one for all of them.
+        done: False asks to read the document once more, for `query`.
+        query: what to look for then.
+        usage: what this merge cost.
+    """
+
+    memory: Memory
+    done: bool = True
+    query: str | None = None
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +132,7 @@ class Answer:
     Attributes:
         text: the whole reply.
         final: the answer taken out of it (the content of `\boxed{}`, say).
+        found: whether the memory held it; None from a reader that does not know.
         evidence: where the answer stands, for readers that know.
         usage: what this answer cost.
         finish_reason: the engine's word for why it stopped, if any.
@@ -93,20 +140,18 @@ class Answer:
 
     text: str
     final: str
-    evidence: Sequence[Evidence] = ()
+    found: bool | None = None
+    evidence: tuple[Evidence, ...] = ()
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
 
 
-class Reader(Protocol):
-    """Computes the two steps of the fold. Implementations keep no state between calls.
-
-    One whose model tells its context length only when asked also has a coroutine `prepare()`. It
-    is awaited when a reading begins, sets `window_tokens`, and raises `ModelError` if there is no
-    such model.
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What there is to know of a reader.
 
     Attributes:
-        name: what to call this reader in output ("extractive", "openai:gpt-4o").
+        name: what to call it in output ("extractive", "openai:gpt-4o").
         fingerprint: stands for everything that shapes its replies (model, revision, base URL,
             prompts, sampling, budgets): equal fingerprints may reuse each other's memories.
         tokenizer: the model's own, or None to let the graph choose.
@@ -118,23 +163,30 @@ class Reader(Protocol):
     tokenizer: Tokenizer | None = None
     window_tokens: int | None = None
 
-    async def update(
-        self,
-        question: str,
-        memory: str,
-        chunk: Chunk,
-        *,
-        evidence: Sequence[Evidence] = (),
-        config: RunnableConfig | None = None,
-    ) -> Update:
-        """Return the memory that replaces `memory` after reading `chunk`.
+
+@runtime_checkable
+class Reader(Protocol):
+    """Computes the steps of the fold. Implementations keep no state between calls.
+
+    A subclass has `identity`, `update` and `respond`, and `merge` if it is to read a document in
+    several segments.
+    """
+
+    identity: Identity
+
+    async def prepare(self) -> Identity:
+        """Awaited when a reading begins; for a reader that must ask its model what it holds.
+
+        Raises:
+            ModelError: There is no such model.
+        """
+        return self.identity
+
+    async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
+        """Return what replaces the memory after a chunk.
 
         Args:
-            question: what the reading is for.
-            memory: the memory so far; empty before the first chunk.
-            chunk: the next part of the document.
-            evidence: what is known of where `memory` came from. After a person edited the
-                memory it may cover only a part of it.
+            step: question, memory and chunk.
             config: the run's config, to be passed on to a model so that streaming and
                 tracing work.
 
@@ -145,13 +197,27 @@ class Reader(Protocol):
         """
         ...
 
-    async def respond(
+    async def merge(
         self,
         question: str,
-        memory: str,
+        query: str,
+        memories: Sequence[Memory],
         *,
-        evidence: Sequence[Evidence] = (),
         config: RunnableConfig | None = None,
+    ) -> Merge:
+        """Return one memory for those of several parts of a document. Raises as `update` does.
+
+        Args:
+            question: what the reading is for.
+            query: what was looked for.
+            memories: in the order of their parts; so many as the model's window holds.
+            config: of the run.
+        """
+        message = f"{self.identity.name} does not merge memories: read in one segment."
+        raise ConfigurationError(message)
+
+    async def respond(
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Answer `question` from `memory` alone. Raises as `update` does."""
         ...

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import aclosing
+from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages.ai import add_ai_message_chunks
 from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
 from memagent_graph.prompts import Prompts, boxed
-from memagent_graph.readers.base import Answer, Evidence, Reader, Update, Usage
+from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
+from memagent_graph.seams import identifying_params
 from memagent_graph.text.chunking import last_sentence_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessageChunk
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.text.chunking import Chunk
-    from memagent_graph.text.tokens import Tokenizer
+    from memagent_graph.readers.base import Step
 
 
 class ChatReader(Reader):
@@ -51,23 +55,19 @@ class ChatReader(Reader):
         config = config or ReadingConfig()
         self.model = model
         self.prompts = prompts or Prompts()
-        self.name = name or _model_name(model)
-        self.tokenizer: Tokenizer | None = getattr(model, "tokenizer", None)
-        self.window_tokens: int | None = getattr(model, "window_tokens", None)
-        identity = [type(model).__name__, _identity(model), self.prompts.fingerprint]
+        about = [type(model).__name__, _identity(model), self.prompts.fingerprint]
         budgets = [config.memory_tokens, config.answer_tokens]
-        record = json.dumps([*identity, *budgets], sort_keys=True, default=_kind)
-        self.fingerprint = sha256(record.encode()).hexdigest()[:32]
+        record = json.dumps([*about, *budgets], sort_keys=True, default=_kind)
+        self.identity = Identity(
+            name or _model_name(model),
+            sha256(record.encode()).hexdigest()[:32],
+            getattr(model, "tokenizer", None),
+            getattr(model, "window_tokens", None),
+        )
         self._update_options = _limit(model, config.memory_tokens)
         self._answer_options = _limit(model, config.answer_tokens)
 
-    @property
-    def deterministic(self) -> bool:
-        """Whether the same prompt brings the same reply: not where sampling is on or unknown."""
-        off = getattr(self.model, "temperature", None) == 0
-        return bool(getattr(self.model, "deterministic", off))
-
-    async def prepare(self) -> None:
+    async def prepare(self) -> Identity:
         """Let a model that can ask its server find out how much it holds.
 
         Raises:
@@ -75,73 +75,127 @@ class ChatReader(Reader):
         """
         discover = getattr(self.model, "adiscover", None)
         if discover is not None:
-            self.window_tokens = await discover()
+            self.identity = replace(self.identity, window_tokens=await discover())
+        return self.identity
 
-    async def update(
+    async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
+        """Ask for the memory after a chunk; one cut off by its budget ends at a sentence."""
+        prompt = self.prompts.for_update(step.query, step.memory.text, step.chunk.text)
+        reply, text = await self._ask(prompt, config, self._update_options)
+        memory = Memory(_whole_sentences(reply, text))
+        return Update(memory, usage=_usage(reply), finish_reason=_finish_reason(reply))
+
+    async def merge(
         self,
         question: str,
-        memory: str,
-        chunk: Chunk,
+        query: str,
+        memories: Sequence[Memory],
         *,
-        evidence: Sequence[Evidence] = (),
         config: RunnableConfig | None = None,
-    ) -> Update:
-        """Ask for the memory after `chunk`; one cut off by its budget ends at a sentence."""
-        prompt = self.prompts.for_update(question, memory, chunk.text)
+    ) -> Merge:
+        """Ask for one memory in the place of several."""
+        prompt = self.prompts.for_merge(query, [memory.text for memory in memories])
         reply, text = await self._ask(prompt, config, self._update_options)
-        reason = _finish_reason(reply)
-        if reason in _CUT_OFF:
-            text = text[: last_sentence_end(text)].rstrip() or text
-        return Update(text, usage=_usage(reply), finish_reason=reason)
+        return Merge(Memory(_whole_sentences(reply, text)), usage=_usage(reply))
 
     async def respond(
-        self,
-        question: str,
-        memory: str,
-        *,
-        evidence: Sequence[Evidence] = (),
-        config: RunnableConfig | None = None,
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Ask for the answer."""
-        prompt = self.prompts.for_answer(question, memory)
-        reply, text = await self._ask(prompt, config, self._answer_options)
-        return Answer(text, boxed(text), usage=_usage(reply), finish_reason=_finish_reason(reply))
+        prompt = self.prompts.for_answer(question, memory.text)
+        return _answer(*await self._ask(prompt, config, self._answer_options))
+
+    async def speak(
+        self,
+        question: str,
+        memory: Memory,
+        hear: Callable[[str], bool],
+        *,
+        config: RunnableConfig | None = None,
+    ) -> Answer:
+        """As `respond`, with a listener.
+
+        Args:
+            question: what is asked.
+            memory: to answer from.
+            hear: called with each piece of the reply as it comes, thoughts included; the reply
+                ends there if it returns False.
+            config: of the run.
+        """
+        message = [HumanMessage(self.prompts.for_answer(question, memory.text))]
+        parts = self.model.astream(message, config, **self._answer_options)
+        return _answer(*await _said(_listen(parts, hear)))
 
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
     ) -> tuple[AIMessage, str]:
-        try:
-            reply = await self.model.ainvoke([HumanMessage(prompt)], config, **options)
-        except GraphBubbleUp:  # an interrupt within the model is no failure
-            raise
-        except Exception as error:
-            raise model_error(error) from error
-        _check_refusal(reply)
-        text = _without_reasoning(reply.text).strip()
-        if not text:
-            cut = _finish_reason(reply) in _CUT_OFF
-            raise EmptyReplyError(
-                "The model's reply was cut off while it was still thinking: give it room with "
-                "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
-                "thinking off."
-                if cut
-                else "The model returned no text."
-            )
-        return reply, text
+        return await _said(self.model.ainvoke([HumanMessage(prompt)], config, **options))
+
+
+async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bool]) -> AIMessage:
+    heard = []
+    async with aclosing(cast("AsyncGenerator[AIMessageChunk]", parts)) as stream:
+        async for part in stream:
+            heard.append(part)
+            if not hear(part.text):
+                break
+    return add_ai_message_chunks(*heard)
+
+
+async def _said(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
+    """A reply, and its text without what the model thought aloud."""
+    try:
+        reply = await replying
+    except GraphBubbleUp:  # an interrupt within the model is no failure
+        raise
+    except Exception as error:
+        raise model_error(error) from error
+    _check_refusal(reply)
+    text = _without_reasoning(reply.text).strip()
+    if not text:
+        cut = _finish_reason(reply) in _CUT_OFF
+        raise EmptyReplyError(
+            "The model's reply was cut off while it was still thinking: give it room with "
+            "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
+            "thinking off."
+            if cut
+            else "The model returned no text."
+        )
+    return reply, text
+
+
+def _whole_sentences(reply: AIMessage, text: str) -> str:
+    if _finish_reason(reply) not in _CUT_OFF:
+        return text
+    return text[: last_sentence_end(text)].rstrip() or text
+
+
+def _answer(reply: AIMessage, text: str) -> Answer:
+    return Answer(text, boxed(text), usage=_usage(reply), finish_reason=_finish_reason(reply))
 
 
 _CUT_OFF = ("length", "max_tokens", "MAX_TOKENS")
 _REFUSED = ("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII")
-_CLOSED_THINKING = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
+_THINKING = ("think", "thinking", "reasoning")
 _HEADLESS_THINKING = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.DOTALL)
 _OPEN_THINKING = re.compile(r"<(?:think|thinking|reasoning)>.*\Z", re.DOTALL)
 
 
 def _without_reasoning(text: str) -> str:
     """The reply without what the model thought aloud, closed, cut off or begun by its template."""
-    text = _CLOSED_THINKING.sub("", text)
+    for name in _THINKING:
+        text = _without_closed(text, f"<{name}>", f"</{name}>")
     text = _HEADLESS_THINKING.sub("", text)
     return _OPEN_THINKING.sub("", text)
+
+
+def _without_closed(text: str, opening: str, closing: str) -> str:
+    """A text without what stands between marks; a pattern would be quadratic if none closes."""
+    kept, at = [], 0
+    while (begin := text.find(opening, at)) >= 0 and (end := text.find(closing, begin)) >= 0:
+        kept.append(text[at:begin])
+        at = end + len(closing)
+    return "".join([*kept, text[at:]])
 
 
 def _check_refusal(reply: AIMessage) -> None:
@@ -177,7 +231,7 @@ def _model_name(model: BaseChatModel) -> str:
 
 def _identity(model: BaseChatModel) -> dict[str, Any]:
     """What tells two models apart: LangChain's own parameters, the endpoint and the revision."""
-    identity = dict(model._identifying_params)  # noqa: SLF001 - LangChain has no public name for it
+    identity = dict(identifying_params(model))
     for key in ("base_url", "openai_api_base", "revision", "seed", "temperature", "top_p"):
         if (value := getattr(model, key, None)) is not None:
             identity[key] = value

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.readers.base import Answer, Evidence, Reader, Update
+from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Merge, Reader, Update
 from memagent_graph.readers.quoting import best_two
 from memagent_graph.readers.ranking import meanings, ranked, relevance
 from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.readers.base import Step
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.tokens import Tokenizer
 
@@ -43,56 +44,60 @@ class ExtractiveReader(Reader):
         tokenizer: measures the memory; the built-in estimate by default.
     """
 
-    name = "extractive"
-
     def __init__(
         self, config: ReadingConfig | None = None, tokenizer: Tokenizer | None = None
     ) -> None:
         self.memory_tokens = (config or ReadingConfig()).memory_tokens
         self._counter = tokenizer or EstimatingTokenizer()
-        parts = f"{_VERSION} {self.memory_tokens} {self._counter.name}"
-        self.fingerprint = sha256(parts.encode()).hexdigest()[:16]
+        self.identity = self._identity(_VERSION)
 
-    async def update(
-        self,
-        question: str,
-        memory: str,
-        chunk: Chunk,
-        *,
-        evidence: Sequence[Evidence] = (),
-        config: RunnableConfig | None = None,
-    ) -> Update:
+    async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the best statements of the memory and the chunk together."""
-        places = {item.text: item for item in evidence}
-        kept = _remembered(memory, places)
-        candidates = kept + _new(chunk, {statement.text for statement in kept})
-        scores = relevance(question, candidates, meanings(candidates))
+        places = {item.text: item for item in step.memory.evidence}
+        kept = _remembered(step.memory.text, places)
+        candidates = kept + _new(step.chunk, {statement.text for statement in kept})
+        scores = relevance(step.query, candidates, meanings(candidates))
         chosen = self._fitting(candidates, scores, len(kept))
         if chosen == kept:
-            return Update(memory, changed=False)
-        placed = (places.get(statement.text) or _place(statement, chunk) for statement in chosen)
-        return Update(
-            "\n".join(statement.text for statement in chosen),
-            evidence=[place for place in placed if place],
-        )
+            return Update(None)
+        placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
+        return Update(_noted(chosen, placed))
 
-    async def respond(
+    async def merge(
         self,
         question: str,
-        memory: str,
+        query: str,
+        memories: Sequence[Memory],
         *,
-        evidence: Sequence[Evidence] = (),
         config: RunnableConfig | None = None,
+    ) -> Merge:
+        """Keep the best statements of all memories together."""
+        places = {item.text: item for memory in memories for item in memory.evidence}
+        known = {
+            item.text: item for memory in memories for item in _remembered(memory.text, places)
+        }
+        candidates = list(known.values())
+        scores = relevance(query, candidates, meanings(candidates))
+        chosen = self._fitting(candidates, scores, len(candidates))
+        return Merge(_noted(chosen, [places.get(item.text) for item in chosen]))
+
+    async def respond(
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Quote the one or two statements of the memory that answer best."""
-        places = {item.text: item for item in evidence}
-        quoted = [statement.text for statement in best_two(question, _remembered(memory, places))]
+        places = {item.text: item for item in memory.evidence}
+        remembered = _remembered(memory.text, places)
+        quoted = [statement.text for statement in best_two(question, remembered)]
         if not quoted:
-            return Answer(NOTHING_FOUND, NOTHING_FOUND)
+            return Answer(NOTHING_FOUND, NOTHING_FOUND, found=False)
         found = [places[text] for text in quoted if text in places]
         marks = {place.text: f" [{place.source}:{place.line}]" for place in found}
         lines = (text + marks.get(text, "") for text in quoted)
-        return Answer("\n".join(lines), "\n".join(quoted), evidence=found)
+        return Answer("\n".join(lines), "\n".join(quoted), found=True, evidence=tuple(found))
+
+    def _identity(self, version: str) -> Identity:
+        parts = f"{version} {self.memory_tokens} {self._counter.name}"
+        return Identity("extractive", sha256(parts.encode()).hexdigest()[:16])
 
     def _fitting(
         self, candidates: list[Statement], scores: Sequence[float], kept: int
@@ -113,6 +118,11 @@ class ExtractiveReader(Reader):
             if left < _SHORTEST:
                 break
         return [candidates[index] for index in sorted(chosen)]
+
+
+def _noted(chosen: Sequence[Statement], placed: Sequence[Evidence | None]) -> Memory:
+    text = "\n".join(statement.text for statement in chosen)
+    return Memory(text, tuple(place for place in placed if place))
 
 
 def _remembered(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import regex
-import snowballstemmer
+import Stemmer
 
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}"
 _TOKEN = regex.compile(
@@ -15,7 +15,7 @@ _TOKEN = regex.compile(
 )
 _PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|[\p{Lo}\p{M}]+")
 _SHORTEST_AGENT = 5
-_SNOWBALL = snowballstemmer.stemmer("english").stemWord
+_SNOWBALL = Stemmer.Stemmer("english").stemWord
 
 
 def stem(word: str) -> str:
@@ -202,7 +202,7 @@ _EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}
 
 _SOLID = rf"(?![{''.join(sorted(_EMPTY_CJK))}])[\p{{Han}}\p{{Katakana}}\p{{Hangul}}]"
 _NAME = regex.compile(
-    r"(?<![.!?]\s|^)\b\p{Lu}[\p{L}\p{M}'’-]+(?:\s+(?:of|de|van|von|da|the)?\s*\p{Lu}[\p{L}\p{M}'’-]+)*"
+    r"(?<![.!?]\s|^)\b\p{Lu}[\p{L}\p{M}'’-]+(?:\s+(?:(?:of|de|van|von|da|the)\s*)?\p{Lu}[\p{L}\p{M}'’-]+)*"
     r"|\b\p{Lu}[\p{L}\p{M}'’-]+(?:\s+\p{Lu}[\p{L}\p{M}'’-]+)+"
     r"|\b\p{L}+(?:_\p{L}+)+\b|\b\p{Ll}+(?:\p{Lu}\p{Ll}+)+\b|\b(?:\p{Lu}\p{Ll}+){2,}\b"
     r"|[《「“\"]([^》」”\"]{2,40})[》」”\"]"

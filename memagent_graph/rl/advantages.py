@@ -43,7 +43,7 @@ class Baseline:
         Raises:
             TraceError: A reward is no finite number.
         """
-        _check(rewards, None)
+        _check(rewards)
         if not rewards:
             return self
         count = self.count + len(rewards)
@@ -58,7 +58,6 @@ def group_advantages(
     *,
     scale: bool = False,
     baseline: Baseline | None = None,
-    rollouts: Sequence[str] | None = None,
 ) -> list[float]:
     """The advantage of each rollout.
 
@@ -68,13 +67,12 @@ def group_advantages(
         scale: divide by the standard deviation of the group.
         baseline: what a rollout that is alone in its group is measured against; without one, or
             with one of no rewards, it has the advantage 0.
-        rollouts: their ids, for messages.
 
     Raises:
         TraceError: There are no rewards, as many groups as rewards are not there, or a reward is
             no finite number.
     """
-    _check_groups(rewards, groups, rollouts)
+    _check_groups(rewards, groups)
     advantages = [0.0] * len(rewards)
     for places in _members(groups).values():
         own = [rewards[place] for place in places]
@@ -100,25 +98,21 @@ class Informative(NamedTuple):
     dropped: int
 
 
-def informative(
-    rewards: Sequence[float], groups: Sequence[str], *, keep_lone: bool = False
-) -> Informative:
+def informative(rewards: Sequence[float], groups: Sequence[str]) -> Informative:
     """Leave out groups whose rewards are all equal (dynamic sampling of DAPO, arXiv 2503.14476).
 
     Args:
         rewards: of the rollouts.
         groups: of the rollouts, in the same order.
-        keep_lone: keep groups of one rollout, which a baseline can make something of.
 
     Raises:
         TraceError: As `group_advantages`.
     """
-    _check_groups(rewards, groups, None)
+    _check_groups(rewards, groups)
     kept: list[int] = []
     dropped = 0
     for places in _members(groups).values():
-        own = {rewards[place] for place in places}
-        if len(own) > 1 or (keep_lone and len(places) == 1):
+        if len({rewards[place] for place in places}) > 1:
             kept += places
         else:
             dropped += 1
@@ -160,22 +154,21 @@ def _members(groups: Sequence[str]) -> dict[str, list[int]]:
     return members
 
 
-def _check_groups(
-    rewards: Sequence[float], groups: Sequence[str], rollouts: Sequence[str] | None
-) -> None:
+def _check_groups(rewards: Sequence[float], groups: Sequence[str]) -> None:
     if not rewards:
         raise TraceError("There are no rollouts to compare: the group is empty.")
     if len(groups) != len(rewards):
         message = f"There are {len(rewards)} rewards and {len(groups)} groups; each needs one."
         raise TraceError(message)
-    _check(rewards, rollouts)
+    _check(rewards)
 
 
-def _check(rewards: Sequence[float], rollouts: Sequence[str] | None) -> None:
+def _check(rewards: Sequence[float]) -> None:
     for place, reward in enumerate(rewards):
         if not isinstance(reward, int | float) or not isfinite(reward):
-            name = f"rollout {rollouts[place]!r}" if rollouts else f"rollout number {place}"
-            message = f"The reward of {name} is {reward}, and must be a finite number."
+            message = (
+                f"The reward of rollout number {place} is {reward}, and must be a finite number."
+            )
             raise TraceError(message)
 
 

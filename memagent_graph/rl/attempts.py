@@ -1,4 +1,4 @@
-"""Attempts of the graph's nodes, and the model calls made in them."""
+"""Attempts at the steps of readings, and the model calls made in them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from memagent_graph.models.generation import Generation
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
@@ -18,30 +16,13 @@ _WITHIN = ("sampling", "extra_body", "model_kwargs")
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt of a node.
+    """One attempt at a step of a reading.
 
     Attributes:
-        run: its run id.
-        node: its name.
-        reading: run id of the graph.
-        inputs: the state.
-        metadata: of the run.
         replies: what models wrote in it.
     """
 
-    run: UUID
-    node: str
-    reading: UUID
-    inputs: dict[str, Any]
-    metadata: dict[str, Any]
     replies: list[Call] = field(default_factory=list)
-
-    def of_ours(self, outputs: dict[str, Any]) -> bool:
-        """Whether this is the reading graph's node: other graphs may have one of that name."""
-        if self.node == "open_document":
-            return outputs.keys() >= {"progress", "source"}
-        wanted = {"progress"} if self.node == "overwrite_memory" else {"answer", "response"}
-        return "progress" in self.inputs and outputs.keys() >= wanted
 
 
 @dataclass(slots=True, eq=False)

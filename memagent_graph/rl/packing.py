@@ -41,13 +41,16 @@ class Batch:
         return Batch(**tensors, filled=self.filled)
 
 
-def pack(rows: Sequence[Row], *, token_budget: int, padding: float = 0.1) -> Iterator[list[Row]]:
-    """Group rows so that a padded batch has at most `token_budget` tokens.
+_MOST_PADDING = 0.1
+"""Share of a batch."""
+
+
+def pack(rows: Sequence[Row], *, token_budget: int) -> Iterator[list[Row]]:
+    """Group rows so that a padded batch has at most `token_budget` tokens, and little padding.
 
     Args:
         rows: in any order.
         token_budget: tokens of a batch, with its padding.
-        padding: largest share of a batch that is padding.
 
     Yields:
         Rows of a batch, the longest batches first, so that a memory that is too small shows
@@ -58,7 +61,7 @@ def pack(rows: Sequence[Row], *, token_budget: int, padding: float = 0.1) -> Ite
     for row in sorted(rows, key=len, reverse=True):
         width = len(group[0]) if group else len(row)
         size = (len(group) + 1) * width
-        if group and (size > token_budget or filled + len(row) < (1 - padding) * size):
+        if group and (size > token_budget or filled + len(row) < (1 - _MOST_PADDING) * size):
             yield group
             group, filled = [], 0
         group.append(row)

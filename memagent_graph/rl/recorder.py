@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.callbacks import BaseCallbackHandler
 
 from memagent_graph.errors import TraceError
+from memagent_graph.graph.observing import Observer
+from memagent_graph.graph.state import span_of
 from memagent_graph.rl.attempts import Attempt, Call, sampling_of
 from memagent_graph.rl.records import Conversation, End, Feedback, fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from langchain_core.outputs import LLMResult
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.graph.state import Fold
+    from memagent_graph.readers.base import Answer
     from memagent_graph.rl.sinks import Sink
 
-_NODES = frozenset({"open_document", "overwrite_memory", "write_answer"})
 ROLLOUT = "memagent_rollout"
 """Where a run's metadata have the id of its rollout."""
 _KNOWN = ("memagent_sample", "memagent_group", ROLLOUT)
@@ -46,7 +50,7 @@ _REUSED = "reading that began with a stored memory"
 _RESUMED = "reading that was resumed"
 
 
-class TraceRecorder(BaseCallbackHandler):
+class TraceRecorder(BaseCallbackHandler, Observer):
     """Writes what a model was asked and what it wrote, for each chunk and each answer.
 
     One recorder serves any number of runs at once, from any thread and event loop, of this graph
@@ -82,6 +86,7 @@ class TraceRecorder(BaseCallbackHandler):
         self.tokenizer = fingerprint(tokenizer)
         self.skipped: Counter[str] = Counter()
         self._readings: dict[UUID, _Reading | None] = {}  # None: it cannot be recorded
+        self._above: dict[UUID, UUID] = {}  # the run that each run is a part of
         self._attempts: dict[UUID, Attempt] = {}
         self._calls: dict[UUID, Call] = {}
         self._under_way: set[str] = set()
@@ -123,26 +128,23 @@ class TraceRecorder(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A node begins, once more if its last attempt failed."""
+        """A chain begins: within a step, of a reader of somebody else's, or anywhere."""
         if parent_run_id is None:
             return
+        self._above[run_id] = parent_run_id
         outer = self._attempts.get(parent_run_id)
-        if outer is not None:  # a chain within a node, of a reader of somebody else's
+        if outer is not None:
             self._attempts[run_id] = outer
-        elif kwargs.get("name") in _NODES and isinstance(inputs, dict):
-            found = Attempt(run_id, kwargs["name"], parent_run_id, inputs, metadata or {})
-            self._attempts[run_id] = found
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """A node ended well, or a whole run did."""
-        attempt = self._attempts.pop(run_id, None)
-        if attempt is None:
+        """A chain, a step or a whole run ended well."""
+        self._above.pop(run_id, None)
+        if self._attempts.pop(run_id, None) is None:
             self._leave(run_id)
-        elif attempt.run == run_id and isinstance(outputs, dict) and attempt.of_ours(outputs):
-            getattr(self, f"_{attempt.node}")(attempt, outputs)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """A node failed, or a whole run did."""
+        """A chain, a step or a whole run failed."""
+        self._above.pop(run_id, None)
         if self._attempts.pop(run_id, None) is None:
             self._leave(run_id)
 
@@ -173,44 +175,56 @@ class TraceRecorder(BaseCallbackHandler):
         """A model failed."""
         self._calls.pop(run_id, None)
 
-    def _open_document(self, attempt: Attempt, outputs: dict[str, Any]) -> None:
-        if outputs["progress"]["step"] or outputs["progress"]["stopped"]:
-            self._readings[attempt.reading] = None
+    def opened(self, step: UUID, fold: Fold, about: Mapping[str, Any]) -> None:
+        """A document is open."""
+        reading = self._above[step]
+        progress, source = fold["progress"], fold["source"]
+        if reading in self._attempts:  # a reading within a step of another is a part of that one
+            self._readings[reading] = None
+            return
+        if progress["step"] or progress["stopped"]:
+            self._readings[reading] = None
             self._skip(_REUSED)
             return
-        sample, group, rollout = (attempt.metadata.get(name) for name in _KNOWN)
+        sample, group, rollout = (about.get(name) for name in _KNOWN)
         if group is None:
-            asked = [attempt.inputs["question"], outputs["source"]["digest"]]
+            asked = [fold["question"], source["digest"]]
             group = sha256(json.dumps(asked).encode()).hexdigest()[:32]
-        rollout = str(attempt.reading if rollout is None else rollout)
+        rollout = str(reading if rollout is None else rollout)
         with self._lock:
             if rollout in self._under_way:
                 raise TraceError(_USED_TWICE.format(rollout))
             self._under_way.add(rollout)
         sample = str(group if sample is None else sample)
-        self._readings[attempt.reading] = _Reading(sample, str(group), rollout)
+        self._readings[reading] = _Reading(sample, str(group), rollout)
 
-    def _overwrite_memory(self, attempt: Attempt, outputs: dict[str, Any]) -> None:
-        reading = self._readings.get(attempt.reading)
-        if reading is None or outputs["progress"]["step"] == attempt.inputs["progress"]["step"]:
+    def begins(self, step: UUID) -> None:
+        """The reader is going to be asked."""
+        self._attempts.setdefault(step, Attempt())
+
+    def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
+        """A chunk was read."""
+        known = self._readings.get(self._above[step])
+        if known is None:
             return
-        for reply in attempt.replies:
-            self._record(reading, reply, final=False)
-        if outputs.get("source"):  # a race for a named memory was lost: reading begins again
-            reading.steps = 0
+        if before["progress"]["position"] == span_of(before).start:  # perhaps not the first time
+            known.steps = 0
+        for reply in self._attempts[step].replies:
+            self._record(known, reply, final=False)
 
-    def _write_answer(self, attempt: Attempt, outputs: dict[str, Any]) -> None:
-        if attempt.reading not in self._readings:
+    def answered(self, step: UUID, answer: Answer) -> None:
+        """The answer was written."""
+        reading = self._above[step]
+        if reading not in self._readings:
             self._skip(_RESUMED)
-        reading = self._leave(attempt.reading)
-        if reading is None:
+        known, replies = self._leave(reading), self._attempts[step].replies
+        if known is None:
             return
-        if not attempt.replies:
+        if not replies:
             raise TraceError(_NO_CALLS)
-        for reply in attempt.replies:
-            self._record(reading, reply, final=reply is attempt.replies[-1])
-        answer, response = outputs["answer"], outputs["response"]
-        self.sink.write(End(reading.rollout, reading.steps, answer, response=response))
+        for reply in replies:
+            self._record(known, reply, final=reply is replies[-1])
+        self.sink.write(End(known.rollout, known.steps, answer.final, response=answer.text))
 
     def _record(self, reading: _Reading, reply: Call, *, final: bool) -> None:
         generation: Any = reply.generation or {}

@@ -9,13 +9,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import EmptyReplyError, MemAgentError
-from memagent_graph.graph import create_memagent
-from memagent_graph.readers.base import Answer, Update, Usage
+from memagent_graph.graph.build import create_memagent
+from memagent_graph.graph.state import ReadingInput
+from memagent_graph.readers.base import Answer, Memory, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Rollout, join
-from memagent_graph.state import ReadingInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.samples import Sample
     from memagent_graph.prompts import Prompts
-    from memagent_graph.readers.base import Evidence
+    from memagent_graph.readers.base import Step
     from memagent_graph.rl.rewards import Reward
-    from memagent_graph.text.chunking import Chunk
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ class RolloutRunner:
         """Ids of those whose answer without the document is worth 1 or more."""
 
         async def worth(sample: Sample) -> float:
-            answer = await self.reader.respond(sample.question, "")
+            answer = await self.reader.respond(sample.question, Memory())
             return self._reward(answer.final, sample.answers)
 
         worths = await asyncio.gather(*map(worth, samples))
@@ -156,33 +155,20 @@ class _SeededReader(ChatReader):
         self.speechless: set[str] = set()
         self._asked: Counter[bytes] = Counter()
 
-    async def update(
-        self,
-        question: str,
-        memory: str,
-        chunk: Chunk,
-        *,
-        evidence: Sequence[Evidence] = (),
-        config: RunnableConfig | None = None,
-    ) -> Update:
+    async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """As `ChatReader`, but for an empty reply."""
         try:
-            return await super().update(question, memory, chunk, evidence=evidence, config=config)
+            return await super().update(step, config=config)
         except EmptyReplyError:
             self.speechless.add(_rollout(config))
-            return Update(memory, changed=False, usage=Usage(calls=1))
+            return Update(None, usage=Usage(calls=1))
 
     async def respond(
-        self,
-        question: str,
-        memory: str,
-        *,
-        evidence: Sequence[Evidence] = (),
-        config: RunnableConfig | None = None,
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """As `ChatReader`, but for an empty reply."""
         try:
-            return await super().respond(question, memory, evidence=evidence, config=config)
+            return await super().respond(question, memory, config=config)
         except EmptyReplyError:
             self.speechless.add(_rollout(config))
             return Answer(_SILENCE, "", usage=Usage(calls=1))

@@ -109,7 +109,7 @@ class RedisSink:
     def __init__(self, url: str) -> None:
         address, stream = urldefrag(url)
         self._stream = (stream or _STREAM).encode()
-        self._connection = connect(address)
+        self._connection = connect(address, max_connections=1)
 
     def write(self, record: Record) -> None:
         """Add one record."""

@@ -19,7 +19,7 @@ from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.served import ServedWeights
 from memagent_graph.rl.traces import load
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
-from memagent_graph.text.source import open_source
+from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:

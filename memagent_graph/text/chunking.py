@@ -46,6 +46,7 @@ def next_chunk(
     tokenizer: Tokenizer,
     chunk_tokens: int,
     exact_cuts: bool = False,
+    end: int | None = None,
 ) -> Chunk | None:
     """Cut the chunk that begins at `offset`. Joined, the chunks are the source.
 
@@ -60,23 +61,41 @@ def next_chunk(
         chunk_tokens: the budget, in tokens of the chunk's own text.
         exact_cuts: cut after exactly `chunk_tokens` tokens of the text ahead, as the paper
             does, wherever that is.
+        end: where to end before the source does.
 
     Returns:
-        The chunk, or None at the end of the source.
+        The chunk, or None at the end.
 
     Raises:
         SourceChangedError: The source is no longer what was opened.
     """
-    window, end = _fitting_prefix(source, offset, tokenizer, chunk_tokens)
+    most = None if end is None else end - offset
+    window, fits = _fitting_prefix(source, offset, tokenizer, chunk_tokens, most)
     if not window:
         return None
     if exact_cuts:
-        return Chunk(window[:end], offset, offset + end, tokenizer.count(window[:end]), source)
-    for cut in _cuts(window, end):
+        return Chunk(window[:fits], offset, offset + fits, tokenizer.count(window[:fits]), source)
+    for cut in _cuts(window, fits):
         tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
         if tokens <= chunk_tokens or cut == 1:
             return Chunk(window[:cut], offset, offset + cut, tokens, source)
     raise AssertionError("unreachable: the last cut is after one code point")
+
+
+def chunks(
+    source: Source,
+    *,
+    tokenizer: Tokenizer,
+    chunk_tokens: int,
+    exact_cuts: bool = False,
+) -> Iterator[Chunk]:
+    """All chunks of a source, one after the other; arguments are those of `next_chunk`."""
+    offset = 0
+    while chunk := next_chunk(
+        source, offset, tokenizer=tokenizer, chunk_tokens=chunk_tokens, exact_cuts=exact_cuts
+    ):
+        yield chunk
+        offset = chunk.end
 
 
 _LIKELY_SIZE = 6
@@ -84,19 +103,20 @@ _LIKELY_SIZE = 6
 
 
 def _fitting_prefix(
-    source: Source, offset: int, tokenizer: Tokenizer, tokens: int
+    source: Source, offset: int, tokenizer: Tokenizer, tokens: int, most: int | None
 ) -> tuple[str, int]:
     """A window that is longer than the budget or reaches the end, and how much of it fits."""
     size = _LIKELY_SIZE * tokens + 64
     while True:
-        window = source.read(offset, size)
+        window = source.read(offset, size if most is None else min(size, most))
         end = max(tokenizer.prefix(window, tokens), 1)
         if end < len(window) or len(window) < size:
             return window, end
         size *= 2
 
 
-_GRAPHEME = regex.compile(r"\X")
+# By itself, \X looks back over all the flags in a row for each of them.
+_GRAPHEME = regex.compile(r"\p{GCB=RI}{2}[\p{GCB=EX}\p{GCB=ZWJ}\p{GCB=SM}]*+|\X")
 _SAFE = regex.compile(r"(?r)[\x20-\x7e](?=[\x20-\x7e])")
 
 

@@ -1,31 +1,35 @@
-"""PDF, DOCX, HTML and the like: converted to text by markitdown."""
+"""PDF, DOCX, HTML and the like: converted to text by markitdown, in a process of its own."""
 
 from __future__ import annotations
 
-from hashlib import sha256
+from dataclasses import asdict
+from hashlib import file_digest
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
-from zipfile import BadZipFile, ZipFile, is_zipfile
 
-from memagent_graph.errors import MissingDependencyError, UnreadableSourceError
+from memagent_graph.errors import (
+    ConversionLimitError,
+    MissingDependencyError,
+    UnreadableSourceError,
+)
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CONVERTERS = {
-    ".pdf": "PdfConverter",
-    ".docx": "DocxConverter",
-    ".pptx": "PptxConverter",
-    ".xlsx": "XlsxConverter",
-    ".epub": "EpubConverter",
-    ".html": "HtmlConverter",
-    ".htm": "HtmlConverter",
-}
-"""The converter of each suffix; no other is tried, whatever a file turns out to be. Those for
-archives, pictures and sound would unpack it, start programs or send it to a service."""
+    from memagent_graph.text.conversion import Limit
+    from memagent_graph.text.converter import Limits
 
-_MOST_BYTES = 1 << 30
-"""Into which an archive may unpack."""
+_EXCESS = {
+    "time": "Converting {name} to text takes longer than {seconds:g} seconds",
+    "memory": "Converting {name} to text takes more than {memory_mb:g} MB of memory",
+    "output": "The text of {name} is longer than {output_mb:g} MB",
+}
+_VARIABLES = {
+    "time": "MEMAGENT_CONVERSION_SECONDS",
+    "memory": "MEMAGENT_CONVERSION_MEMORY_MB",
+    "output": "MEMAGENT_CONVERSION_OUTPUT_MB",
+}
 
 
 class ConvertedSource(TextSource):
@@ -33,39 +37,42 @@ class ConvertedSource(TextSource):
 
     Raises:
         MissingDependencyError: The `documents` extra is not installed.
-        UnreadableSourceError: The file is broken, not what its suffix says, or unpacks to more
-            than 1 GiB.
+        UnreadableSourceError: The file is broken, or not what its suffix says.
+        ConversionLimitError: Converting it takes too long, or too much memory, or makes too much
+            text.
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        try:
-            from markitdown import MarkItDown, MarkItDownException, converters
-        except ImportError as error:
-            message = f'To read {name}: pip install "memagent-graph[documents]"'
-            raise MissingDependencyError(message) from error
-        _check_archive(path, name)
-        content = path.read_bytes()
-        converter = MarkItDown(enable_builtins=False, enable_plugins=False)
-        converter.register_converter(getattr(converters, CONVERTERS[path.suffix.lower()])())
-        try:
-            text = converter.convert_local(path).text_content
-        except MarkItDownException as error:
-            message = f"{name} cannot be converted to text: {error}"
-            raise UnreadableSourceError(message) from error
+        if not find_spec("markitdown") or not find_spec("psutil"):
+            raise _missing(name)
+        from memagent_graph.text import converters
+        from memagent_graph.text.converter import Limits
+
+        limits = Limits.from_environment()
+        with path.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        reply, text = converters.shared.convert(path.absolute(), limits)
+        if reply.missing:
+            raise _missing(name)
+        if reply.limit is not None:
+            raise _excess(name, reply.limit, reply.error, limits)
+        if reply.error is not None:
+            message = f"{name} cannot be converted to text: {reply.error}"
+            raise UnreadableSourceError(message)
         super().__init__(text, name)
-        self.digest = sha256(content).hexdigest()
+        self.digest = digest
         self.uri = path.absolute().as_uri()
 
 
-def _check_archive(path: Path, name: str) -> None:
-    if not is_zipfile(path):
-        return
-    try:
-        with ZipFile(path) as archive:  # gives no more of a file than its directory says
-            unpacked = sum(item.file_size for item in archive.infolist())
-    except BadZipFile as error:
-        message = f"{name} is a broken archive: {error}"
-        raise UnreadableSourceError(message) from error
-    if unpacked > _MOST_BYTES:
-        message = f"{name} unpacks to {unpacked:,} bytes, and {_MOST_BYTES:,} is the most."
-        raise UnreadableSourceError(message)
+def _missing(name: str) -> MissingDependencyError:
+    message = f'To read {name}: pip install "memagent-graph[documents]"'
+    return MissingDependencyError(message)
+
+
+def _excess(name: str, limit: Limit, detail: str | None, limits: Limits) -> ConversionLimitError:
+    what = _EXCESS[limit].format(name=name, **asdict(limits))
+    message = (
+        f"{what}{f': it {detail}' if detail else ''}. If you trust it, set {_VARIABLES[limit]} "
+        "higher; else convert it to text elsewhere."
+    )
+    return ConversionLimitError(message, limit=limit)

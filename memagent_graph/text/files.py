@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from charset_normalizer import from_bytes
 
 from memagent_graph.errors import SourceChangedError, UnreadableSourceError
-from memagent_graph.text.converted import CONVERTERS, ConvertedSource
+from memagent_graph.text.conversion import CONVERTERS
+from memagent_graph.text.converted import ConvertedSource
 from memagent_graph.text.source import Location, Source
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def open_file(path: Path, name: str | None = None) -> Source:
 
     Raises:
         UnreadableSourceError: The file is binary, a pipe or a device, or must not be read.
+        ConversionLimitError: Converting it takes too much.
         MissingDependencyError: Its format needs the `documents` extra.
     """
     name = name or str(path)

@@ -8,12 +8,15 @@ from bisect import bisect_right
 from hashlib import sha256
 from itertools import accumulate, chain, product
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import regex
 from tokenizers import Tokenizer as BackendTokenizer
 
 from memagent_graph.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Tokenizer(Protocol):
@@ -193,17 +196,12 @@ class EstimatingTokenizer:
 
     def count(self, text: str) -> int:
         """Estimated tokens of `text`: never fewer for a longer text."""
-        classes = text.translate(_CLASSES)
-        return -(-_weight(classes, 0, len(classes)) // _TOKEN)
+        return -(-sum(weight for _, weight, _, _ in _blocks(text, _LONG_BLOCK)) // _TOKEN)
 
     def prefix(self, text: str, tokens: int) -> int:
         """Length in code points of the longest prefix estimated at no more than `tokens`."""
         left = tokens * _TOKEN
-        for start in range(0, len(text), _BLOCK):
-            # One code point more in front, for the transition into the block.
-            classes = text[max(start - 1, 0) : start + _BLOCK].translate(_CLASSES)
-            lead = min(start, 1)
-            weight = _weight(classes, lead, len(classes))
+        for start, weight, classes, lead in _blocks(text, _BLOCK):
             if weight > left:
                 fits = range(len(classes) - lead)
                 return (
@@ -216,7 +214,20 @@ class EstimatingTokenizer:
 
 
 _BLOCK = 1024
-"""Code points that are weighed at once."""
+"""Code points among which the end of a prefix is looked for."""
+_LONG_BLOCK = 64 * 2**10
+"""Code points that are counted at once: other threads wait for about a millisecond."""
+
+
+def _blocks(text: str, size: int) -> Iterator[tuple[int, int, str, int]]:
+    """The blocks of a text: where each starts, its weight, its classes, and those in front of it.
+
+    That is one code point of the block before, for the transition.
+    """
+    for start in range(0, len(text), size):
+        classes = text[max(start - 1, 0) : start + size].translate(_CLASSES)
+        lead = min(start, 1)
+        yield start, _weight(classes, lead, len(classes)), classes, lead
 
 
 class _Classes(dict[int, str]):

@@ -9,27 +9,39 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 FACT = "The access code of the Kestrel vault is 49-17-63."
 QUESTION = "What is the access code of the Kestrel vault?"
 FILLER = "The rain went on over the harbour and nobody spoke of it again.\n\n"
 
 
-def memagent(*arguments, **options):
+PYTHON = warm_python(*COMMAND_LINE)
+
+
+def memagent(*arguments, env=(), **options):
     environment = {key: value for key, value in os.environ.items() if "MEMAGENT" not in key}
-    environment |= {"MEMAGENT_STORE": "none", **options.pop("env", {})}
+    environment |= {"MEMAGENT_STORE": "none", **dict(env)}
+    return PYTHON.run(
+        [sys.executable, "-m", "memagent_graph", *arguments], env=environment, **options
+    )
+
+
+def new_memagent(*arguments, stdout=PIPE, env=()):
+    """The same in a new interpreter, for what changes its start, its imports or its end."""
     return subprocess.run(
         [sys.executable, "-m", "memagent_graph", *map(str, arguments)],
-        capture_output=True,
+        stdout=stdout,
+        stderr=PIPE,
         text=True,
-        env=environment,
+        env={**os.environ, "MEMAGENT_STORE": "none", **dict(env)},
         timeout=120,
         check=False,
-        **options,
     )
 
 
@@ -135,27 +147,22 @@ def test_a_server_that_cannot_be_reached_is_one_line_too(book):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_output_that_cannot_be_written_is_an_error_of_one_line(book):
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "MEMAGENT_STORE": "none", "MEMAGENT_MODEL": "extractive"},
-            check=False,
-        )
+        done = new_memagent("ask", QUESTION, book, "--model", "extractive", stdout=full)
 
     assert done.returncode == 1
     assert done.stderr == "memagent: error: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.slow
 def test_an_answer_survives_an_output_that_lacks_its_letters(tmp_path):
     file = tmp_path / "cafe.txt"
     file.write_text("The café of Zoë opens at 7.", "utf-8")
     ascii_only = {"PYTHONIOENCODING": "ascii"}
 
-    done = memagent("ask", "When does it open?", file, "--model", "extractive", env=ascii_only)
+    done = new_memagent("ask", "When does it open?", file, "--model", "extractive", env=ascii_only)
 
     assert done.stdout.startswith(r"The caf\xe9 of Zo\xeb opens at 7.")
 
@@ -175,11 +182,11 @@ def test_a_model_behind_an_endpoint_is_named_by_url(book, openai_server):
     assert not done.stderr
 
 
-def in_terminal(*arguments, stdout=subprocess.PIPE):
+def in_terminal(*arguments, stdout=PIPE):
     """What a terminal shows, and what a pipe on stdout got if it is one."""
     controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "memagent_graph", *map(str, arguments)],
+    process = PYTHON.start(
+        [sys.executable, "-m", "memagent_graph", *arguments],
         stdout=stdout or terminal,
         stderr=terminal,
         env={**os.environ, "MEMAGENT_STORE": "none", "TERM": "xterm", "COLUMNS": "100"},
@@ -192,8 +199,8 @@ def in_terminal(*arguments, stdout=subprocess.PIPE):
     except OSError:  # Linux ends a terminal that way
         pass
     os.close(controller)
-    piped, _ = process.communicate(timeout=60)
-    return seen.decode(), (piped or b"").decode()
+    piped, _ = process.communicate(timeout=240)
+    return seen.decode(), piped
 
 
 def test_a_terminal_shows_progress_on_stderr(book):
@@ -233,7 +240,7 @@ def test_a_document_cannot_command_the_terminal(tmp_path):
 
 
 def wait_for_requests(server, count):
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 120
     while len(server.requests) < count:
         assert time.monotonic() < give_up
         time.sleep(0.005)
@@ -242,19 +249,26 @@ def wait_for_requests(server, count):
 def stopped(command, server, number=signal.SIGINT, **options):
     """Interrupt a command within its fifth call; its exit code and what it said."""
     server.requests.clear()
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
-    )
+    reply, signalled = server.reply, threading.Event()
+
+    def gated(body):
+        if len(server.requests) == 5:
+            signalled.wait(120)
+        return reply(body)
+
+    server.reply = gated
+    process = PYTHON.start(command, stderr=PIPE, stdout=PIPE, **options)
     wait_for_requests(server, 5)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    signalled.set()
+    _, stderr = process.communicate(timeout=120)
+    server.reply = reply
     assert "Traceback" not in stderr
     return process.returncode, stderr
 
 
 @pytest.fixture
-def slow_command(book, openai_server):
-    openai_server.reply = slowly(openai_server.reply)
+def command(book, openai_server):
     command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)]
     command += ["--model", "openai:small", "--base-url", openai_server.base_url]
     return [*command, "--chunk-tokens", "500", "--store", "none"]
@@ -267,19 +281,20 @@ def printed(stderr):
     return [sys.executable, "-m", "memagent_graph", *arguments]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("extra", [[], ["--restart"]])
 def test_an_interrupted_run_prints_the_command_that_goes_on_and_it_ends_alike(
-    number, extra, tmp_path, slow_command, openai_server
+    number, extra, tmp_path, command, openai_server
 ):
-    expected = subprocess.run(slow_command, capture_output=True, text=True, check=True).stdout
+    expected = PYTHON.run(command, check=True).stdout
     calls = len(openai_server.requests)
 
     code, stderr = stopped(
-        [*slow_command, "--checkpoint", str(tmp_path / "run.sqlite"), *extra], openai_server, number
+        [*command, "--checkpoint", str(tmp_path / "run.sqlite"), *extra], openai_server, number
     )
     stopped_after = len(openai_server.requests)
-    resumed = subprocess.run(printed(stderr), capture_output=True, text=True, check=True)
+    resumed = PYTHON.run(printed(stderr), check=True)
 
     assert code == 130
     assert "To go on:\n  memagent ask" in stderr
@@ -289,54 +304,72 @@ def test_an_interrupted_run_prints_the_command_that_goes_on_and_it_ends_alike(
     assert len(openai_server.requests) <= calls + 1
 
 
-def test_an_interrupted_run_that_kept_nothing_says_so(slow_command, openai_server):
-    code, stderr = stopped(slow_command, openai_server)
+def test_an_interrupted_run_that_kept_nothing_says_so(command, openai_server):
+    code, stderr = stopped(command, openai_server)
 
     assert code == 130
     assert "is lost" in stderr
     assert "--checkpoint" in stderr
 
 
+@pytest.mark.parametrize(("extra", "said"), [([], "is in the store"), (["--no-reuse"], "is lost")])
+def test_one_with_a_store_says_whether_it_goes_on_there(
+    command, openai_server, tmp_path, extra, said
+):
+    kept = [*command, "--store", str(tmp_path / "store.sqlite"), *extra]
+
+    code, stderr = stopped(kept, openai_server)
+
+    assert code == 130
+    assert said in stderr
+
+
+@pytest.mark.slow
+def test_that_also_holds_where_the_tests_run_in_the_background_of_a_shell():
+    ignoring = 'trap "" INT; exec "$0" -m pytest -k kept_nothing "$1"'  # as `sh` does for `&`
+
+    done = subprocess.run(
+        ["sh", "-c", ignoring, sys.executable, __file__],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--name", "--max-calls"])
 def test_another_command_does_not_go_on_where_this_one_stopped(
-    option, tmp_path, slow_command, openai_server
+    option, tmp_path, command, openai_server
 ):
-    command = [*slow_command, "--checkpoint", str(tmp_path / "run.sqlite")]
+    command = [*command, "--checkpoint", str(tmp_path / "run.sqlite")]
     command += ["--store", str(tmp_path / "memories.sqlite")] if option == "--name" else []
     openai_server.script = ["ok"] * 4 + [401]
-    subprocess.run([*command, option, "90"], capture_output=True, check=False)
+    PYTHON.run([*command, option, "90"])
 
-    other = subprocess.run([*command, option, "91"], capture_output=True, text=True, check=True)
+    other = PYTHON.run([*command, option, "91"], check=True)
 
     assert "going on" not in other.stderr
 
 
 def test_waiting_for_standard_input_can_be_interrupted():
-    process = subprocess.Popen(
+    process = PYTHON.start(
         [sys.executable, "-m", "memagent_graph", "ask", QUESTION, "-"],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        stdin=PIPE,
+        stderr=PIPE,
         env={**os.environ, "MEMAGENT_STORE": "none"},
     )
     try:
         process.stdin.write(FILLER * 9000)  # more than a pipe holds: then reading has begun
         process.send_signal(signal.SIGINT)
 
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=120) == 130
     finally:
         process.kill()
-        process.communicate()
 
 
-def slowly(reply):
-    def answer(body):
-        time.sleep(0.05)
-        return reply(body)
-
-    return answer
-
-
+@pytest.mark.slow
 def test_a_document_that_changed_since_the_stop_is_an_error_that_says_how_to_start_over(
     tmp_path, book, openai_server
 ):
@@ -358,7 +391,7 @@ def test_a_document_that_changed_since_the_stop_is_an_error_that_says_how_to_sta
 def test_without_the_extra_one_line_says_what_to_install(tmp_path):
     (tmp_path / "typer.py").write_text("raise ImportError")
 
-    done = memagent("ask", "a", "b", env={"PYTHONPATH": str(tmp_path)})
+    done = new_memagent("ask", "a", "b", env={"PYTHONPATH": str(tmp_path)})
 
     assert done.stderr.strip() == (
         'memagent: error: the command line needs: pip install "memagent-graph[cli]"'
@@ -379,7 +412,7 @@ def test_a_plugin_adds_its_command_and_a_broken_one_breaks_nothing(tmp_path):
         "@app.callback()\ndef cb():\n    pass\n"
     )
 
-    done = memagent("hello", "world", env={"PYTHONPATH": str(tmp_path)})
+    done = new_memagent("hello", "world", env={"PYTHONPATH": str(tmp_path)})
 
     assert done.stdout == "hi there\n"
     assert done.returncode == 0

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 from doubles import numbered
+from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
+PYTHON = warm_python(*COMMAND_LINE)
 COMMAND = [sys.executable, "-m", "memagent_graph", "batch"]
 WITHOUT_STORE = {**os.environ, "MEMAGENT_STORE": "none"}
 
@@ -38,7 +39,7 @@ def tasks(tmp_path):
 def run(tasks, *extra, env=WITHOUT_STORE):
     out = tasks.parent / "results.jsonl"
     command = [*COMMAND, str(tasks), "--out", str(out), *extra]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env), out
+    return PYTHON.run(command, env=env), out
 
 
 def records(file):
@@ -90,12 +91,12 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
     command = [*COMMAND, str(tasks), "--out", str(out), "--concurrency", "3"]
     command += ["--model", "openai:small", "--base-url", openai_server.base_url]
     command += ["--chunk-tokens", "200"]
-    with subprocess.Popen(command, env=WITHOUT_STORE, stderr=subprocess.PIPE, text=True) as process:
-        while not out.exists() or len(out.read_text().splitlines()) < 3:
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(number)
-        _, stderr = process.communicate(timeout=60)
+    process = PYTHON.start(command, env=WITHOUT_STORE, stderr=PIPE)
+    while not out.exists() or len(out.read_text().splitlines()) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=120)
     if number == signal.SIGKILL:
         with out.open("a") as file:
             file.write('{"id": 11, "answ')  # as a crash within a write would leave it
@@ -104,7 +105,7 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
         assert "To go on:\n  memagent batch" in stderr
     before = out.read_text().splitlines()[:3]
 
-    again = subprocess.run(command, env=WITHOUT_STORE, capture_output=True, text=True, check=False)
+    again = PYTHON.run(command, env=WITHOUT_STORE)
 
     assert again.returncode == 0, again.stderr
     found = [str(record["id"]) for record in records(out)]
@@ -140,3 +141,16 @@ def test_a_file_that_holds_something_else_is_not_overwritten(tasks):
     assert done.returncode == 1
     assert "name a new file" in done.stderr
     assert out.read_text() == "my novel\nchapter one\n"
+
+
+def test_another_namespace_finds_nothing_of_what_was_read(tasks):
+    env = {**os.environ, "MEMAGENT_STORE": str(tasks.parent / "store.sqlite")}
+    calls = {}
+    for who in ("ann", "ben", "ann"):
+        done, out = run(tasks, "--chunk-tokens", "200", "--namespace", f"{who}/memagent", env=env)
+        assert done.returncode == 0, done.stderr
+        calls.setdefault(who, []).append(sum(line["usage"]["calls"] for line in records(out)))
+        out.unlink()
+
+    assert calls["ben"][0] == calls["ann"][0] > 24
+    assert calls["ann"][1] == 12  # the answers alone

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 from servers.redis_server import RedisServer
+from servers.warm_python import COMMAND_LINE, warm_python
 from typer.testing import CliRunner
 
 from memagent_graph.cli import checks
@@ -17,13 +17,9 @@ WORDS = {"ok", "warn", "fail"}
 
 def doctor(*arguments, **environment):
     kept = {key: value for key, value in os.environ.items() if "MEMAGENT" not in key}
-    return subprocess.run(
-        [sys.executable, "-m", "memagent_graph", "doctor", *map(str, arguments)],
-        capture_output=True,
-        text=True,
+    return warm_python(*COMMAND_LINE).run(
+        [sys.executable, "-m", "memagent_graph", "doctor", *arguments],
         env={**kept, "MEMAGENT_STORE": "none", **environment},
-        timeout=120,
-        check=False,
     )
 
 

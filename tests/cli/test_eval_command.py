@@ -87,6 +87,7 @@ def test_a_tokenizer_that_is_named_measures_the_documents(tmp_path):
     assert json.loads((tmp_path / "o" / "run.json").read_text())["tokenizer"] == name
 
 
+@pytest.mark.slow
 def test_whole_documents_beyond_the_model_s_window_are_read_with_yarn(tmp_path):
     folder = tiny_model(tmp_path / "model", width=64, layers=1, max_length=1024)
     words = ["--tasks", "niah_single_1", "--lengths", "2k", "--samples", 1, "--methods", "whole"]

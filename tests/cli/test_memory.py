@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 QUESTION = "When does the ferry leave?"
 MONDAY = "The ferry leaves at nine. " + "It rained all day. " * 400
 TUESDAY = "From today on the ferry leaves at ten. " + "The sun shone. " * 400
+
+PYTHON = warm_python(*COMMAND_LINE)
 
 
 @pytest.fixture
@@ -17,15 +19,8 @@ def memagent(tmp_path):
     def run(*arguments, check=True, **options):
         environment = {**os.environ, "MEMAGENT_STORE": str(tmp_path / "store.sqlite")}
         environment |= options.pop("env", {})
-        return subprocess.run(
-            [sys.executable, "-m", "memagent_graph", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=120,
-            check=check,
-            **options,
-        )
+        command = [sys.executable, "-m", "memagent_graph", *arguments]
+        return PYTHON.run(command, env=environment, check=check, **options)
 
     return run
 
@@ -42,11 +37,13 @@ def test_what_was_asked_before_is_answered_without_reading(memagent, tmp_path):
 
     first = memagent("ask", QUESTION, tmp_path / "book", "--chunk-tokens", "500")
     again = memagent("ask", QUESTION, tmp_path / "book", "--chunk-tokens", "500")
+    anew = memagent("ask", QUESTION, tmp_path / "book", "--chunk-tokens", "500", "--no-reuse")
     listed = memagent("memory", "list")
 
     assert first.stdout.splitlines()[0] == again.stdout.splitlines()[0]
     assert "in 1 calls" in again.stdout
     assert "in 1 calls" not in first.stdout
+    assert "in 1 calls" not in anew.stdout
     assert QUESTION in listed.stdout
 
 
@@ -117,12 +114,12 @@ def test_a_memory_is_followed_while_it_is_written(memagent, tmp_path):
     command = [sys.executable, "-m", "memagent_graph", "memory", "watch", "diary", "--all"]
     environment = {**os.environ, "MEMAGENT_STORE": str(tmp_path / "store.sqlite")}
     (tmp_path / "monday").write_text(MONDAY)
-    watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    watching = PYTHON.start(command, stdout=PIPE, env=environment)
 
     memagent("ask", QUESTION, tmp_path / "monday", "--name", "diary", "--chunk-tokens", "500")
     seen = watching.stdout.readline()
     watching.terminate()
-    watching.communicate(timeout=30)
+    watching.communicate(timeout=120)
 
     assert "chunk 1" in seen
     assert watching.returncode == 130
@@ -135,3 +132,32 @@ def test_a_store_that_is_not_there_is_one_line(memagent, store):
     assert done.returncode == 1
     assert done.stderr.startswith("memagent: error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_commands_see_the_memories_of_their_namespace_alone(memagent, tmp_path):
+    (tmp_path / "book").write_text(MONDAY)
+    asked = ("ask", QUESTION, tmp_path / "book", "--chunk-tokens", "500")
+    place = ("--namespace", "ann/memagent")
+
+    memagent(*asked, *place)
+    again = memagent(*asked, env={"MEMAGENT_NAMESPACE": "ann/memagent"})
+    before = memagent("memory", "list")
+    other = memagent(*asked)
+
+    assert "in 1 calls" in again.stdout
+    assert "in 1 calls" not in other.stdout
+    assert before.stdout == ""
+    (name,) = (
+        line.split("\t")[0] for line in memagent("memory", "list", *place).stdout.splitlines()
+    )
+    memagent("memory", "delete", name)
+    assert "leaves at nine" in memagent("memory", "show", name, *place).stdout
+
+
+@pytest.mark.parametrize("command", [("ask", "Who?", __file__), ("memory", "list"), ("doctor",)])
+def test_a_namespace_that_langgraph_forbids_is_one_clear_line(memagent, command):
+    done = memagent(*command, "--namespace", "ann//memagent", check=False)
+
+    assert done.returncode == 1
+    assert "The namespace ('ann', '', 'memagent') cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr

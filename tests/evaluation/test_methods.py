@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 from doubles import ScriptedReader
 from langchain_core.embeddings import Embeddings
+from langgraph.graph import START, StateGraph
+from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError, TransientModelError
 from memagent_graph.evaluation.methods import METHODS, embeddings, make_method
-from memagent_graph.models.resolve import resolve_reader
 from memagent_graph.readers.base import Answer, Usage
+from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -28,8 +30,8 @@ class Listener(ScriptedReader):
         super().__init__()
         self.shown = []
 
-    async def respond(self, question, memory, *, evidence=(), config=None):
-        self.shown.append(memory)
+    async def respond(self, question, memory, *, config=None):
+        self.shown.append(memory.text)
         return Answer(f"<{len(self.shown)}>", "", usage=Usage(1, 10, 2))
 
 
@@ -62,6 +64,26 @@ def test_memagent_tells_the_memory_after_each_chunk():
 @pytest.mark.parametrize(("name", "calls"), [("memagent", 2), ("whole", 1), ("bm25", 1)])
 def test_calls_are_counted_alike_whatever_a_reader_tells_of_them(name, calls):
     assert outcome(name, FILLER * 9).usage.calls == calls
+
+
+def test_memagent_reads_all_again_whatever_the_store_of_a_host_has():
+    read = []
+
+    async def measure(state):
+        found = await make_method("memagent", Listener(), CONFIG)(
+            QUESTION, TextSource(FILLER * 200)
+        )
+        read.append(found.usage.calls)
+        return {}
+
+    builder = StateGraph(dict)
+    builder.add_node("measure", measure)
+    builder.add_edge(START, "measure")
+    host = builder.compile(store=InMemoryStore())
+    for _ in range(2):
+        asyncio.run(host.ainvoke({"run": 1}))
+
+    assert read[0] == read[1] > 3
 
 
 def test_truncation_shows_both_ends_and_no_more_than_a_prompt():
@@ -142,7 +164,7 @@ def test_a_call_that_fails_for_a_while_is_made_again_when_the_server_says(
     async def sleep(seconds):
         waited.append(seconds)
 
-    monkeypatch.setattr("memagent_graph.reading.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("memagent_graph.models.retry.asyncio", SimpleNamespace(sleep=sleep))
     config = CONFIG.model_copy(update={"retry_interval": 0.001})
     busy = {"status": 429, "headers": {"retry-after": "7"}}
     openai_server.script = [busy, "drop", "empty", 503]
@@ -151,7 +173,7 @@ def test_a_call_that_fails_for_a_while_is_made_again_when_the_server_says(
     found = outcome(name, FILLER * 30, reader, config)
 
     assert found.answer.startswith("memory ")
-    assert waited == [7.0]
+    assert waited == [7.0, 0.001, 0.002, 0.004, 0.008]
     assert len(openai_server.requests) == 4 + found.usage.calls
     assert len({str(body["messages"]) for body in openai_server.requests}) == found.usage.calls
 

@@ -14,13 +14,12 @@ from memagent_graph.evaluation.report import (
     cells,
     details,
     markdown,
-    parse_length,
-    short,
     write_report,
 )
 from memagent_graph.evaluation.run import RESULTS, Result, evaluate, load
+from memagent_graph.evaluation.samples import parse_length, short
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.readers.resolve import resolve_reader
 
 CONFIG = ReadingConfig()
 
@@ -78,8 +77,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
 def test_a_sample_that_fails_is_told_and_run_again(tmp_path):
     failing = ScriptedReader(*[ModelError("The model is away.")] * 2)
 
-    failing.fingerprint = resolve_reader("extractive", config=CONFIG).fingerprint
-    failing.name = "extractive"
+    failing.identity = resolve_reader("extractive", config=CONFIG).identity
 
     failed = run(tmp_path, reader=failing, samples=1)
     again = run(tmp_path, samples=1)

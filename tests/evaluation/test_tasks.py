@@ -79,6 +79,7 @@ def test_in_the_shortest_text_that_is_taken_the_frequent_words_are_the_most_freq
     assert {one for one, _ in counted.most_common(3)} == {*sample.answers}
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.sampled_from(NAMES), st.integers(4_000, 9_000), st.integers(0, 99))
 def test_the_same_seed_makes_the_same_sample_and_another_seed_another(name, length, index):
@@ -306,7 +307,7 @@ import asyncio, resource, sys
 from memagent_graph.config import ReadingConfig
 from memagent_graph.evaluation.methods import make_method
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
 name, length = sys.argv[1], int(sys.argv[2])

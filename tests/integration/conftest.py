@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from servers.redis_server import RedisServer
+from servers.warm_python import COMMAND_LINE, PIPE, WarmProcess, warm_python
+
+
+@pytest.fixture
+def soak():
+    """How many times as often a test repeats what it repeats: `make soak` sets it."""
+    return int(os.environ.get("MEMAGENT_SOAK", "1"))
 
 
 @pytest.fixture
@@ -20,22 +26,13 @@ def redis(tmp_path):
 @pytest.fixture
 def start():
     """Start a script of this folder as a process of its own; none outlives the test."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[WarmProcess] = []
 
-    def run(script: str, *arguments: object) -> subprocess.Popen[str]:
-        here = Path(__file__).parent
-        paths = [str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(here / script), *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        started.append(process)
-        return process
+    def run(script: str, *arguments: object) -> WarmProcess:
+        command = [sys.executable, Path(__file__).with_name(script), *arguments]
+        started.append(warm_python(*COMMAND_LINE).start(command, stdout=PIPE))
+        return started[-1]
 
     yield run
     for process in started:
         process.kill()
-        process.wait()
-        process.stdout.close()

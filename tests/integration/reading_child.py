@@ -11,17 +11,21 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from memagent_graph import ReadingConfig, create_memagent
 
+QUESTIONS = [f"What is number {number}?" for number in range(16)]
 UNFINISHED = {"configurable": {"thread_id": "killed"}}
 
 
 def main(folder: Path, delay: float, kind: str, mode: str) -> None:
     reader = ChainReader(delay=delay, log=folder / "updates.log")
     document = folder / "document.txt"
-    asked = {"question": "?", "document": document if kind == "file" else document.read_text()}
+    asked = {"question": "?", "document": document if kind != "text" else document.read_text()}
+    if kind == "questions":
+        asked = {"questions": QUESTIONS, "document": document}
     with SqliteSaver.from_conn_string(str(folder / "checkpoints.sqlite")) as saver:
         agent = create_memagent(reader, config=ReadingConfig(chunk_tokens=40), checkpointer=saver)
         out = agent.invoke(asked if mode == "start" else None, UNFINISHED)
-    print(json.dumps(out["answer"]))
+    found = [record["answer"] for record in out["answers"]] if "answers" in out else out["answer"]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from doubles import ChainReader
 from langgraph.store.base import BaseStore
 
 from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.graph import versions
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.readers.base import Answer, Reader, Update
+from memagent_graph.readers.base import Answer, Identity, Memory, Reader, Update
 
 CHUNKED = ReadingConfig(chunk_tokens=40)
 
@@ -19,14 +20,13 @@ CHUNKED = ReadingConfig(chunk_tokens=40)
 class ListReader(Reader):
     """Keeps a list: each chunk is one more line of it."""
 
-    name = "list"
-    fingerprint = "list-1"
+    identity = Identity("list", "list-1")
 
-    async def update(self, question, memory, chunk, *, evidence=(), config=None):
-        return Update(f"{memory}\n{chunk.text.strip()}".strip())
+    async def update(self, step, *, config=None):
+        return Update(Memory(f"{step.memory.text}\n{step.chunk.text.strip()}".strip()))
 
-    async def respond(self, question, memory, *, evidence=(), config=None):
-        return Answer(memory, memory)
+    async def respond(self, question, memory, *, config=None):
+        return Answer(memory.text, memory.text)
 
 
 class Forgetful(BaseStore):
@@ -43,6 +43,7 @@ class Forgetful(BaseStore):
 
 
 def read(url: str, folder: Path, delay: float) -> str:
+    versions.PATIENCE = 60.0  # a busy machine is not a store that is away
     reader = ChainReader(delay=delay, log=folder / "updates.log")
     with RedisStore.from_url(url) as store:
         agent = create_memagent(reader, config=CHUNKED, store=store)

@@ -12,7 +12,6 @@ from pydoc_data.topics import topics
 import pytest
 import torch
 from langchain_core.callbacks import BaseCallbackHandler
-from servers.vllm_server import vllm_server
 from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -27,7 +26,7 @@ with warnings.catch_warnings():
     pytest.importorskip("vllm.sampling_params", reason="vLLM is not installed: make test-vllm")
     from memagent_graph.models.vllm import ChatVLLM
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=300, memory_tokens=64, answer_tokens=64)
 
@@ -49,22 +48,20 @@ def reading(model, tokenizer):
     return agent.invoke(asked, {"callbacks": [recorder]}), recorder.generations
 
 
-def test_vllm_in_process_and_served_and_transformers_agree(tmp_path):
-    folder = tiny_model(tmp_path / "tiny")
-    here = ChatTransformers(model=str(folder), logprobs=True)
+def test_vllm_in_process_and_served_and_transformers_agree(tiny, vllm):
+    here = ChatTransformers(model=str(tiny), logprobs=True)
     tokenizer = here.tokenizer
     expected, generations = reading(here, tokenizer)
     here.close()
 
     engine = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
-    in_process = ChatVLLM(model=str(folder), logprobs=True, **engine)
+    in_process = ChatVLLM(model=str(tiny), logprobs=True, **engine)
     found = {"in process": reading(in_process, tokenizer)}
     in_process.close()
-    with vllm_server(folder, tmp_path / "vllm.log", "--max-model-len", "2048") as server:
-        there = ChatEndpoint(
-            model=server.name, base_url=server.base_url, logprobs=True, return_token_ids=True
-        )
-        found["served"] = reading(there, tokenizer)
+    there = ChatEndpoint(
+        model=vllm.name, base_url=vllm.base_url, logprobs=True, return_token_ids=True
+    )
+    found["served"] = reading(there, tokenizer)
 
     assert len(generations) > 8
     for where, (output, others) in found.items():
@@ -78,11 +75,10 @@ def test_vllm_in_process_and_served_and_transformers_agree(tmp_path):
             assert other["logprobs"] == pytest.approx(mine["logprobs"], abs=1e-2), where
 
 
-def test_the_command_line_prints_nothing_but_the_answer(tmp_path):
-    folder = tiny_model(tmp_path / "tiny")
+def test_the_command_line_prints_nothing_but_the_answer(tiny, tmp_path):
     (tmp_path / "class.txt").write_text(topics["class"])
     command = [sys.executable, "-m", "memagent_graph", "ask", "What is a class?", "class.txt"]
-    command += ["--model", f"vllm:{folder}", "--store", "none", "--json"]
+    command += ["--model", f"vllm:{tiny}", "--store", "none", "--json"]
     command += ["--chunk-tokens", "500", "--memory-tokens", "32", "--answer-tokens", "32"]
     environment = {name: os.environ[name] for name in os.environ if "LOGGING" not in name}
 
@@ -93,18 +89,20 @@ def test_the_command_line_prints_nothing_but_the_answer(tmp_path):
     assert json.loads(done.stdout)["usage"]["calls"] > 2
 
 
-def test_new_weights_are_what_vllm_reads_with_in_process_and_served(tmp_path, monkeypatch):
-    before, after = tiny_model(tmp_path / "tiny"), tiny_model(tmp_path / "trained", seed=1)
-    weights = AutoModelForCausalLM.from_pretrained(after).state_dict()
-    here = ChatTransformers(model=str(after), logprobs=True)
-    old = ChatTransformers(model=str(before), logprobs=True)
+def test_new_weights_are_what_vllm_reads_with_in_process_and_served(tiny, vllm, tmp_path):
+    trained = tiny_model(tmp_path / "trained", seed=1)
+    before, weights = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (tiny, trained)
+    )
+    here = ChatTransformers(model=str(trained), logprobs=True)
+    old = ChatTransformers(model=str(tiny), logprobs=True)
     tokenizer = here.tokenizer
     expected, _ = reading(here, tokenizer)
     stale, _ = reading(old, tokenizer)
     assert expected["memory"] != stale["memory"]
 
     engine = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
-    in_process = ChatVLLM(model=str(before), logprobs=True, **engine)
+    in_process = ChatVLLM(model=str(tiny), logprobs=True, **engine)
     assert reading(in_process, tokenizer)[0]["memory"] == stale["memory"]
     in_process.load_weights(weights)
     found = {"in process": reading(in_process, tokenizer)}
@@ -113,14 +111,16 @@ def test_new_weights_are_what_vllm_reads_with_in_process_and_served(tmp_path, mo
     in_process.close()
     found["started again"] = reading(in_process, tokenizer)
     in_process.close()
-    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
-    with vllm_server(before, tmp_path / "vllm.log", "--max-model-len", "2048") as server:
-        there = ChatEndpoint(
-            model=server.name, base_url=server.base_url, logprobs=True, return_token_ids=True
-        )
-        assert reading(there, tokenizer)[0]["memory"] == stale["memory"]
-        ServedWeights(server.base_url, tmp_path)(weights)
+    there = ChatEndpoint(
+        model=vllm.name, base_url=vllm.base_url, logprobs=True, return_token_ids=True
+    )
+    assert reading(there, tokenizer)[0]["memory"] == stale["memory"]
+    served = ServedWeights(vllm.base_url, tmp_path)
+    served(weights)
+    try:
         found["served"] = reading(there, tokenizer)
+    finally:
+        served(before)
 
     for where, (output, _) in found.items():
         assert output["memory"] == expected["memory"], where

@@ -1,28 +1,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from servers.warm_python import COMMAND_LINE, warm_python
 
+PYTHON = warm_python(*COMMAND_LINE)
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("where", ["sqlite", "redis"])
 def test_three_processes_share_a_memory(where, request):
     places = [request.getfixturevalue("redis").url] if where == "redis" else []
 
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "shared_memory.py"), *places],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = PYTHON.run([sys.executable, EXAMPLES / "shared_memory.py", *places], check=True)
 
     lines = done.stdout.splitlines()
     assert "other agent: 1 call" in lines, done
@@ -34,9 +31,7 @@ def test_three_processes_share_a_memory(where, request):
 
 
 def shown(example, *arguments):
-    command = [sys.executable, str(EXAMPLES / example), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout
+    return PYTHON.run([sys.executable, EXAMPLES / example, *arguments], check=True).stdout
 
 
 def test_a_node_reads_within_an_existing_graph():
@@ -75,13 +70,10 @@ def test_papers_are_digested_in_branches():
 
 def test_a_chat_remembers_across_restarts(tmp_path):
     def chat(*lines, user="ann"):
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLES / "chat.py"), user],
+        done = PYTHON.run(
+            [sys.executable, EXAMPLES / "chat.py", user],
             input="\n".join([*lines, "", ""]),
             env={**os.environ, "MEMAGENT_STORE": str(tmp_path / "memories.sqlite")},
-            capture_output=True,
-            text=True,
-            timeout=120,
             check=True,
         )
         return done.stdout
@@ -112,3 +104,8 @@ def test_each_example_begins_with_its_command_and_is_listed_for_whom_it_is():
     for file in EXAMPLES.glob("*.py"):
         assert file.read_text("utf-8").startswith(f'"""python examples/{file.name}')
         assert f"[{file.name}]({file.name})" in listed
+    for config in EXAMPLES.glob("*/langgraph.json"):
+        folder = config.parent.name
+        command = f"cd examples/{folder} && langgraph dev"
+        assert (config.parent / "graph.py").read_text("utf-8").startswith(f'"""{command}')
+        assert f"[{folder}/]({folder}/graph.py)" in listed

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import threading
 import time
 from pathlib import Path
@@ -31,11 +30,14 @@ def read_alone() -> tuple[str, int]:
 
 
 @pytest.mark.slow
-def test_a_killed_reading_goes_on_in_a_new_process_without_a_checkpointer(redis, start, tmp_path):
+@pytest.mark.soak
+def test_a_killed_reading_goes_on_in_a_new_process_without_a_checkpointer(
+    redis, start, soak, tmp_path
+):
     expected, total = read_alone()
     assert total >= 60
     chosen = random.Random("redis")
-    for number in range(20):
+    for number in range(20 * soak):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "document.txt").write_text(TEXT)
@@ -44,16 +46,15 @@ def test_a_killed_reading_goes_on_in_a_new_process_without_a_checkpointer(redis,
 
         process = start("redis_child.py", "read", redis.url, folder, 0.005)
         at = chosen.randint(1, total - 1)
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 600
         while len(spans(folder)) < at:
             assert process.poll() is None
             assert time.monotonic() < give_up
             time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
         before = len(spans(folder))
         resumed = start("redis_child.py", "read", redis.url, folder, 0)
-        printed, _ = resumed.communicate(timeout=60)
+        printed, _ = resumed.communicate(timeout=120)
 
         assert json.loads(printed) == expected
         assert before < total
@@ -64,7 +65,7 @@ def test_a_killed_reading_goes_on_in_a_new_process_without_a_checkpointer(redis,
 def append_from_many(redis, start, mode):
     processes = [start("redis_child.py", mode, redis.url, writer, 25) for writer in range(16)]
     for process in processes:
-        process.communicate(timeout=280)
+        process.communicate(timeout=600)
     with RedisStore.from_url(redis.url) as store:
         bank = MemoryBank(store)
         lines = bank.get("shared").text.splitlines()

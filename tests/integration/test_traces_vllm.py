@@ -19,7 +19,6 @@ from memagent_graph.rl.traces import join
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"),
 ]
 

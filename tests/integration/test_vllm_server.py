@@ -8,8 +8,6 @@ import pytest
 from doubles import numbered
 from langchain_core.callbacks import AsyncCallbackHandler
 from langgraph.store.memory import InMemoryStore
-from servers.vllm_server import vllm_server
-from tiny_model import tiny_model
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
@@ -17,7 +15,6 @@ from memagent_graph.models.endpoint import ChatEndpoint
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"),
 ]
 
@@ -25,37 +22,25 @@ CONTEXT = 2048
 CONFIG = ReadingConfig(chunk_tokens=100, memory_tokens=16, answer_tokens=16)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def server(folder, tmp_path_factory):
-    log = tmp_path_factory.mktemp("logs") / "vllm.log"
-    with vllm_server(folder, log, "--max-model-len", str(CONTEXT)) as server:
-        yield server
-
-
 @pytest.fixture
-async def model(server):
-    model = ChatEndpoint(model=server.name, base_url=server.base_url)
+async def model(vllm):
+    model = ChatEndpoint(model=vllm.name, base_url=vllm.base_url)
     yield model
     await model.aclose()
 
 
-async def test_the_server_is_healthy_and_tells_its_models_and_their_windows(server, model):
+async def test_the_server_is_healthy_and_tells_its_models_and_their_windows(vllm, model):
     assert await model.ahealth()
-    assert await model.amodels() == {server.name: CONTEXT}
+    assert await model.amodels() == {vllm.name: CONTEXT}
     assert await model.adiscover() == model.window_tokens == CONTEXT
 
 
-async def test_token_ids_and_log_probabilities_are_those_of_the_model(server, folder):
+async def test_token_ids_and_log_probabilities_are_those_of_the_model(vllm, tiny):
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
     model = ChatEndpoint(
-        model=server.name, base_url=server.base_url, logprobs=True, return_token_ids=True
+        model=vllm.name, base_url=vllm.base_url, logprobs=True, return_token_ids=True
     )
 
     whole = await model.ainvoke("What is a list?", max_tokens=12)
@@ -78,13 +63,13 @@ async def test_token_ids_and_log_probabilities_are_those_of_the_model(server, fo
     assert again["logprobs"] == pytest.approx(found["logprobs"], abs=1e-3)
 
 
-async def test_a_wrong_name_is_told_the_right_one_by_a_call_and_before_a_reading(server):
-    model = ChatEndpoint(model="wrong", base_url=server.base_url)
+async def test_a_wrong_name_is_told_the_right_one_by_a_call_and_before_a_reading(vllm):
+    model = ChatEndpoint(model="wrong", base_url=vllm.base_url)
     agent = create_memagent(model, config=CONFIG)
 
-    with pytest.raises(ModelError, match=f"404.*it serves {server.name}"):
+    with pytest.raises(ModelError, match=f"404.*it serves {vllm.name}"):
         await model.ainvoke("Hello")
-    with pytest.raises(ModelError, match=f"'wrong': it serves {server.name}"):
+    with pytest.raises(ModelError, match=f"'wrong': it serves {vllm.name}"):
         await agent.ainvoke({"question": "?", "document": numbered(5)})
     await model.aclose()
 
@@ -94,7 +79,7 @@ async def test_a_prompt_over_the_window_is_a_context_length_error(model):
         await model.ainvoke("word " * CONTEXT)
 
 
-async def test_a_chunk_that_turns_out_too_long_is_halved(model, folder):
+async def test_a_chunk_that_turns_out_too_long_is_halved(model, tiny):
     # The estimate of another tokenizer is wrong for this text, as it happens.
     config = CONFIG.model_copy(update={"chunk_tokens": 1200})
     text = "".join(f"{number * number:x}" for number in range(2000))
@@ -129,16 +114,17 @@ class Calls(AsyncCallbackHandler):
             self.restart = asyncio.create_task(asyncio.to_thread(self.server.start))
 
 
-async def test_a_batch_goes_on_when_the_server_is_killed_and_started_again(server, model, folder):
+@pytest.mark.slow
+async def test_a_batch_goes_on_when_the_server_is_killed_and_started_again(vllm, model, tiny):
     documents = 16
     asked = [
         {"question": f"What is where in {number}?", "document": numbered(60)}
         for number in range(documents)
     ]
-    expected = await create_memagent(model, config=CONFIG, tokenizer=str(folder)).abatch(asked)
+    expected = await create_memagent(model, config=CONFIG, tokenizer=str(tiny)).abatch(asked)
     store = InMemoryStore()
-    agent = create_memagent(model, config=CONFIG, tokenizer=str(folder), store=store)
-    calls = Calls(3 * documents, server)
+    agent = create_memagent(model, config=CONFIG, tokenizer=str(tiny), store=store)
+    calls = Calls(3 * documents, vllm)
 
     outs = await agent.abatch(asked, {"callbacks": [calls]})
     await calls.restart

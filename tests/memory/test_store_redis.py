@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 
+import atomically
 import pytest
 import redis
 import redis.asyncio
-from langgraph.store.base import GetOp, PutOp
+from langgraph.store.base import GetOp, PutOp, SearchOp
+from redis.backoff import NoBackoff
 from servers.redis_server import RedisServer, free_port, wait_until
 from servers.tcp_proxy import TCPProxy
 
@@ -29,8 +31,8 @@ def proxied(redis_server, prefix):
     store = RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}/0", prefix=prefix)
     store.get(AT, "warm up")
     store.put(AT, "warm up", {})
-    store.put_if_absent(AT, "warm up", {}, topic="m")
-    store.compare_and_put(AT, "warm up", {}, expected={})
+    atomically.put_if_absent(store, AT, "warm up", {}, topic="m")
+    atomically.compare_and_put(store, AT, "warm up", {}, expected={})
     store.search(AT)  # by now the server has seen the scripts
 
     def trips(operation):
@@ -61,14 +63,18 @@ def test_a_batch_of_gets_and_puts_is_one_round_trip(proxied):
 def test_a_version_that_is_put_and_announced_is_one_round_trip(proxied):
     store, trips = proxied
 
-    assert trips(lambda: store.put_if_absent(AT, "v1", {"t": "x" * 4096}, topic="m")) == 1
+    assert (
+        trips(lambda: atomically.put_if_absent(store, AT, "v1", {"t": "x" * 4096}, topic="m")) == 1
+    )
 
 
 def test_a_compare_and_put_is_one_round_trip(proxied):
     store, trips = proxied
 
-    assert trips(lambda: store.compare_and_put(AT, "h", {"v": 1}, expected=None)) == 1
-    assert trips(lambda: store.compare_and_put(AT, "h", {"v": 2}, expected={"v": 1})) == 1
+    assert trips(lambda: atomically.compare_and_put(store, AT, "h", {"v": 1}, expected=None)) == 1
+    assert (
+        trips(lambda: atomically.compare_and_put(store, AT, "h", {"v": 2}, expected={"v": 1})) == 1
+    )
 
 
 def test_a_search_by_prefix_takes_two_round_trips_however_much_there_is(proxied):
@@ -134,8 +140,8 @@ def test_the_configuration_gives_the_time_to_live_and_whether_reads_renew_it(
     with RedisStore.from_url(redis_server.url, prefix=prefix, ttl=ttl) as store:
         for write in (
             lambda: store.put(AT, "k", {}),
-            lambda: store.compare_and_put(AT, "k", {}, expected=None),
-            lambda: store.put_if_absent(AT, "k", {}),
+            lambda: atomically.compare_and_put(store, AT, "k", {}, expected=None),
+            lambda: atomically.put_if_absent(store, AT, "k", {}),
         ):
             store.delete(AT, "k")
             write()
@@ -206,6 +212,33 @@ def test_a_root_is_found_again_after_it_was_empty(redis_store):
     assert redis_store.list_namespaces() == [AT]
 
 
+# Vectors
+
+
+@pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
+@pytest.mark.parametrize(
+    ("op", "named"),
+    [(SearchOp(AT, query="like this"), "query="), (PutOp(AT, "k", {}, index=["text"]), "index=")],
+    ids=["query", "index"],
+)
+def test_what_needs_a_vector_index_is_refused(redis_store, op, named, half):
+    with pytest.raises(ConfigurationError, match=f"no vector index.*{named}"):
+        if half == "synchronously":
+            redis_store.batch([op])
+        else:
+            asyncio.run(redis_store.abatch([op]))
+
+    assert redis_store.get(AT, "k") is None
+
+
+@pytest.mark.parametrize("query", [None, ""])
+@pytest.mark.parametrize("index", [None, False])
+def test_what_needs_none_is_not(redis_store, query, index):
+    redis_store.put(AT, "k", {}, index=index)
+
+    assert len(redis_store.search(AT, query=query)) == 1
+
+
 # Connections
 
 
@@ -228,7 +261,7 @@ def test_a_restart_of_the_server_goes_unnoticed(own_redis_server):
         assert store.get(AT, "before").value == {"n": 1}
         store.put(AT, "after", {"n": 2})
         own_redis_server.restart()
-        assert store.compare_and_put(AT, "after", {"n": 3}, expected={"n": 2})
+        assert atomically.compare_and_put(store, AT, "after", {"n": 3}, expected={"n": 2})
 
 
 def test_a_call_waits_for_a_server_that_is_coming_back(own_redis_server):
@@ -303,9 +336,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url):
 @pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
 def test_a_server_that_goes_away_is_reported_soon(own_redis_server, monkeypatch, half):
     """After some repeats, that is, which do not multiply."""
-    sleeps = []
-    monkeypatch.setattr("redis.retry.sleep", sleeps.append)
-    monkeypatch.setattr("redis.asyncio.retry.sleep", lambda s: asyncio.sleep(0, sleeps.append(s)))
+    monkeypatch.setattr("memagent_graph.memory.redis.patience._BACKOFF", NoBackoff())
 
     with RedisStore.from_url(own_redis_server.url) as store:
 
@@ -320,7 +351,7 @@ def test_a_server_that_goes_away_is_reported_soon(own_redis_server, monkeypatch,
         with pytest.raises(StoreError, match="cannot be reached"):
             asyncio.run(use())
 
-    assert len(sleeps) == 5
+    assert store.retries == 5
 
 
 @pytest.mark.parametrize(
@@ -329,6 +360,39 @@ def test_a_server_that_goes_away_is_reported_soon(own_redis_server, monkeypatch,
 def test_a_url_that_is_not_redis_is_refused_at_once(url):
     with pytest.raises(ConfigurationError, match="redis"):
         RedisStore.from_url(url)
+
+
+ADDRESSES = [
+    "redis://localhost/0",
+    "rediss://localhost/0",
+    "unix:///tmp/none",
+    "redis+cluster://a,b",
+    "rediss+cluster://a,b",
+    "redis+sentinel://a,b/main",
+    "rediss+sentinel://a,b/main/0",
+]
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+def test_a_misspelled_option_is_named_at_once(url):
+    with pytest.raises(ConfigurationError, match="'sokcet_timeout'.*'socket_timeout'") as raised:
+        RedisStore.from_url(f"{url}?db=0&sokcet_timeout=hunter2")
+
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+def test_options_of_redis_py_are_known(url):
+    options = "socket_timeout=3&health_check_interval=30&protocol=2&username=u&max_connections=7"
+
+    RedisStore.from_url(f"{url}?{options}&client_name=me")
+
+
+def test_options_of_tls_and_sentinels_are_known():
+    RedisStore.from_url("rediss+cluster://a?ssl_ca_certs=ca.pem&ssl_check_hostname=no")
+    RedisStore.from_url("redis+sentinel://a/main?sentinel_username=u&sentinel_password=p")
+    with pytest.raises(ConfigurationError, match="'ssl_ca_certs'"):
+        RedisStore.from_url("redis://localhost?ssl_ca_certs=ca.pem")
 
 
 def test_a_client_or_pool_may_be_given_and_stays_open(redis_server, prefix):
@@ -369,6 +433,7 @@ def test_a_client_that_decodes_is_refused(redis_server):
             RedisStore(client)
 
 
+@pytest.mark.slow
 def test_each_event_loop_has_its_own_connection_and_closes_it(redis_server, redis_client, prefix):
     store = RedisStore.from_url(redis_server.url, prefix=prefix)
     before = len(redis_client.client_list())

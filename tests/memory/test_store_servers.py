@@ -7,6 +7,7 @@ import datetime as dt
 import ipaddress
 import ssl
 
+import atomically
 import pytest
 import redis
 import redis.asyncio
@@ -32,6 +33,8 @@ AT = ("tenant", "things")
 
 
 # Cluster
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +79,21 @@ def test_a_cluster_holds_a_store_whole(cluster, batch):
 def test_a_cluster_compares_and_puts(batch):
     store = batch.store
 
-    assert store.compare_and_put(AT, "h", {"v": 1}, expected=None)
-    assert not store.compare_and_put(AT, "h", {"v": 2}, expected=None)
-    assert store.compare_and_put(AT, "h", {"v": 2}, expected={"v": 1})
-    assert store.compare_and_put(AT, "h", None, expected={"v": 2})
+    assert atomically.compare_and_put(store, AT, "h", {"v": 1}, expected=None)
+    assert not atomically.compare_and_put(store, AT, "h", {"v": 2}, expected=None)
+    assert atomically.compare_and_put(store, AT, "h", {"v": 2}, expected={"v": 1})
+    assert atomically.compare_and_put(store, AT, "h", None, expected={"v": 2})
     assert store.list_namespaces() == []
+
+
+def test_a_cluster_commits_several_items_at_once(batch):
+    store = batch.store
+    puts = [PutOp(AT, "a", {"v": 1}), PutOp((AT[0],), "b", {"v": 1})]
+
+    assert atomically.commit(store, puts, given={(AT, "a"): None}, topic="m")
+    assert not atomically.commit(store, puts, given={(AT, "a"): ..., ((AT[0], "other"), "c"): ...})
+    assert atomically.commit(store, [PutOp(AT, "a", None)], given={((AT[0],), "b"): {"v": 1}})
+    assert [item.key for item in store.search(())] == ["b"]
 
 
 def test_a_cluster_announces(cluster, prefix):
@@ -167,7 +180,7 @@ def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.timezone.utc)
+    now = dt.datetime.now(dt.UTC)
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     signed = (
         x509.CertificateBuilder()
@@ -245,8 +258,12 @@ def test_encrypted_values_are_unreadable_in_what_the_server_keeps(tmp_path, seri
     server = RedisServer(tmp_path)
     with RedisStore.from_url(server.url, serializer=serializer) as store:
         store.put(AT, "k", {"field": "the treasure is under the oak"})
-        store.put_if_absent(AT, "v", {"text": "the treasure is under the oak"}, topic="m")
-        store.compare_and_put(AT, "h", {"text": "the treasure is under the oak"}, expected=None)
+        atomically.put_if_absent(
+            store, AT, "v", {"text": "the treasure is under the oak"}, topic="m"
+        )
+        atomically.compare_and_put(
+            store, AT, "h", {"text": "the treasure is under the oak"}, expected=None
+        )
         with server.client() as client:
             client.save()
         assert store.get(AT, "k").value == {"field": "the treasure is under the oak"}
@@ -267,8 +284,8 @@ def test_filters_see_decrypted_values(encrypted):
 def test_encrypted_values_are_compared_as_values(encrypted):
     encrypted.put(AT, "h", {"n": 1})
 
-    assert not encrypted.compare_and_put(AT, "h", {"n": 3}, expected={"n": 2})
-    assert encrypted.compare_and_put(AT, "h", {"n": 2}, expected={"n": 1})
+    assert not atomically.compare_and_put(encrypted, AT, "h", {"n": 3}, expected={"n": 2})
+    assert atomically.compare_and_put(encrypted, AT, "h", {"n": 2}, expected={"n": 1})
     assert encrypted.get(AT, "h").value == {"n": 2}
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -51,10 +52,9 @@ def clock(monkeypatch):
     return clock
 
 
-def opened(patience=600.0, *, answered=True):
+def opened(patience=600.0):
     found = Circuit(patience)
-    if answered:
-        found.succeeded()
+    found.succeeded()
     for _ in range(3):
         found.failed()
     return found
@@ -128,10 +128,44 @@ async def test_a_server_is_waited_for_from_the_moment_it_was_missed_and_then_no_
     await line.passage(checks)  # back after all
 
 
-async def test_a_server_that_never_answered_is_not_waited_for(clock):
-    line, checks = opened(answered=False), Checks(clock, up_at=1e9)
+async def test_calls_under_way_speak_for_a_server_until_more_calls_failed_in_a_row(clock):
+    line, checks = Circuit(600), Checks(clock, up_at=0)
+    line.succeeded()
 
-    with pytest.raises(TransientModelError, match="cannot be reached"):
+    with ExitStack() as under_way:
+        for _ in range(5):
+            under_way.enter_context(line.under_way())
+        for _ in range(5):
+            line.failed()
+            await line.passage(checks)
+        assert checks.times == []
+
+        line.failed()
         await line.passage(checks)
 
-    assert clock.now == 100.0
+    assert len(checks.times) == 1
+
+
+async def test_a_server_whose_calls_all_break_at_once_is_down(clock):
+    line, checks = Circuit(600), Checks(clock, up_at=0)
+    line.succeeded()
+
+    calls = [ExitStack() for _ in range(64)]
+    for call in calls:
+        call.enter_context(line.under_way())
+    for call in calls:
+        call.close()
+        line.failed()
+    await line.passage(checks)
+
+    assert len(checks.times) == 1
+
+
+async def test_calls_to_a_server_that_never_answered_are_made_and_wait_for_nothing(clock):
+    line, checks = Circuit(600), Checks(clock, up_at=1e9)
+    for _ in range(64):
+        line.failed()
+
+    await line.passage(checks)
+
+    assert (clock.now, checks.times) == (100.0, [])

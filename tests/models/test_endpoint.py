@@ -23,6 +23,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.readers.base import Memory
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.sync import wait_for
 
@@ -208,7 +209,7 @@ async def test_a_cancelled_call_stays_cancelled(openai_server, model):
     openai_server.script = ["hang"]
 
     with pytest.raises(asyncio.TimeoutError):  # and not a TransientModelError
-        await asyncio.wait_for(ChatReader(model).respond("When?", "At nine."), 0.2)
+        await asyncio.wait_for(ChatReader(model).respond("When?", Memory("At nine.")), 0.2)
 
 
 async def test_a_wrong_model_name_is_told_the_right_ones(openai_server, model):
@@ -239,7 +240,6 @@ async def test_parameters_that_a_server_refuses_are_left_out_or_renamed(openai_s
         refusal("temperature", "unsupported_value"),
         refusal("max_tokens", "unsupported_parameter"),
     ]
-    assert ChatReader(model).deterministic
 
     model.invoke("Hello", max_tokens=5)
 
@@ -247,7 +247,6 @@ async def test_parameters_that_a_server_refuses_are_left_out_or_renamed(openai_s
     assert "temperature" not in sent
     assert "max_tokens" not in sent
     assert sent["max_completion_tokens"] == 5
-    assert not ChatReader(model).deterministic
     openai_server.script = [refusal("messages", "unsupported_value")]
     with pytest.raises(ModelError):
         await model.ainvoke("Hello")
@@ -361,7 +360,7 @@ def test_the_key_and_the_address_come_from_the_environment(openai_server, monkey
 
     assert openai_server.headers[0]["authorization"] == "Bearer secret-key"
     assert "secret-key" not in repr(model)
-    assert "secret-key" not in ChatReader(model).fingerprint
+    assert "secret-key" not in ChatReader(model).identity.fingerprint
 
 
 def test_organization_project_and_proxy_come_from_the_environment_as_with_any_client(
@@ -423,7 +422,7 @@ async def test_the_graph_waits_for_as_long_as_the_server_asks(openai_server, mod
     async def sleep(seconds):
         waited.append(seconds)
 
-    monkeypatch.setattr("memagent_graph.reading.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("memagent_graph.models.retry.asyncio", SimpleNamespace(sleep=sleep))
     busy = {"status": 429, "headers": {"retry-after": "7"}}
     openai_server.script = [busy, "ok", {"status": 503, "headers": {"retry-after": "3600"}}]
     agent = create_memagent(model, config=ReadingConfig(retry_interval=0.001))
@@ -463,3 +462,22 @@ def test_the_graph_streams_the_tokens_of_the_model(openai_server, model):
     nodes = {metadata["langgraph_node"] for _, metadata in parts}
     assert nodes == {"overwrite_memory", "write_answer"}
     assert len(parts) > 6
+
+
+async def test_what_the_sdk_is_asked_for_besides_the_body_is_no_field_of_it(openai_server):
+    model = ChatEndpoint(
+        model="small", base_url=openai_server.base_url, extra_body={"top_k": 5, "temperature": 0.5}
+    )
+
+    await model.bind(extra_headers={"X-Trace": "seven"}, timeout=60).ainvoke("Hello")
+
+    assert openai_server.requests == [
+        {
+            "model": "small",
+            "messages": [{"role": "user", "content": "Hello"}],
+            "temperature": 0.5,
+            "top_k": 5,
+        }
+    ]
+    assert openai_server.headers[0]["x-trace"] == "seven"
+    await model.aclose()

@@ -32,6 +32,12 @@ class BotocoreError(Exception):
     response = {"ResponseMetadata": {"HTTPStatusCode": 503}}
 
 
+MORE_THAN_THE_WINDOW = (
+    "max_tokens=99999 cannot be greater than max_model_len=max_total_tokens=2048. "
+    "Please request fewer output tokens."
+)
+
+
 class ReadTimeoutError(Exception):
     pass
 
@@ -67,6 +73,7 @@ def test_a_prompt_that_does_not_fit_is_known_in_every_provider_s_words(status, m
         (ProviderError("engine died", None, "500"), TransientModelError),
         (ProviderError("no", 400, "content_filter"), RefusalError),
         (ProviderError("bad field", 400), ModelError),
+        (ProviderError(MORE_THAN_THE_WINDOW, 400), ModelError),
         (BotocoreError(), TransientModelError),
         (ReadTimeoutError(), TransientModelError),
         (TimeoutError(), TransientModelError),

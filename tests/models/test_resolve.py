@@ -10,9 +10,9 @@ from langchain_core.language_models import FakeListChatModel
 from memagent_graph import ReadingConfig
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.resolve import resolve_reader
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.extractive import ExtractiveReader
+from memagent_graph.readers.resolve import resolve_reader
 
 CONFIG = ReadingConfig()
 
@@ -26,7 +26,7 @@ def test_without_a_name_it_is_the_built_in_reader_or_what_the_environment_names(
 
     assert isinstance(found, ChatReader)
     assert isinstance(found.model, ChatEndpoint)
-    assert (found.name, found.model.model) == ("openai:gpt-4o", "gpt-4o")
+    assert (found.identity.name, found.model.model) == ("openai:gpt-4o", "gpt-4o")
 
 
 def test_a_chat_model_is_read_with_and_a_reader_is_itself():
@@ -45,7 +45,7 @@ def test_another_provider_without_langchain_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "langchain", None)
     monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
 
-    with pytest.raises(MissingDependencyError, match="pip install langchain"):
+    with pytest.raises(MissingDependencyError, match=r"memagent-graph\[langchain\]"):
         resolve_reader("anthropic:claude", config=CONFIG)
 
 

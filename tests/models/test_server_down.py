@@ -49,6 +49,7 @@ def killed_and_restarted(server, model, after):
     return thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("documents", [1, 64])
 async def test_a_batch_whose_server_is_killed_and_restarted_completes_and_reads_nothing_thrice(
     documents, server
@@ -93,6 +94,7 @@ async def test_while_a_server_is_down_calls_wait_for_it_and_few_requests_are_tri
     await model.aclose()
 
 
+@pytest.mark.slow
 async def test_a_server_that_stays_away_is_a_lasting_error_after_the_timeout(server, monkeypatch):
     monkeypatch.setattr(circuit, "_FIRST_PAUSE", 0.01)
     model = ChatEndpoint(model="small", base_url=server.base_url, timeout=0.3)
@@ -144,7 +146,7 @@ def test_threads_and_event_loops_share_one_limit(server):
 
     def reply(body):
         if next(waiting, None) is not None:
-            first.wait(60)
+            first.wait(240)
         return at_once(body)
 
     server.reply = reply
@@ -181,7 +183,7 @@ async def test_a_cancelled_call_gives_its_turn_back(server):
     model = ChatEndpoint(model="small", base_url=server.base_url, max_concurrency=1)
 
     hung = asyncio.create_task(model.ainvoke("Hello"))
-    await asyncio.to_thread(wait_until, lambda: not server.script, "the call", seconds=60)
+    await asyncio.to_thread(wait_until, lambda: not server.script, "the call", seconds=240)
     hung.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hung
@@ -193,6 +195,7 @@ async def test_a_cancelled_call_gives_its_turn_back(server):
     await model.aclose()
 
 
+@pytest.mark.slow
 async def test_two_hundred_readings_at_once_keep_their_connections(server):
     model = ChatEndpoint(model="small", base_url=server.base_url)
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60))

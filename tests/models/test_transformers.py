@@ -66,6 +66,7 @@ def reference(folder):
     return generate
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_batch")
 async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(model, reference):
     prompts = ["Hi", "Hello there", "word " * 300, TEXT[:900], "a"]
@@ -142,6 +143,7 @@ async def test_sampling_with_a_seed_does_not_depend_on_who_else_is_in_the_batch(
     assert narrow.content == (await model.ainvoke("Hello", max_tokens=12)).content
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_batch")
 async def test_a_prompt_that_several_calls_share_is_read_once(model):
     prompts = ["Hello", "word " * 40, "Hello", "a", "Hello", "word " * 40]
@@ -203,6 +205,7 @@ def test_an_end_token_ends_the_reply_and_is_in_its_ids_but_not_its_text(tmp_path
         assert "<|im_end|>" not in reply.content
 
 
+@pytest.mark.slow
 async def test_readings_at_once_are_decoded_together_and_read_as_alone(model):
     agent = create_memagent(model, config=CONFIG)
     inputs = [{"question": QUESTION, "document": document(i)} for i in range(8)]

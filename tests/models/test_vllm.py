@@ -35,7 +35,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.models.resolve import resolve_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.vllm
 
 ENGINE = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 64, "enforce_eager": True}
 BUDGETS = {"question_tokens": 32, "chunk_tokens": 150, "memory_tokens": 24, "answer_tokens": 24}
@@ -62,7 +62,7 @@ def document(number, length=1500):
 
 def left(before):
     """Processes that are still there after a while, with what they are."""
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 120
     while (found := children(os.getpid()) - before) and time.monotonic() < give_up:
         time.sleep(0.1)
         active_children()  # asks for the exit codes of those that have ended

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.graph.reading import check_window
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.reading import check_window
 
 ASKED = {"question": "What is where?", "document": numbered(20)}
 CONFIG = ReadingConfig(chunk_tokens=60, retry_interval=0.001)
@@ -60,14 +60,14 @@ def test_a_window_is_refused_exactly_when_the_budgets_do_not_fit_and_the_advice_
     reader = ScriptedReader(window_tokens=window)
 
     try:
-        check_window(reader, config, question)
+        check_window(reader.identity, config, question)
     except ConfigurationError as error:
         assert window < config.window_tokens - config.question_tokens + question
         found = re.search(r"Lower chunk_tokens to (\d+)", str(error))
         if found:
             fitting = config.model_copy(update={"chunk_tokens": int(found[1])})
             assert int(found[1]) > 0
-            check_window(reader, fitting, config.question_tokens)
+            check_window(reader.identity, fitting, config.question_tokens)
     else:
         assert window >= config.window_tokens - config.question_tokens + question
 

@@ -10,11 +10,13 @@ from memagent_graph import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError, TransientModelError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.prompts import Prompts
+from memagent_graph.readers.base import Memory, Step
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.chunking import Chunk
-from memagent_graph.text.source import open_source
+from memagent_graph.text.opening import open_source
 
 CHUNK = Chunk("The ferry leaves at nine.", 0, 25, 6, open_source("The ferry leaves at nine."))
+STEP = Step("When?", "When?", Memory("Old notes."), CHUNK)
 
 
 class Scripted(BaseChatModel):
@@ -42,26 +44,26 @@ def reader(content, error=None, **fields):
 
 
 async def update(content, **fields):
-    return await reader(content, **fields).update("When?", "Old notes.", CHUNK)
+    return await reader(content, **fields).update(STEP)
 
 
 async def update_failing_with(error):
-    return await reader("", error=error).update("When?", "Old notes.", CHUNK)
+    return await reader("", error=error).update(STEP)
 
 
 async def test_an_update_shows_question_memory_and_chunk_and_limits_the_reply():
     asked = reader("At nine.")
 
-    found = await asked.update("When?", "Old notes.", CHUNK)
+    found = await asked.update(STEP)
 
     prompt, options = asked.model.seen[0]
     assert all(text in prompt for text in ("When?", "Old notes.", "The ferry leaves at nine."))
     assert options["max_tokens"] == 70
-    assert (found.memory, found.usage.calls) == ("At nine.", 1)
+    assert (found.memory.text, found.usage.calls) == ("At nine.", 1)
 
 
 async def test_an_answer_comes_whole_and_extracted():
-    found = await reader(r"It leaves at \boxed{nine}.").respond("When?", "At nine.")
+    found = await reader(r"It leaves at \boxed{nine}.").respond("When?", Memory("At nine."))
 
     assert (found.text, found.final) == (r"It leaves at \boxed{nine}.", "nine")
 
@@ -76,7 +78,7 @@ async def test_an_answer_comes_whole_and_extracted():
     ],
 )
 async def test_what_a_model_thinks_aloud_is_not_memory(content):
-    assert (await update(content)).memory == "At nine."
+    assert (await update(content)).memory.text == "At nine."
 
 
 @pytest.mark.parametrize("content", ["", "  \n", "<think>hm</think>", []])
@@ -95,7 +97,7 @@ async def test_a_reply_that_was_cut_off_ends_at_its_last_whole_sentence():
         "It leaves at nine. It costs 4. It ret", response_metadata={"finish_reason": "length"}
     )
 
-    assert (found.memory, found.finish_reason) == ("It leaves at nine. It costs 4.", "length")
+    assert (found.memory.text, found.finish_reason) == ("It leaves at nine. It costs 4.", "length")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ async def test_an_interrupt_within_the_model_is_no_failure():
 async def test_a_limit_set_on_the_model_stays():
     model = Scripted(reply=AIMessage("x"), max_tokens=9000, seen=[])
 
-    await ChatReader(model).respond("When?", "At nine.")
+    await ChatReader(model).respond("When?", Memory("At nine."))
 
     assert "max_tokens" not in model.seen[0][1]
 
@@ -142,7 +144,9 @@ async def test_usage_and_finish_reason_are_passed_on():
 def test_fingerprints_tell_apart_what_shapes_the_memory_and_nothing_else():
     def of(prompts=None, config=None, **fields):
         fields = {"model": "m", "base_url": "http://a/v1", **fields}
-        return ChatReader(ChatEndpoint(**fields), prompts=prompts, config=config).fingerprint
+        return ChatReader(
+            ChatEndpoint(**fields), prompts=prompts, config=config
+        ).identity.fingerprint
 
     same = of()
     assert of(api_key="k") == of(timeout=3) == same
@@ -156,7 +160,51 @@ def test_fingerprints_tell_apart_what_shapes_the_memory_and_nothing_else():
         same,
     }
     assert len(different) == 7
-    assert ChatReader(ChatEndpoint(model="m")).deterministic
-    assert not ChatReader(ChatEndpoint(model="m", temperature=0.7)).deterministic
-    assert not ChatReader(ChatEndpoint(model="m", temperature=None)).deterministic
-    assert not reader("x").deterministic
+
+
+async def test_an_answer_is_heard_while_it_is_written(openai_server):
+    heard = []
+    openai_server.reply = lambda _: "<think>Hm.</think> It is \\boxed{nine}."
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+
+    answer = await ChatReader(model).speak(
+        "When?", Memory("At nine."), lambda text: not heard.append(text)
+    )
+
+    assert "".join(heard) == "<think>Hm.</think> It is \\boxed{nine}."
+    assert len(heard) > 3
+    assert (answer.text, answer.final) == ("It is \\boxed{nine}.", "nine")
+    assert (answer.usage.input_tokens, answer.finish_reason) == (7, "stop")
+
+
+async def test_a_listener_ends_a_reply(openai_server):
+    openai_server.reply = lambda _: "word " * 20_000
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    heard = []
+
+    answer = await ChatReader(model).speak(
+        "When?", Memory("At nine."), lambda text: heard.append(text) or len(heard) < 3
+    )
+
+    assert answer.text == "".join(heard).strip()
+    assert len(heard) == 3
+    await model.aclose()
+
+
+async def test_what_goes_wrong_while_a_reply_is_heard_is_ours(openai_server):
+    openai_server.script = ["drop"]
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+
+    with pytest.raises(TransientModelError):
+        await ChatReader(model).speak("When?", Memory("At nine."), lambda _: True)
+
+
+async def test_a_merge_shows_all_memories_and_limits_the_reply():
+    asked = reader("Both.")
+
+    found = await asked.merge("When?", "When?", [Memory("First notes."), Memory("Second notes.")])
+
+    prompt, options = asked.model.seen[0]
+    assert prompt.index("When?") < prompt.index("First notes.") < prompt.index("Second notes.")
+    assert options["max_tokens"] == 70
+    assert (found.memory.text, found.done, found.usage.calls) == ("Both.", True, 1)

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.readers.base import Evidence, Memory, Step
 from memagent_graph.readers.extractive import NOTHING_FOUND, ExtractiveReader
 from memagent_graph.text.chunking import next_chunk
-from memagent_graph.text.source import open_source
+from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 RAIN = [
@@ -151,60 +152,60 @@ def test_a_memory_that_a_person_wrote_is_answered_from_too():
     reader = ExtractiveReader()
 
     answer = asyncio.run(
-        reader.respond("When does the ferry leave?", "The ferry leaves at nine.\nIt rains.")
+        reader.respond("When does the ferry leave?", Memory("The ferry leaves at nine.\nIt rains."))
     )
 
     assert answer.final.startswith("The ferry leaves at nine.")
     assert not answer.evidence
 
 
-def update(reader, question, memory, text, evidence=()):
+def update(reader, question, text, memory=None):
     source = open_source(text)
     chunk = next_chunk(source, 0, tokenizer=EstimatingTokenizer(), chunk_tokens=5000)
-    return asyncio.run(reader.update(question, memory, chunk, evidence=evidence))
+    step = Step(question, question, memory or Memory(), chunk)
+    return asyncio.run(reader.update(step)).memory
 
 
 def test_a_line_that_a_person_wrote_stays_while_the_reading_goes_on_and_has_no_place():
-    note = "Note to myself: the ferry leaves from pier four."
+    note = Memory("Note to myself: the ferry leaves from pier four.")
 
     out = update(
-        ExtractiveReader(), "When does the ferry leave?", note, "The ferry leaves at nine."
+        ExtractiveReader(), "When does the ferry leave?", "The ferry leaves at nine.", note
     )
 
-    assert out.memory.splitlines() == [note, "The ferry leaves at nine."]
+    assert out.text.splitlines() == [note.text, "The ferry leaves at nine."]
     assert [item.text for item in out.evidence] == ["The ferry leaves at nine."]
 
 
 def test_a_chunk_with_nothing_new_on_the_question_leaves_the_memory_as_it_is():
     reader = ExtractiveReader()
     question = "When does the ferry leave?"
-    read = update(reader, question, "", f"{FILLER}\n\nThe ferry leaves at nine.")
+    read = update(reader, question, f"{FILLER}\n\nThe ferry leaves at nine.")
 
-    again = update(reader, question, read.memory, "The ferry leaves at nine.", read.evidence)
-    other = update(reader, question, read.memory, FILLER, read.evidence)
+    again = update(reader, question, "The ferry leaves at nine.", read)
+    other = update(reader, question, FILLER, read)
 
-    assert not again.changed
-    assert not other.changed
+    assert read is not None
+    assert again is None
+    assert other is None
 
 
 def test_a_statement_that_is_repeated_is_kept_once_with_its_first_place():
-    out = update(ExtractiveReader(), "When does the ferry leave?", "", "The ferry leaves. " * 3)
+    out = update(ExtractiveReader(), "When does the ferry leave?", "The ferry leaves. " * 3)
 
-    assert out.memory == "The ferry leaves."
+    assert out.text == "The ferry leaves."
     assert [(item.start, item.end) for item in out.evidence] == [(0, 17)]
 
 
 def test_better_statements_push_out_worse_ones_when_the_memory_is_full():
     reader = ExtractiveReader(ReadingConfig(memory_tokens=16))
     question = "When does the last ferry to the island leave?"
-    weak = update(reader, question, "", "The island is small and green all year round.")
+    weak = update(reader, question, "The island is small and green all year round.")
 
-    strong = update(
-        reader, question, weak.memory, "The last ferry to the island leaves at nine.", weak.evidence
-    )
+    strong = update(reader, question, "The last ferry to the island leaves at nine.", weak)
 
-    assert weak.memory == "The island is small and green all year round."
-    assert strong.memory == "The last ferry to the island leaves at nine."
+    assert weak.text == "The island is small and green all year round."
+    assert strong.text == "The last ferry to the island leaves at nine."
 
 
 def test_the_fingerprint_tells_budgets_and_tokenizers_apart():
@@ -217,8 +218,8 @@ def test_the_fingerprint_tells_budgets_and_tokenizers_apart():
         ExtractiveReader(tokenizer=Other()),
     ]
 
-    assert len({reader.fingerprint for reader in readers}) == 3
-    assert ExtractiveReader().fingerprint == readers[0].fingerprint
+    assert len({reader.identity.fingerprint for reader in readers}) == 3
+    assert ExtractiveReader().identity.fingerprint == readers[0].identity.fingerprint
 
 
 def test_orders_in_the_text_are_text():
@@ -269,20 +270,34 @@ def test_memory_stays_in_its_budget_and_every_line_of_it_stands_where_the_eviden
     reader = ExtractiveReader(config)
 
     async def read():
-        memory, evidence, offset = "", (), 0
+        question = "When does the ferry leave?"
+        memory, offset = Memory(), 0
         while chunk := next_chunk(source, offset, tokenizer=counter, chunk_tokens=60):
-            update = await reader.update(
-                "When does the ferry leave?", memory, chunk, evidence=evidence
-            )
-            if update.changed:
-                memory, evidence = update.memory, update.evidence
+            update = await reader.update(Step(question, question, memory, chunk))
+            memory = update.memory or memory
             offset = chunk.end
-        return memory, evidence
+        return memory
 
-    memory, evidence = asyncio.run(read())
+    memory = asyncio.run(read())
 
-    assert asyncio.run(read()) == (memory, evidence)
-    assert counter.count(memory) <= budget
-    assert [item.text for item in evidence] == memory.splitlines()
-    for item in evidence:
+    assert asyncio.run(read()) == memory
+    assert counter.count(memory.text) <= budget
+    assert [item.text for item in memory.evidence] == memory.text.splitlines()
+    for item in memory.evidence:
         assert " ".join(text[item.start : item.end].split()) == item.text
+
+
+def test_memories_of_several_parts_are_merged_within_the_budget_each_line_with_its_place():
+    question = "When does the last ferry to the island leave?"
+    lines = ["The island is small and green all year round.", "The last ferry leaves at nine."]
+    parts = [Memory(line, (Evidence(line, f"{line[4]}.txt", 1, 0, len(line)),)) for line in lines]
+
+    def merged(budget, memories):
+        reader = ExtractiveReader(ReadingConfig(memory_tokens=budget))
+        return asyncio.run(reader.merge(question, question, memories)).memory
+
+    both = merged(60, [*parts, parts[0]])
+    best = merged(12, parts)
+
+    assert both == Memory("\n".join(lines), parts[0].evidence + parts[1].evidence)
+    assert best == parts[1]

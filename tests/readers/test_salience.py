@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.messages import rendered
-from memagent_graph.readers.salience import replaces, salience
-from memagent_graph.readers.salient import SalientReader
+from memagent_graph.conversation.messages import rendered
+from memagent_graph.conversation.salience import replaces, salience
+from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.readers.base import Memory, Step
 from memagent_graph.text.chunking import next_chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -82,7 +83,8 @@ def read(messages, memory="", **budgets):
     while chunk := next_chunk(
         source, position, tokenizer=COUNTER, chunk_tokens=config.chunk_tokens
     ):
-        memory = asyncio.run(reader.update("", memory, chunk)).memory
+        update = asyncio.run(reader.update(Step("", "", Memory(memory), chunk)))
+        memory = update.memory.text if update.memory else memory
         position = chunk.end
     return memory
 
@@ -153,6 +155,7 @@ def test_the_memory_stays_within_its_budget_and_reading_it_again_changes_nothing
     assert read(messages, memory, memory_tokens=budget) == memory
 
 
+@pytest.mark.slow
 def test_facts_of_the_first_day_outlive_a_thousand_idle_messages():
     messages = [told("My daughter Mia plays the oboe. I work nights at a bakery in Porto.")]
     for number in range(500):
@@ -165,3 +168,51 @@ def test_facts_of_the_first_day_outlive_a_thousand_idle_messages():
 
     assert "My daughter Mia plays the oboe." in memory
     assert "I work nights at a bakery in Porto." in memory
+
+
+class Counted(TextSource):
+    """Counts the code points that are read of it."""
+
+    taken = 0
+
+    def read(self, start, size):
+        text = super().read(start, size)
+        self.taken += len(text)
+        return text
+
+
+def test_a_conversation_is_not_read_again_from_its_beginning_at_every_chunk():
+    source = Counted(rendered([told(f"I bred goat number {n}.") for n in range(8_000)]))
+    chunk = next_chunk(source, source.length - 4_000, tokenizer=COUNTER, chunk_tokens=1_000)
+    source.taken = 0
+
+    asyncio.run(SalientReader(ReadingConfig()).update(Step("", "", Memory(), chunk)))
+
+    assert 0 < source.taken < source.length / 10
+
+
+@pytest.mark.parametrize("before", ["", "[2020-01-01] Bo: I row."])
+def test_who_speaks_is_found_however_far_back_a_message_begins(before):
+    long = f"{before} [2020-01-01] Eve: I sail. " * 20_000 + "My boat lies in Husum."
+
+    lines = read([told("I sing in Oslo."), told(long, name="Bo")]).splitlines()
+
+    assert lines[0] == "20 Nov 2026"
+    assert lines.index("@Bo") < lines.index("My boat lies in Husum.")
+    assert not {"@Eve", "1 Jan 2020"} & {*lines}
+
+
+def test_memories_of_several_parts_are_merged_by_day_the_newer_fact_for_the_older():
+    older = read([told("I live in Lugo.", "2026-03-05"), told("I keep bees.", "2026-03-06")])
+    newer = read([told("I live in Vigo.", "2026-11-20")])
+
+    merged = asyncio.run(
+        SalientReader(ReadingConfig()).merge("", "", [*map(Memory, (older, newer))])
+    )
+
+    assert merged.memory.text.splitlines() == [
+        "6 Mar 2026",
+        "I keep bees.",
+        "20 Nov",
+        "I live in Vigo.",
+    ]

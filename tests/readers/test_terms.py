@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pydoc_data.topics import topics
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.readers.terms import content_terms, names, subject, terms
+from memagent_graph.readers.terms import content_terms, names, stem, subject, terms
 
 
 @pytest.mark.parametrize(
@@ -21,6 +24,16 @@ def test_an_identifier_is_also_found_as_a_whole():
 
 def test_a_number_is_the_same_with_and_without_thousands_marks():
     assert terms("1,190") == terms("1190") == ["1190"]
+
+
+def test_threads_that_stem_at_once_get_the_stems_of_one():
+    words = sorted({word.lower() for text in topics.values() for word in text.split()})
+    alone = [stem(word) for word in words]
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: [stem(word) for word in words], range(8)))
+
+    assert found == [alone] * 8
 
 
 @pytest.mark.parametrize(

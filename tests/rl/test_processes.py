@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,31 +19,55 @@ import torch
 from rl.training_child import lines, settings
 from safetensors.torch import load_file
 from servers.redis_server import free_port
+from servers.warm_python import TRAINING, warm_python
 from tiny_model import tiny_model
 
 from memagent_graph.rl.loop import replay
 
 HERE = Path(__file__).parent
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tiny_model(tmp_path_factory.mktemp("model"), vocabulary=300, max_length=512, spread=0.05)
+    return tiny_model(
+        tmp_path_factory.mktemp("model"),
+        width=64,
+        layers=1,
+        vocabulary=300,
+        max_length=512,
+        spread=0.05,
+    )
+
+
+def launched(processes, child, *arguments):
+    """Run a script in so many processes as a user does, but for MPI, which `accelerate launch`
+    would need on CPUs."""
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
+    launch += ["--master_port", str(free_port())]
+    command = [sys.executable, *launch, HERE / child, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "ACCELERATE_USE_CPU": "true"}
+    subprocess.run(list(map(str, command)), check=True, env=environment, timeout=600)
 
 
 def run(processes, child, *arguments):
-    """Run a script in so many processes, until all have ended."""
-    # `accelerate launch` would need MPI for this on CPUs.
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
-    launch += ["--master_port", str(free_port())]
-    command = [sys.executable, *(launch if processes > 1 else []), HERE / child, *arguments]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parent),
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-    }
-    subprocess.run(list(map(str, command)), check=True, env=environment, timeout=240)
+    """The same with the launcher's variables and without its start."""
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    rendezvous |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+
+    def one(rank):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **rendezvous}
+        return warm_python(*TRAINING).run(
+            [sys.executable, HERE / child, *arguments],
+            env=environment | (place if processes > 1 else {}),
+            check=True,
+            timeout=600,
+        )
+
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(one, range(processes)))
 
 
 def asked(out):
@@ -73,7 +98,7 @@ def test_a_process_with_nothing_to_learn_from_keeps_step_with_the_others(folder,
     fields = {"kl_weight": 0, "updates": 2}
     flat = "g0"
 
-    run(2, "processes_child.py", folder, tmp_path, json.dumps(fields), flat)
+    launched(2, "processes_child.py", folder, tmp_path, json.dumps(fields), flat)
 
     before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path))
     assert any((after[name] - before[name]).abs().max() > 1e-3 for name in before)

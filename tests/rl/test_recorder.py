@@ -23,7 +23,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.readers.base import Answer, Reader, Update
+from memagent_graph.readers.base import Answer, Identity, Memory, Reader, Update
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Conversation, End, join
@@ -202,7 +202,7 @@ def test_feedback_comes_when_it_comes(sink, recorder):
 
 
 def test_stored_memories_are_not_reused_in_a_recorded_run(sink, recorder):
-    model, store = told(temperature=0.0), InMemoryStore()
+    model, store = told(), InMemoryStore()
     agent = create_memagent(model, config=CONFIG, store=store)
     agent.invoke(ASKED)
     calls = len(model.asked)
@@ -215,7 +215,7 @@ def test_stored_memories_are_not_reused_in_a_recorded_run(sink, recorder):
 
 
 def test_nor_are_they_within_a_host_graph(sink, recorder):
-    model, store = told(temperature=0.0), InMemoryStore()
+    model, store = told(), InMemoryStore()
     builder = StateGraph(Host)
     builder.add_node("read", MemAgentNode(model, config=CONFIG))
     builder.add_edge(START, "read")
@@ -234,7 +234,7 @@ def test_a_reading_that_begins_with_a_stored_memory_is_not_recorded_and_says_so(
 
     with pytest.warns(RuntimeWarning, match="stored memory"):
         agent.invoke(ASKED, {"callbacks": [recorder]})
-    agent.invoke({"question": "How many?", "memory": version}, recorder.config())
+    agent.invoke({"question": "How many?", "version": version}, recorder.config())
 
     assert sink.take() == []
     assert recorder.skipped == {"reading that began with a stored memory": 2}
@@ -336,16 +336,16 @@ def test_a_reader_without_a_model_is_refused(recorder):
 class ChainedReader(Reader):
     """Asks its model within a chain, whose output looks as a node's does."""
 
-    name = fingerprint = "chained"
+    identity = Identity("chained", "chained")
 
     def __init__(self, model):
         self.chain = model | (lambda reply: {"text": reply.text, "progress": {"step": 99}})
 
-    async def update(self, question, memory, chunk, *, evidence=(), config=None):
-        return Update((await self.chain.ainvoke(chunk.text, config))["text"])
+    async def update(self, step, *, config=None):
+        return Update(Memory((await self.chain.ainvoke(step.chunk.text, config))["text"]))
 
-    async def respond(self, question, memory, *, evidence=(), config=None):
-        text = (await self.chain.ainvoke(memory, config))["text"]
+    async def respond(self, question, memory, *, config=None):
+        text = (await self.chain.ainvoke(memory.text, config))["text"]
         return Answer(text, text)
 
 
@@ -374,7 +374,7 @@ def test_nothing_stays_behind_in_the_recorder(recorder):
         stored.invoke(ASKED, {"callbacks": [recorder]})
 
     left = (recorder._readings, recorder._attempts, recorder._calls, recorder._under_way)
-    assert not any(left)
+    assert not any((*left, recorder._above))
 
 
 def test_other_runs_and_models_do_not_disturb(sink, recorder):

@@ -54,6 +54,7 @@ def decoded(model, ids):
     return model._engine.tokenizer.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.slow
 async def test_32_rollouts_at_once_are_each_recorded_whole_and_apart(model, tmp_path):
     sink = JSONLinesSink(tmp_path / "traces.jsonl")
     recorder = TraceRecorder(sink, tokenizer=model.tokenizer)

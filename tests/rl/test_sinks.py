@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 from rl.rollouts import conversation, records
 from servers.redis_server import RedisServer
+from servers.warm_python import COMMAND_LINE, warm_python
 
 from memagent_graph.errors import ConfigurationError, StoreError, TraceError
 from memagent_graph.rl.sinks import JSONLinesSink, ListSink, ParquetSink, RedisSink
@@ -130,17 +129,11 @@ def test_json_lines_can_be_read_while_they_are_written(tmp_path):
     sink.close()
 
 
+@pytest.mark.slow
 def test_several_processes_append_to_one_file_without_tearing_a_line(tmp_path):
     file = tmp_path / "a.jsonl"
-    root = Path(__file__).parents[2]
-    paths = [str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")]
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, file, str(name)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        )
-        for name in range(3)
-    ]
+    python = warm_python(*COMMAND_LINE)
+    writers = [python.start([sys.executable, "-c", WRITER, file, name]) for name in range(3)]
 
     assert [writer.wait() for writer in writers] == [0, 0, 0]
 

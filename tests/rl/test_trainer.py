@@ -89,6 +89,7 @@ def shaken(model, amount, seed):
     return other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_loss_and_gradient_are_those_of_each_conversation_alone(model, tokenizer, mix):
     longest = mix["longest"]
@@ -247,6 +248,7 @@ def test_a_lone_rollout_is_measured_against_those_before_it(model, tokenizer):
     assert trainer.step([lone("d", 0.0)])["loss"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [None, 4])
 def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_path, lora_rank):
     settings = GRPOSettings(learning_rate=1e-3, updates=2, warmup_steps=3, lora_rank=lora_rank)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 from langchain_core.messages import HumanMessage
 from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
+from servers.warm_python import PIPE, TRAINING, warm_python
 from tiny_model import tiny_model
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
@@ -31,10 +31,19 @@ from memagent_graph.rl.training import Training, make_engine
 
 CHILD = Path(__file__).with_name("training_child.py")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tiny_model(tmp_path_factory.mktemp("model"), vocabulary=300, max_length=512, spread=0.05)
+    return tiny_model(
+        tmp_path_factory.mktemp("model"),
+        width=64,
+        layers=1,
+        vocabulary=300,
+        max_length=512,
+        spread=0.05,
+    )
 
 
 def trained(folder, out, report=lambda _: None, **fields):
@@ -43,19 +52,17 @@ def trained(folder, out, report=lambda _: None, **fields):
     return training
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_by_bit(folder, tmp_path):
     trained(folder, tmp_path / "straight")
-    command = [sys.executable, str(CHILD), str(folder), str(tmp_path / "killed")]
+    python = warm_python(*TRAINING)
+    command = [sys.executable, CHILD, folder, tmp_path / "killed"]
     for iteration in ("2", "4"):
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        for line in child.stdout:
-            if line.strip() == iteration:
-                child.kill()
-        child.wait()
-        child.stdout.close()
+        child = python.start(command, stdout=PIPE)
+        while child.stdout.readline().strip() != iteration:
+            assert child.poll() is None
+        child.kill()
         assert child.returncode == -9
-    subprocess.run(command, check=True, capture_output=True)
+    python.run(command, check=True)
 
     assert lines(tmp_path / "killed") == lines(tmp_path / "straight")
     weights = [

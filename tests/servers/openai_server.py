@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,12 +26,14 @@ class OpenAIServer:
 
     Attributes:
         script: behaviours for the next requests, in order: "ok", an HTTP status, "drop" (the
-            connection is closed), "cut" (it is closed within the body), "empty", "malformed",
-            "hang" (nothing is sent until the server closes), bytes (sent as they are, as JSON,
-            or as events to a streaming request), or a dict: fields of the completion's choice,
-            with "status" and "headers" for errors.
+            connection is closed), "reset" (it is broken off), "cut" (it is closed within the
+            body), "empty", "malformed", "hang" (nothing is sent until the server closes),
+            bytes (sent as they are, as JSON, or as events to a streaming request), or a dict:
+            fields of the completion's choice, with "status" and "headers" for errors.
         requests: bodies of all requests.
+        paths: of all requests, likewise.
         models: what it says that it serves.
+        between: called between the words of a reply that is streamed.
         listing: the status with which it says so.
         headers: of all requests, likewise.
         asked: how often it was asked for its models.
@@ -42,8 +45,10 @@ class OpenAIServer:
         self.reply = reply
         self.script: list[Any] = []
         self.requests: list[dict[str, Any]] = []
+        self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.models: list[dict[str, Any]] = [{"id": "small", "max_model_len": 8192}]
+        self.between: Callable[[], None] = lambda: None
         self.listing = 200
         self.asked = 0
         self.most = 0
@@ -75,6 +80,7 @@ class OpenAIServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 server.requests.append(body)
+                server.paths.append(self.path)
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})
                 behaviour = server.script.pop(0) if server.script else "ok"
                 with server._counted():
@@ -133,7 +139,10 @@ class OpenAIServer:
     def _behave(
         self, handler: BaseHTTPRequestHandler, body: dict[str, Any], behaviour: Any
     ) -> None:
-        if behaviour == "drop":
+        if behaviour in ("drop", "reset"):
+            if behaviour == "reset":  # what is left to send is thrown away, and the peer told
+                linger = struct.pack("ii", 1, 0)
+                handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             handler.close_connection = True
             handler.connection.close()
             return
@@ -208,7 +217,9 @@ class OpenAIServer:
         deltas = [{"content": first}, *({"content": f" {word}"} for word in words)]
         if "reasoning_content" in message:
             deltas.insert(0, {"reasoning_content": message["reasoning_content"]})
-        for delta in deltas:
+        for number, delta in enumerate(deltas):
+            if number:
+                self.between()
             part = {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
             handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
         last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}

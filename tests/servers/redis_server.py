@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -138,14 +139,17 @@ class RedisPair:
 
 def free_port() -> int:
     while True:
-        with socket.socket() as probe:
+        with socket.socket() as probe, socket.socket() as bus:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        if port < _HIGHEST_PORT:
-            return port
+            if port >= _HIGHEST_PORT:
+                continue
+            with contextlib.suppress(OSError):
+                bus.bind(("127.0.0.1", port + 10_000))
+                return port
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -174,5 +178,5 @@ def _is_whole(client: redis.Redis) -> bool:
 
 
 def _knows_all(client: redis.Redis) -> bool:
-    state = client.sentinel_master("main")
+    state = client.sentinel_masters()["main"]
     return state["num-slaves"] == 1 and state["num-other-sentinels"] == 1

@@ -1,4 +1,4 @@
-"""A TCP proxy that counts round trips, loses replies, and can end TLS."""
+"""A TCP proxy that counts round trips, loses replies, stands still, and can end TLS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import ssl
 import threading
 
 _AT_ONCE = 1 << 20  # bytes
-_PAUSE = 0.005  # seconds
+_PAUSE = 0.05  # seconds: a client between two pieces may have to wait for the processor
 
 
 class TCPProxy:
@@ -18,6 +18,8 @@ class TCPProxy:
     Args:
         target: port of the server on loopback.
         tls: speak TLS to clients, with this context.
+        pause: seconds without a byte after which a client's request is taken to be whole. Without
+            it, `trips` may count one request twice.
 
     Attributes:
         port: where it listens.
@@ -26,9 +28,14 @@ class TCPProxy:
             cut. It is reset then.
     """
 
-    def __init__(self, target: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, target: int, tls: ssl.SSLContext | None = None, pause: float = _PAUSE
+    ) -> None:
         self.trips = 0
         self.lose_next_reply = False
+        self._pause = pause
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._target = target
         self._tls = tls
         self._sockets: set[socket.socket] = set()
@@ -37,8 +44,17 @@ class TCPProxy:
         self.port: int = self._listener.getsockname()[1]
         self._start(self._accept)
 
+    def stall(self) -> None:
+        """Pass nothing on, either way; connections stay open, and new ones are accepted."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """Pass on what was held back, and all that follows."""
+        self._flowing.set()
+
     def close(self) -> None:
         self._cut(self._listener, *self._sockets)
+        self.resume()
         for thread in self._threads:
             thread.join()
 
@@ -71,6 +87,7 @@ class TCPProxy:
     def _requests(self, client, server, turn) -> None:
         with contextlib.suppress(OSError):
             while data := self._burst(client):
+                self._flowing.wait()
                 if turn[0] == "server":
                     turn[0] = "client"
                     self.trips += 1
@@ -80,7 +97,7 @@ class TCPProxy:
     def _burst(self, client: socket.socket) -> bytes:
         """What the client sends without a pause: a pipeline comes in several pieces."""
         data = client.recv(_AT_ONCE)
-        while data and select.select([client], [], [], _PAUSE)[0]:
+        while data and select.select([client], [], [], self._pause)[0]:
             more = client.recv(_AT_ONCE)
             if not more:
                 break
@@ -90,6 +107,7 @@ class TCPProxy:
     def _replies(self, client, server, turn) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(_AT_ONCE):
+                self._flowing.wait()
                 turn[0] = "server"
                 if self.lose_next_reply:
                     self.lose_next_reply = False

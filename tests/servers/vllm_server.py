@@ -54,6 +54,7 @@ class VLLMServer:
 
     def start(self, *, wait: bool = True) -> None:
         environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", **os.environ}
+        environment["VLLM_SERVER_DEV_MODE"] = "1"  # lets tests hand it new weights
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import regex
@@ -66,14 +67,15 @@ def chunks(text, tokenizer, budget, **options):
 
 def check(text, tokenizer, budget):
     found = chunks(text, tokenizer, budget)
-    boundaries = {match.end() for match in regex.finditer(r"\X", text)}
     assert "".join(chunk.text for chunk in found) == text
     for chunk in found:
+        # From its own start: after a cut within a grapheme, flags pair up anew.
+        boundaries = {chunk.start + m.end() for m in regex.finditer(r"\X", text[chunk.start :])}
         assert text[chunk.start : chunk.end] == chunk.text
         assert chunk.tokens == tokenizer.count(chunk.text)
         assert chunk.tokens <= budget or len(chunk.text) == 1
         if chunk.end not in boundaries:
-            begin = max((b for b in boundaries if b < chunk.end), default=0)
+            begin = max((b for b in boundaries if b < chunk.end), default=chunk.start)
             end = min(b for b in boundaries if b > chunk.end)
             assert tokenizer.count(text[begin:end]) > budget
             assert chunk.start >= begin
@@ -81,6 +83,7 @@ def check(text, tokenizer, budget):
 
 @given(ANY_TEXT, st.integers(1, 60))
 @example("a\u0300" * 30, 1)
+@example("\u0600" + "\U0001f1e6" * 4, 5)
 def test_chunks_of_any_text_are_lossless_within_budget_and_split_no_grapheme(text, budget):
     check(text, ESTIMATE, budget)
 
@@ -97,6 +100,27 @@ def test_exact_cuts_are_lossless_too(text, budget):
     found = chunks(text, ESTIMATE, budget, exact_cuts=True)
 
     assert "".join(chunk.text for chunk in found) == text
+
+
+@given(ANY_TEXT, st.integers(1, 60), st.lists(st.floats(0, 1), max_size=3), st.booleans())
+def test_parts_of_a_text_are_read_to_their_end_and_no_further(text, budget, shares, exact):
+    bounds = sorted({0, len(text), *(int(share * len(text)) for share in shares)})
+
+    for start, end in pairwise(bounds):
+        found, source, offset = [], TextSource(text), start
+        while offset < end:
+            found.append(
+                next_chunk(
+                    source,
+                    offset,
+                    tokenizer=ESTIMATE,
+                    chunk_tokens=budget,
+                    exact_cuts=exact,
+                    end=end,
+                )
+            )
+            offset = found[-1].end
+        assert "".join(chunk.text for chunk in found) == text[start:end]
 
 
 @settings(max_examples=40)
@@ -170,7 +194,7 @@ import resource
 from pathlib import Path
 import sys
 from memagent_graph.text.chunking import next_chunk
-from memagent_graph.text.source import open_source
+from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import EstimatingTokenizer
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 source = open_source(Path(sys.argv[1]))

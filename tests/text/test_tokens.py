@@ -16,7 +16,7 @@ from tokenizers import (
 )
 
 from memagent_graph.text import tokens
-from memagent_graph.text.tokens import HuggingFaceTokenizer
+from memagent_graph.text.tokens import EstimatingTokenizer, HuggingFaceTokenizer
 
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 # How Qwen 2 and 3, and GPT-4o, split a text before they look for tokens.
@@ -147,3 +147,12 @@ def test_what_is_remembered_is_bounded(monkeypatch):
 
     assert found == [BACKENDS["gpt-2"].encode(text).ids for text in texts]
     assert sum(map(len, chain(tokenizer._known))) < 2000
+
+
+@given(TEXTS, st.integers(1, 9))
+def test_the_estimate_does_not_depend_on_how_much_is_counted_at_once(text, size):
+    expected = EstimatingTokenizer().count(text)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tokens, "_LONG_BLOCK", size)
+
+        assert EstimatingTokenizer().count(text) == expected

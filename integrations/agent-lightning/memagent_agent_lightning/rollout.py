@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, EmptyReplyError, ModelError
+from memagent_graph.graph.state import ReadingInput
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.rl.rewards import Reward, make_reward
-from memagent_graph.state import ReadingInput
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from memagent_graph.prompts import Prompts
     from memagent_graph.text.tokens import TokenizerLike

@@ -9,7 +9,8 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
-from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.readers.base import Memory
+from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.tokens import load_tokenizer
 from memagent_lm_eval.prompts import split
 
@@ -61,7 +62,7 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
             model, config=self.config, tokenizer=tokenizer, base_url=base_url, options=options
         )
         self._reader = reader
-        self._counter = load_tokenizer(tokenizer or reader.tokenizer)
+        self._counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
         self._agent = create_memagent(reader, config=self.config, tokenizer=tokenizer)
         self._concurrency = int(concurrency)
 
@@ -83,7 +84,7 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
             if document:
                 tasks.append({"id": number, "question": question, "document": document})
             else:
-                replies[str(number)] = (await self._reader.respond(prompt, "")).final
+                replies[str(number)] = (await self._reader.respond(prompt, Memory())).final
         async for result in read_many(self._agent, tasks, concurrency=self._concurrency):
             if result.error is not None:
                 raise result.error

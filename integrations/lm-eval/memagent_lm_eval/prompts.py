@@ -12,7 +12,7 @@ _MARKER = re.compile(
     r"^[ \t]*(?:question|query|q|instruction)[ \t]*:", re.IGNORECASE | re.MULTILINE
 )
 _ASKS = re.compile(r"(?m)^.*[?？].*$")
-_PARAGRAPH = re.compile(r"\n\s*\n(?=\s*\S)")
+_PARAGRAPH = re.compile(r"(?<!\s)[^\S\n]*+\n(?:[^\S\n]*+\n)++(?=[^\S\n]*+\S)")
 
 
 def split(prompt: str, tokenizer: Tokenizer, question_tokens: int = 1024) -> tuple[str, str]:

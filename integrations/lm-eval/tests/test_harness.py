@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.methods import make_method
 from memagent_graph.evaluation.scores import substring_match
-from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 from memagent_lm_eval import MemAgentLM, split
@@ -73,7 +74,7 @@ def harness(folder, *words):
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1000,
         check=False,
     )
 
@@ -117,7 +118,7 @@ def test_ruler_runs_offline_and_scores_as_our_own_evaluation_does(tmp_path):
     counter = load_tokenizer(str(tokenizer))
     config = ReadingConfig(chunk_tokens=1000)
     reader = resolve_reader("extractive", config=config, tokenizer=str(tokenizer))
-    reader.tokenizer = counter
+    reader.identity = replace(reader.identity, tokenizer=counter)
     for task in tasks:
         records = logged(tmp_path, task)
         ours = list(same_samples_here(records, reader, config, counter))
@@ -143,6 +144,7 @@ def test_tasks_that_compare_likelihoods_are_refused(tmp_path):
     assert "generate_until" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_harness_knows_the_model_by_name():
     code = (
         "import memagent_lm_eval\nfrom lm_eval.api.registry import get_model\n"
@@ -182,6 +184,7 @@ def vllm(tmp_path):
 
 
 @pytest.mark.vllm
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of the harness's dependencies
 def test_on_a_real_vllm_ruler_scores_as_our_own_evaluation_does(vllm):
     from lm_eval import simple_evaluate
@@ -208,7 +211,7 @@ def test_on_a_real_vllm_ruler_scores_as_our_own_evaluation_does(vllm):
             for record in found[task]
             for asked in record["arguments"]
         ]
-        ours = list(same_samples_here(records, reader, harness.config, reader.tokenizer))
+        ours = list(same_samples_here(records, reader, harness.config, reader.identity.tokenizer))
         assert len({answer for answer, _ in ours}) == samples
         for record, (answer, score) in zip(found[task], ours, strict=True):
             assert record["resps"] == [[answer]]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,20 +17,28 @@ from memagent_graph.cli.options import (
     ChunkTokens,
     MemoryTokens,
     Model,
+    Namespace,
     PromptsFile,
     Store,
     TokenizerFile,
+    chosen_namespace,
     chosen_reader,
 )
 from memagent_graph.cli.reporting import reporting
+from memagent_mcp_server.ending import end, end_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from langgraph.store.base import BaseStore
-    from mcp.server.mcpserver import MCPServer
+
+    from memagent_mcp_server.server import Server
 
 TOKEN = "MEMAGENT_MCP_TOKEN"  # noqa: S105 - the variable's name
+_ANSWER_SECONDS = 0.5
+"""Left for the answers of stopped readings to be written."""
+_GRACE = 10
+"""Seconds after which a process that was told to stop ends, whatever it does."""
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -47,57 +56,75 @@ def mcp(
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
     store: Store = None,
+    namespace: Namespace = None,
     port: Annotated[
         int | None, typer.Option(help="Serve streamable HTTP there, not standard input and output.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A site whose pages may call this server from a browser."),
+    ] = None,
 ) -> None:
     """Let MCP clients read documents of any length.
 
     Over HTTP, clients have to send what MEMAGENT_MCP_TOKEN holds as a bearer token.
     """
     from memagent_graph.config import ReadingConfig
+    from memagent_mcp_server.lines import log_to_stderr
     from memagent_mcp_server.roots import Roots
     from memagent_mcp_server.server import create_server
 
+    log_to_stderr()
     with reporting("memagent: stopped."), _store(store) as kept_in:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
         reader = chosen_reader(model, base_url, prompts, tokenizer, config)
-        server = create_server(reader, roots=Roots(root), store=kept_in, config=config)
+        server = create_server(
+            reader,
+            roots=Roots(root),
+            store=kept_in,
+            namespace=chosen_namespace(namespace),
+            config=config,
+        )
         if port is not None:
-            _serve_http(server, host, port)
+            _serve_http(server, host, port, cors_origin or [])
             return
-        _stop_at_once()
-        server.run()
+        asyncio.run(_serve_stdio(server))
 
 
-def _serve_http(server: MCPServer[Any], host: str, port: int) -> None:
-    import uvicorn
+def _serve_http(server: Server, host: str, port: int, origins: list[str]) -> None:
+    from memagent_mcp_server.http import running
+    from memagent_mcp_server.http.app import create_app
 
-    from memagent_mcp_server.http import create_app
-
-    application = create_app(server, host=host, token=os.environ.get(TOKEN))
+    application = create_app(server, host=host, token=os.environ.get(TOKEN), origins=origins)
     print(f"memagent: serving MCP at http://{host}:{port}/mcp", file=sys.stderr)
-    uvicorn.run(application, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
+    running.Server(application, host=host, port=port, stop=server.stop_readings).run()
 
 
-def _stop_at_once() -> None:
-    """Let an interrupt end the process, not wait for the client's next line.
+async def _serve_stdio(server: Server) -> None:
+    """Serve until the client leaves or a signal comes.
 
-    The thread that waits for that line cannot be stopped. What was read is in the store, which
-    can be left at any time. Nothing is raised: where that came up, in the loop or in one of its
-    tasks, would decide what else is printed.
+    An interrupt ends the process and does not wait for the client's next line: the thread that
+    waits for that line cannot be stopped. Nothing is raised: where that came up, in the loop or
+    in one of its tasks, would decide what else is printed.
     """
+    loop = asyncio.get_running_loop()
+    stopping: list[asyncio.Task[None]] = []
+
+    async def end_readings() -> None:
+        await server.stop_readings()
+        await asyncio.sleep(_ANSWER_SECONDS)
+        end()
 
     def stop(*_: object) -> None:
-        with suppress(OSError):  # nobody may be left to tell
-            os.write(2, b"memagent: stopped.\n")
-        os._exit(130)
+        end_within(_GRACE)
+        loop.call_soon_threadsafe(lambda: stopping.append(loop.create_task(end_readings())))
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    await server.run_stdio_async()
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class MemoryTools:
     async def forget(self, memory: Name) -> int:
         """Delete a memory and its versions; returns how many these were."""
         with failing_as_a_tool():
-            return await self._bank.aforget(memory)
+            return (await self._bank.aforget(memory)).versions
 
     async def resources(self) -> list[Resource]:
         """All memories, as a client lists resources."""

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import anyio
 from mcp.server.mcpserver import Context  # noqa: TC002 - the SDK reads annotations
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from memagent_graph.errors import MemAgentError
-from memagent_graph.memory.bank import reading_key
+from memagent_graph.memory.version import reading_key
+from memagent_graph.sync import to_thread
 from memagent_graph.tool import told
+from memagent_mcp_server.client_roots import ClientRoots, addresses
 from memagent_mcp_server.failing import failing_as_a_tool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
 
-    from memagent_graph.graph import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.memory.bank import MemoryBank
     from memagent_mcp_server.roots import Roots
 
@@ -26,6 +30,11 @@ Question = Annotated[
     str, Field(description="One complete question, understandable without this conversation.")
 ]
 Reference = Annotated[str, Field(description="A memory's name, or the id of one of its versions.")]
+
+_STOPPED = (
+    "The server was stopped. What was read is kept: call the same tool again with the same "
+    "arguments, and the reading goes on from there."
+)
 
 
 class Place(BaseModel):
@@ -58,7 +67,7 @@ class ReadingTools:
     """Answers from sources, and from memories of them.
 
     Args:
-        agent: what reads; its store must be that of `bank`.
+        agent: what reads; its store and namespace must be those of `bank`.
         bank: where the memories are.
         roots: what may be read.
     """
@@ -67,16 +76,27 @@ class ReadingTools:
         self._agent = agent
         self._bank = bank
         self._roots = roots
+        self._under_way: dict[anyio.CancelScope, anyio.Event] = {}
+
+    async def stop(self) -> None:
+        """End the readings under way and wait until all that they read is in the store."""
+        ended = list(self._under_way.values())
+        for scope in self._under_way:
+            scope.cancel()
+        for event in ended:
+            await event.wait()
 
     async def read(
         self,
         question: Question,
         source: Annotated[str, Field(description="A root's name, or the path of what is below.")],
         context: Context[Any, Any],
+        client_roots: ClientRoots,
     ) -> Annotated[CallToolResult, ReadingResult]:
         """Read a source from beginning to end and answer from it."""
-        with failing_as_a_tool():
-            document = await asyncio.to_thread(self._roots.open, source)
+        with failing_as_a_tool(), self._until_stopped():
+            within = addresses(client_roots)
+            document = await to_thread(partial(self._roots.open, source, within))
             output = await self._run({"question": question}, context, document)
             return _result(output, await self._name(output["version"]))
 
@@ -84,9 +104,20 @@ class ReadingTools:
         self, question: Question, memory: Reference, context: Context[Any, Any]
     ) -> Annotated[CallToolResult, ReadingResult]:
         """Answer from a stored memory and read nothing."""
-        with failing_as_a_tool():
-            output = await self._run({"question": question, "memory": memory}, context)
+        with failing_as_a_tool(), self._until_stopped():
+            output = await self._run({"question": question, "version": memory}, context)
             return _result(output, memory)
+
+    @contextmanager
+    def _until_stopped(self) -> Iterator[None]:
+        with anyio.CancelScope() as scope:
+            self._under_way[scope] = anyio.Event()
+            try:
+                yield
+            finally:
+                self._under_way.pop(scope).set()
+        if scope.cancelled_caught:
+            raise ToolError(_STOPPED)
 
     async def _run(
         self, asked: dict[str, Any], context: Context[Any, Any], document: Any = None
@@ -111,7 +142,8 @@ class ReadingTools:
         if version is None:
             return None
         try:
-            return reading_key(await self._bank.aget(version))
+            found = await self._bank.aget(version)
+            return reading_key(found.root, found.source)
         except MemAgentError:  # the answer is there, and a warning says what was not stored
             return None
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from memagent_graph.errors import ConfigurationError, SourceError, SourceNotFoundError
-from memagent_graph.text.source import Source, open_source
+from memagent_graph.text.opening import open_source
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
+
+    from memagent_graph.text.source import Source
 
 
 class Roots:
@@ -47,21 +51,41 @@ class Roots:
         """What the roots are called."""
         return list(self._roots)
 
-    def open(self, source: str) -> Source:
+    def open(self, source: str, within: Iterable[str] | None = None) -> Source:
         """Open what a client named.
+
+        Args:
+            source: what it named.
+            within: addresses of the client's own roots. What lies outside all of them is refused
+                too, and so is everything where there are none. None: the client has no say.
 
         Raises:
             SourceError: It lies outside the roots, is hidden, or cannot be read.
         """
-        name, path = self._find(source)
+        allowed = self._roots if within is None else self._shared(within)
+        name, path = self._find(source, allowed)
         return open_source(path, name=name)
 
-    def _find(self, source: str) -> tuple[str, Path]:
+    def _shared(self, addresses: Iterable[str]) -> dict[str, Path]:
+        """What lies in a root of this server and in one of the client."""
+        shared = {}
+        places = [place for place in map(_place_of, addresses) if place is not None]
+        for place in places:
+            for name, root in self._roots.items():
+                if root.is_relative_to(place):
+                    shared[name] = root
+                elif place.is_relative_to(root):
+                    shared[(name / place.relative_to(root)).as_posix()] = place
+        return shared
+
+    def _find(self, source: str, allowed: dict[str, Path]) -> tuple[str, Path]:
         try:
             found = self._place(Path(source)).resolve()
             exists = found.exists()
         except (OSError, RuntimeError, ValueError) as error:  # too long, links in a circle, NUL
-            raise self._refusal(source) from error
+            raise _refusal(source, allowed) from error
+        if not any(found.is_relative_to(place) for place in allowed.values()):
+            raise _refusal(source, allowed)
         for name, root in self._roots.items():
             if not found.is_relative_to(root):
                 continue
@@ -74,7 +98,7 @@ class Roots:
                 message = f"There is no {shown}."
                 raise SourceNotFoundError(message)
             return shown, found
-        raise self._refusal(source)
+        raise _refusal(source, allowed)
 
     def _place(self, path: Path) -> Path:
         if path.is_absolute():
@@ -84,11 +108,25 @@ class Roots:
             raise ValueError(first)
         return self._roots[first].joinpath(*rest)
 
-    def _refusal(self, source: str) -> SourceError:
-        why = "Nothing is fetched from addresses. " if "://" in source else ""
-        names = ", ".join(self._roots)
-        message = (
-            f"{source[:200]!r} cannot be read here. {why}A source is one of {names}, or the path "
-            "of something below."
-        )
-        return SourceError(message)
+
+def _refusal(source: str, allowed: Iterable[str]) -> SourceError:
+    why = "Nothing is fetched from addresses. " if "://" in source else ""
+    names = ", ".join(allowed)
+    what = (
+        f"A source is one of {names}, or the path of something below."
+        if names
+        else "The client's roots and those of this server have nothing in common."
+    )
+    return SourceError(f"{source[:200]!r} cannot be read here. {why}{what}")
+
+
+def _place_of(address: str) -> Path | None:
+    """The path to which a client's address leads; None if it names none of this machine."""
+    try:
+        parts = urlsplit(address)
+        path = Path(url2pathname(parts.path))
+        if parts.scheme == "file" and parts.netloc in ("", "localhost") and path.is_absolute():
+            return path.resolve()
+    except (OSError, RuntimeError, ValueError):  # too long, links in a circle, NUL
+        pass
+    return None

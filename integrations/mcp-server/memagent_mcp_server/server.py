@@ -9,10 +9,14 @@ from mcp.server.mcpserver.resources import ResourceSecurity
 from mcp.types import Resource, ToolAnnotations
 
 from memagent_graph import MemoryBank, ReadingConfig, __version__, create_memagent
+from memagent_graph.memory.records import NAMESPACE
 from memagent_mcp_server.memories import TEMPLATE, MemoryTools
+from memagent_mcp_server.prompts import add_prompts
 from memagent_mcp_server.reading import ReadingTools
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from langchain_core.language_models import BaseChatModel
     from langgraph.store.base import BaseStore
 
@@ -28,13 +32,24 @@ _CHANGES = ToolAnnotations(
 )
 
 
-class _Server(MCPServer[Any]):
-    """Lists the memories that there are now as its resources."""
+class Server(MCPServer[Any]):
+    """The SDK's server with the tools, resources and prompts of one agent.
 
+    Attributes:
+        reading: the tools that read.
+        memories: the tools for memories.
+    """
+
+    reading: ReadingTools
     memories: MemoryTools
 
     async def list_resources(self) -> list[Resource]:
+        """List the memories that there are now."""
         return await self.memories.resources()
+
+    async def stop_readings(self) -> None:
+        """End the readings under way, as before an exit; what they read is in the store then."""
+        await self.reading.stop()
 
 
 def create_server(
@@ -42,21 +57,24 @@ def create_server(
     *,
     roots: Roots,
     store: BaseStore,
+    namespace: Sequence[str] = NAMESPACE,
     config: ReadingConfig | None = None,
-) -> MCPServer[Any]:
+) -> Server:
     """Create a server; `run()` serves it on standard input and output.
 
-    All its clients share the store's memories: give each tenant a server of its own, with a store
-    or a prefix of its own.
+    All its clients share its memories: give each tenant a server of its own, with a namespace of
+    its own.
 
     Args:
         model: who reads, as for `create_memagent`.
         roots: what may be read.
         store: where memories are kept.
+        namespace: labels under which they are kept there, the tenant first.
         config: budgets and switches of the readings.
 
     Raises:
-        ConfigurationError: The window does not fit the model, or the model is not known.
+        ConfigurationError: The window does not fit the model, the model is not known, or LangGraph
+            does not allow the namespace.
 
     Example:
         ```python
@@ -64,18 +82,19 @@ def create_server(
         ```
     """
     config = config or ReadingConfig()
-    bank = MemoryBank(store)
-    reading = ReadingTools(create_memagent(model, config=config, store=store), bank, roots)
+    agent = create_memagent(model, config=config, store=store, namespace=namespace)
+    bank = MemoryBank(store, namespace)
+    reading = ReadingTools(agent, bank, roots)
     memories = MemoryTools(bank, config.memory_tokens)
     names = ", ".join(roots.names)
-    server = _Server(
+    server = Server(
         "memagent",
         title="MemAgent",
         version=__version__,
         instructions=f"Reads documents of any length. What can be read: {names}, and all below.",
         log_level="WARNING",  # below, messages of errors are logged, which name files and memories
     )
-    server.memories = memories
+    server.reading, server.memories = reading, memories
     server.add_tool(
         reading.read,
         description=(
@@ -115,4 +134,5 @@ def create_server(
         mime_type="text/plain",
         security=ResourceSecurity(exempt_params={"name"}),  # a key of the store, never a path
     )(memories.resource)
+    add_prompts(server)
     return server

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import socket
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import threading
+from contextlib import asynccontextmanager, contextmanager
 
 import httpx
 import httpx2
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from servers.redis_server import free_port, wait_until
+from servers.warm_python import DEVNULL, SERVERS, warm_python
 
+from memagent_mcp_server.http import running
+from memagent_mcp_server.http.app import create_app
+
+PYTHON = warm_python(*SERVERS)
 COMMAND = [sys.executable, "-m", "memagent_graph", "mcp"]
+PING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
 def environment(**more):
@@ -24,11 +42,18 @@ def environment(**more):
 @contextmanager
 def http_server(log, *options, **env):
     """Serves on a free port; yields the URL."""
+    with http_process(log, *options, **env) as (url, _):
+        yield url
+
+
+@contextmanager
+def http_process(log, *options, command=COMMAND, **env):
+    """Serves on a free port; yields the URL and the process."""
     port = free_port()
-    command = [*COMMAND, *map(str, options), "--port", str(port)]
+    command = [*command, *map(str, options), "--port", str(port)]
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env=environment(**env), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        process = PYTHON.start(
+            command, env=environment(**env), stdin=DEVNULL, stdout=output, stderr=output
         )
 
     def answers():
@@ -40,15 +65,61 @@ def http_server(log, *options, **env):
         return True
 
     try:
-        wait_until(answers, "memagent mcp", seconds=60)
-        yield f"http://127.0.0.1:{port}/mcp"
+        wait_until(answers, "memagent mcp", seconds=240)
+        yield f"http://127.0.0.1:{port}/mcp", process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
+
+
+class Running:
+    """A server under uvicorn, in a thread of its own, on a free port."""
+
+    def __init__(self, server, **options):
+        options = {"host": "127.0.0.1", "token": None, **options}
+        self._server = running.Server(
+            create_app(server, **options), host="127.0.0.1", port=0, stop=server.stop_readings
+        )
+        self._thread = threading.Thread(target=self._server.run)
+
+    def __enter__(self):
+        self._thread.start()
+        wait_until(lambda: self._server.started, "uvicorn", seconds=120)
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+        return self
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=240)
+
+    def __exit__(self, *_):
+        self._server.should_exit = True
+        self._thread.join()
 
 
 @asynccontextmanager
-async def connected(transport, mode, log, *options, token=None, **env):
+async def served(transport, log, *options, token=None, headers=None, command=COMMAND, **env):
+    """What the official client connects to, and the id of the process that answers."""
+    if transport == "http":
+        headers = {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
+        with http_process(log, *options, command=command, **env) as (url, process):
+            async with httpx2.AsyncClient(headers=headers, timeout=240) as http:
+                yield streamable_http_client(url, http_client=http), lambda: process.pid
+        return
+    told = log.with_suffix(".pid")
+    parameters = StdioServerParameters(
+        command="sh",
+        args=["-c", 'echo $$ > "$0"; exec "$@"', str(told), *command, *map(str, options)],
+        env=environment(**env),
+    )
+    with log.open("a") as output:
+        yield stdio_client(parameters, output), lambda: int(told.read_text())
+
+
+@asynccontextmanager
+async def connected(
+    transport, mode, log, *options, token=None, headers=None, list_roots_callback=None, **env
+):
     """A client; what the SDK's types did not accept of the server's messages is an error.
 
     Args:
@@ -57,6 +128,8 @@ async def connected(transport, mode, log, *options, token=None, **env):
         log: file for the server's standard error.
         options: of the command.
         token: what the client sends.
+        headers: that it sends besides, over HTTP.
+        list_roots_callback: answers with the client's roots, if it has any.
         env: of the server.
     """
     rejected = []
@@ -65,19 +138,10 @@ async def connected(transport, mode, log, *options, token=None, **env):
         if isinstance(message, Exception):
             rejected.append(message)
 
-    async with AsyncExitStack() as stack:
-        if transport == "stdio":
-            parameters = StdioServerParameters(
-                command=COMMAND[0],
-                args=[*COMMAND[1:], *map(str, options)],
-                env=environment(**env),
-            )
-            served = stdio_client(parameters, stack.enter_context(log.open("a")))
-        else:
-            url = stack.enter_context(http_server(log, *options, **env))
-            headers = {"authorization": f"Bearer {token}"} if token else {}
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60))
-            served = streamable_http_client(url, http_client=http)
-        client = Client(served, mode=mode, message_handler=look)
-        yield await stack.enter_async_context(client)
+    async with served(transport, log, *options, token=token, headers=headers, **env) as (found, _):
+        client = Client(
+            found, mode=mode, message_handler=look, list_roots_callback=list_roots_callback
+        )
+        async with client:
+            yield client
     assert not rejected

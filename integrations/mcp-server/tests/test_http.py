@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
 from pathlib import Path
 
@@ -9,12 +9,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mcp_serving import COMMAND, connected, environment, http_server
+from mcp_serving import (
+    ACCEPT,
+    COMMAND,
+    INITIALIZE,
+    PING,
+    PYTHON,
+    connected,
+    environment,
+    http_server,
+)
 
 pytestmark = pytest.mark.slow
-
-PING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture
@@ -24,25 +30,71 @@ def options(tmp_path):
     return ["--root", tmp_path / "books", "--store", "none", "--model", "extractive"]
 
 
-def test_a_web_page_cannot_reach_a_server_on_this_machine(options, tmp_path):
-    with http_server(tmp_path / "log", *options) as url:
-        rebound = httpx.post(url, json=PING, headers={**ACCEPT, "host": "evil.example"})
-        foreign = httpx.post(url, json=PING, headers={**ACCEPT, "origin": "https://evil.example"})
-        form = httpx.post(url, data={"x": "y"}, headers=ACCEPT)
+TOKEN = "correct horse"
+FOREIGN = [
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    {"origin": ""},
+    {"origin": "http://localhost:3000"},
+]
 
-    assert (rebound.status_code, foreign.status_code) == (421, 403)
-    assert form.is_client_error
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_a_web_page_cannot_reach_a_server_on_this_machine(options, tmp_path, token):
+    env = {"MEMAGENT_MCP_TOKEN": token} if token else {}
+    headers = {**ACCEPT, "authorization": f"Bearer {token}"} if token else ACCEPT
+
+    with http_server(tmp_path / "log", *options, **env) as url:
+        for origin in FOREIGN:
+            for method in ("POST", "GET", "DELETE", "OPTIONS"):
+                found = httpx.request(method, url, json=PING, headers={**headers, **origin})
+                assert found.status_code == 403
+                assert not any(name.startswith("access-control") for name in found.headers)
+        for kind in (None, "text/plain", "application/jsonx", "multipart/form-data"):
+            sent = {**headers, "content-type": kind} if kind else headers
+            found = httpx.post(url, content=json.dumps(INITIALIZE), headers=sent)
+            assert found.status_code == 415
+        form = httpx.post(url, data={"x": "y"}, headers=headers)
+        rebound = httpx.post(url, json=INITIALIZE, headers={**headers, "host": "evil.example"})
+        own = httpx.post(url, json=INITIALIZE, headers=headers)
+
+    assert form.status_code == 415
+    assert rebound.status_code == (200 if token else 421)
+    assert own.status_code == 200
+
+
+def test_a_page_of_an_allowed_site_is_asked_first_and_served(options, tmp_path):
+    site = "http://localhost:6274"
+    asks = {
+        "origin": site,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type, mcp-protocol-version, authorization",
+    }
+    options += ["--cors-origin", site]
+
+    with http_server(tmp_path / "log", *options, MEMAGENT_MCP_TOKEN=TOKEN) as url:
+        asked = httpx.options(url, headers=asks)
+        headers = {**ACCEPT, "origin": site, "authorization": f"Bearer {TOKEN}"}
+        served = httpx.post(url, json=INITIALIZE, headers=headers)
+        without = httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "origin": site})
+        other = httpx.options(url, headers={**asks, "origin": "null"})
+
+    assert asked.status_code == 200
+    assert "authorization" in asked.headers["access-control-allow-headers"]
+    assert served.status_code == 200
+    assert served.headers["access-control-allow-origin"] == site
+    assert "mcp-session-id" in served.headers["access-control-expose-headers"]
+    assert (without.status_code, other.status_code) == (401, 403)
 
 
 def test_a_body_beyond_the_limit_is_refused(options, tmp_path):
+    headers = {**ACCEPT, "content-type": "application/json"}
+
     with http_server(tmp_path / "log", *options) as url:
-        declared = httpx.post(url, content=b" " * 5_000_000, headers=ACCEPT)
-        streamed = httpx.post(url, content=(b" " * 100_000 for _ in range(50)), headers=ACCEPT)
+        declared = httpx.post(url, content=b" " * 5_000_000, headers=headers)
+        streamed = httpx.post(url, content=(b" " * 100_000 for _ in range(50)), headers=headers)
 
     assert (declared.status_code, streamed.status_code) == (413, 413)
-
-
-TOKEN = "correct horse"
 
 
 def test_who_does_not_send_the_token_is_refused(options, tmp_path):
@@ -58,6 +110,15 @@ def test_who_does_not_send_the_token_is_refused(options, tmp_path):
     assert TOKEN not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR  "])
+def test_the_scheme_of_a_token_is_known_in_any_case(scheme, options, tmp_path):
+    with http_server(tmp_path / "log", *options, MEMAGENT_MCP_TOKEN=TOKEN) as url:
+        sent = {**ACCEPT, "authorization": f"{scheme} {TOKEN}"}
+        found = httpx.post(url, json=INITIALIZE, headers=sent)
+
+    assert found.status_code == 200
+
+
 async def test_who_sends_the_token_is_served(options, tmp_path):
     asked = {"question": "When does the vault open?", "source": "books"}
 
@@ -70,11 +131,9 @@ async def test_who_sends_the_token_is_served(options, tmp_path):
 
 
 def test_without_a_token_it_listens_on_this_machine_only(options):
-    command = [*COMMAND, *map(str, options), "--port", "1", "--host", "0.0.0.0"]
+    command = [*COMMAND, *options, "--port", "1", "--host", "0.0.0.0"]
 
-    done = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = PYTHON.run(command, env=environment())
 
     assert done.returncode == 1
     assert "MEMAGENT_MCP_TOKEN" in done.stderr
@@ -84,9 +143,7 @@ def test_without_a_token_it_listens_on_this_machine_only(options):
 def test_a_root_that_does_not_exist_is_an_error_of_one_line(tmp_path):
     command = [*COMMAND, "--root", str(tmp_path / "none"), "--store", "none"]
 
-    done = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = PYTHON.run(command, env=environment())
 
     assert done.returncode == 1
     assert "memagent: error: The root" in done.stderr

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -163,3 +164,55 @@ def test_roots_that_cannot_be_told_apart_or_do_not_exist_are_refused_at_the_star
     for paths in ([tmp_path / "a" / "x", tmp_path / "b" / "x"], [tmp_path / "none"], ["/"], []):
         with pytest.raises(ConfigurationError):
             Roots(paths)
+
+
+def test_with_a_clients_roots_only_what_lies_in_both_is_opened(roots, tmp_path):
+    contracts, minutes = tmp_path / "contracts", tmp_path / "minutes.txt"
+    lease = "contracts/2024/lease.txt"
+
+    for within in ([contracts / "2024"], [contracts / "2024" / "lease.txt"], [tmp_path], ["/"]):
+        addresses = [Path(place).as_uri() for place in within]
+        assert "Mr. Fox" in whole(roots.open(lease, addresses))
+    for within in ([], [minutes], [tmp_path / "outside"], [contracts / "link"], [contracts / "20"]):
+        with pytest.raises(SourceError, match="cannot be read here"):
+            roots.open(lease, [place.as_uri() for place in within])
+    with pytest.raises(SourceError, match="one of contracts/2024, minutes.txt, or"):
+        roots.open("contracts", [(contracts / "2024").as_uri(), minutes.as_uri()])
+    with pytest.raises(SourceError, match="nothing in common"):
+        roots.open(lease, [])
+
+
+def test_a_clients_roots_open_nothing_outside_the_servers(roots, tmp_path):
+    for asked in (tmp_path / "outside" / "secret.txt", "/etc/passwd", "contracts/.env"):
+        with pytest.raises(SourceError):
+            roots.open(str(asked), ["file:///", tmp_path.as_uri()])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "/",
+        "file:",
+        "file:.",
+        "file://other.example/",
+        "http://localhost/",
+        "file://[/",
+        "file:///%00",
+        "file:///" + "x" * 10_000,
+        "data:,",
+    ],
+)
+def test_an_address_that_names_no_folder_of_this_machine_opens_nothing(roots, address):
+    with pytest.raises(SourceError, match="nothing in common"):
+        roots.open("minutes.txt", [address])
+
+
+def test_a_clients_root_is_written_with_escapes(tmp_path):
+    folder = tmp_path / "a b#c%20d"
+    folder.mkdir()
+    (folder / "x.txt").write_text("here")
+
+    roots = Roots([tmp_path])
+
+    assert whole(roots.open(str(folder / "x.txt"), [folder.as_uri()])) == "here"

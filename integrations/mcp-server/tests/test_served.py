@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,10 +11,11 @@ import pytest
 from doubles import numbered
 from mcp import MCPError
 from servers.openai_server import OpenAIServer
+from servers.warm_python import PIPE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mcp_serving import COMMAND, connected, environment
+from mcp_serving import COMMAND, PYTHON, connected, environment
 
 TEXT = "Filler. " * 9000 + "The vault opens at 6:40.\n"
 ASKED = {"question": "When does the vault open?", "source": "books/log.txt"}
@@ -235,19 +235,13 @@ async def test_what_is_refused_is_an_error_that_a_model_can_act_on(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("pings", [0, 500])
 def test_an_interrupt_ends_a_server_idle_or_busy_and_says_one_line(number, pings, options):
-    command = [*COMMAND, *map(str, options)]
+    command = [*COMMAND, *options]
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
     hello["clientInfo"] = {"name": "test", "version": "1"}
     asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
 
-    with subprocess.Popen(
-        command,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    process = PYTHON.start(command, env=environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    try:
         process.stdin.write(json.dumps(asked) + "\n")
         process.stdin.flush()
         answer = json.loads(process.stdout.readline())
@@ -256,8 +250,10 @@ def test_an_interrupt_ends_a_server_idle_or_busy_and_says_one_line(number, pings
             process.stdin.write(json.dumps(ping) + "\n")
         process.stdin.flush()
         process.send_signal(number)
-        code = process.wait(60)
+        code = process.wait(120)
         told = process.stderr.read()
+    finally:
+        process.kill()
 
     assert answer["result"]["serverInfo"]["name"] == "memagent"
     assert code == 130

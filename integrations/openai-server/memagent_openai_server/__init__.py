@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from memagent_openai_server.limits import Limits
+from memagent_openai_server.http.limits import Limits
 
 if TYPE_CHECKING:
     from memagent_openai_server.app import create_app
+    from memagent_openai_server.models import Served
 
-__all__ = ["Limits", "create_app"]
+__all__ = ["Limits", "Served", "create_app"]
+
+_LATER = {"create_app": "app", "Served": "models"}
+"""Imported when they are first asked for: every `memagent` command loads this package."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server when it is first asked for: every `memagent` command loads this package."""
-    if name != "create_app":
+    """Import what is imported later."""
+    if name not in _LATER:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    from memagent_openai_server.app import create_app
-
-    return create_app
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -12,40 +13,36 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from memagent_graph.errors import MemAgentError
-from memagent_openai_server import responses
-from memagent_openai_server.completions import complete
-from memagent_openai_server.door import Door
-from memagent_openai_server.limits import Limits, limited_body
-from memagent_openai_server.records import Metrics
-from memagent_openai_server.refusals import Refusal, refusal
-from memagent_openai_server.requests import (
-    ChatRequest,
-    Continued,
-    Message,
-    ResponseRequest,
-    StreamOptions,
-)
-from memagent_openai_server.service import Service
-from memagent_openai_server.shapes import model_card
+from memagent_graph.memory.records import NAMESPACE
+from memagent_openai_server.chat.endpoint import complete
+from memagent_openai_server.http import schema
+from memagent_openai_server.http.bodies import limited_body
+from memagent_openai_server.http.door import Door
+from memagent_openai_server.http.limits import Limits
+from memagent_openai_server.http.records import Metrics
+from memagent_openai_server.http.refusals import Refusal, refusal
+from memagent_openai_server.http.requests import ChatRequest
+from memagent_openai_server.models import Catalogue, ModelLike, Models
+from memagent_openai_server.responses import endpoint as responses
+from memagent_openai_server.responses.request import ResponseRequest
+from memagent_openai_server.upstream.passing import PASSED, passing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from langchain_core.language_models import BaseChatModel
     from langgraph.store.base import BaseStore
-    from pydantic import BaseModel
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
-    from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
 
 def create_app(
-    model: str | BaseChatModel | Reader | None = None,
+    model: ModelLike | Catalogue = None,
     *,
     base_url: str | None = None,
     store: BaseStore | None = None,
+    namespace: Sequence[str] = NAMESPACE,
     config: ReadingConfig | None = None,
     prompts: Prompts | None = None,
     tokenizer: TokenizerLike = None,
@@ -58,9 +55,12 @@ def create_app(
     """Make the application, for any ASGI server; `memagent serve` runs it with uvicorn.
 
     Args:
-        model: as for `create_memagent`.
+        model: as for `create_memagent`; or several, by the names that clients call them by, each
+            as it is or as `Served`, with a server and a window of its own.
         base_url: of the model's server, for an `openai:` model; `OPENAI_BASE_URL` by default.
         store: where memories are kept; None keeps them in this process.
+        namespace: labels under which they are kept there; a tenant's stand below one more, which
+            comes first.
         config: budgets of a reading.
         prompts: for a chat model.
         tokenizer: counts tokens and cuts chunks.
@@ -71,13 +71,15 @@ def create_app(
         limits: of what clients may send.
 
     Raises:
-        ConfigurationError: The model is not known, or the budgets do not fit it.
+        ConfigurationError: The model is not known, the budgets do not fit it, or LangGraph does not
+            allow the namespace.
     """
     limits = limits or Limits()
-    service = Service(
+    models = Models.of(
         model,
         base_url=base_url,
         store=store,
+        namespace=namespace,
         config=config,
         prompts=prompts,
         tokenizer=tokenizer,
@@ -88,13 +90,23 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        models.first.keeper.start()
         yield
-        service.stopping.set()
-        await service.aclose()
+        await models.aclose()
 
-    app = FastAPI(title="memagent", lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.service = service
-    app.add_middleware(Door, keys=keys or {}, hosts=hosts, limits=limits, metrics=metrics)
+    app = FastAPI(
+        title="memagent",
+        version=version("memagent-openai-server"),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # the door takes them off
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.models, app.state.service = models, models.first
+    app.add_middleware(
+        Door, keys=keys or {}, hosts=hosts, origins=origins, limits=limits, metrics=metrics
+    )
     if origins:  # outside, because a browser asks first, and without a key
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
@@ -102,96 +114,65 @@ def create_app(
     app.add_exception_handler(HTTPException, _plain)
     for kind in (Refusal, MemAgentError):
         app.add_exception_handler(kind, _refused)
-    _add_routes(app, service, metrics)
-    _describe(app)
+    _add_routes(app, models, metrics)
+    app.include_router(passing(models))
+    schema.describe(app, [ChatRequest, ResponseRequest, *PASSED], models.names)
     return app
 
 
-def _add_routes(app: FastAPI, service: Service, metrics: Metrics) -> None:
+def _add_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
+    asked: dict[str, Any] = {"streams": True, "parameters": [schema.SESSION]}
+    limits, sessions = models.first.limits, models.first.sessions
+
     @app.post(
-        "/v1/chat/completions", openapi_extra=_body(ChatRequest, service.name), responses=_ERRORS
+        "/v1/chat/completions", **schema.described(ChatRequest, schema.ChatCompletion, **asked)
     )
     async def chat_completions(request: Request) -> Response:
         """A chat completion."""
-        body = await limited_body(request, service.limits)
-        return await complete(service, request, body, request.state.record)
+        body = await limited_body(request, limits)
+        return await complete(models, request, body, request.state.record)
 
-    @app.post(
-        "/v1/responses", openapi_extra=_body(ResponseRequest, service.name), responses=_ERRORS
-    )
+    @app.post("/v1/responses", **schema.described(ResponseRequest, schema.ModelResponse, **asked))
     async def new_response(request: Request) -> Response:
         """A response."""
-        body = await limited_body(request, service.limits)
-        return await responses.respond(service, request, body, request.state.record)
+        body = await limited_body(request, limits)
+        return await responses.respond(models, request, body, request.state.record)
 
-    @app.get("/v1/responses/{key}", responses=_ERRORS)
+    @app.get("/v1/responses/{key}", responses=schema.answers(schema.ModelResponse))
     async def response(request: Request, key: str) -> dict[str, Any]:
         """A response that was kept."""
-        return await responses.retrieve(service.sessions(request.state.record.tenant), key)
+        return await responses.retrieve(sessions(request.state.record.tenant), key)
 
-    @app.delete("/v1/responses/{key}", responses=_ERRORS)
+    @app.delete("/v1/responses/{key}", responses=schema.answers(schema.Deleted))
     async def deleted_response(request: Request, key: str) -> dict[str, Any]:
         """Delete a response."""
-        return await responses.delete(service.sessions(request.state.record.tenant), key)
+        return await responses.delete(sessions(request.state.record.tenant), key)
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        """The one model that is served."""
-        card = model_card(service.name, await service.window())
-        return {"object": "list", "data": [card]}
+    @app.get("/v1/models", responses=schema.answers(schema.ModelList))
+    async def list_models() -> dict[str, Any]:
+        """The models that are served."""
+        return {"object": "list", "data": [await models.card(name) for name in models.names]}
 
-    @app.get("/v1/models/{name:path}", responses=_ERRORS)
+    @app.get("/v1/models/{name:path}", responses=schema.answers(schema.ModelCard))
     async def model(name: str) -> dict[str, Any]:
         """One model."""
-        if name != service.name:
-            message = f"The model {name!r} does not exist: this server has {service.name!r}."
-            raise Refusal(404, message, code="model_not_found", param="model")
-        return model_card(service.name, await service.window())
+        return await models.card(name)
 
     @app.get("/health")
+    @app.get("/ping", operation_id="ping")
     async def health() -> dict[str, str]:
         """Whether the server answers."""
-        return {"status": "stopping" if service.stopping.is_set() else "ok"}
+        return {"status": "stopping" if models.first.stopping.is_set() else "ok"}
+
+    @app.get("/version")
+    async def the_version() -> dict[str, str]:
+        """The version of this server."""
+        return {"version": app.version}
 
     @app.get("/metrics")
     async def prometheus() -> Response:
         """Metrics for Prometheus."""
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text}
-    for status, text in {
-        400: "Not a request that can be answered.",
-        401: "No key of this server.",
-        404: "No such model or memory.",
-        408: "The body took too long.",
-        409: "The memory was changed meanwhile.",
-        413: "The body is too long.",
-        415: "The content is not JSON.",
-        429: "Too many requests.",
-    }.items()
-}
-
-
-def _body(kind: type[BaseModel], model: str) -> dict[str, Any]:
-    """The schema of a body that is read by hand."""
-    schema = _schema(kind)
-    schema["properties"]["model"]["enum"] = [model]
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def _schema(kind: type[BaseModel]) -> dict[str, Any]:
-    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    return schema
-
-
-def _describe(app: FastAPI) -> None:
-    """Add what the schemas of bodies refer to, which FastAPI cannot know of."""
-    schema = app.openapi()
-    known = schema.setdefault("components", {}).setdefault("schemas", {})
-    known |= {kind.__name__: _schema(kind) for kind in (Message, StreamOptions, Continued)}
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:

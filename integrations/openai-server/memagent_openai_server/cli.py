@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads annotations when the program runs
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,12 +17,21 @@ from memagent_graph.cli.options import (
     ChunkTokens,
     MemoryTokens,
     Model,
+    Namespace,
     PromptsFile,
     Store,
     TokenizerFile,
+    chosen_namespace,
     chosen_reader,
 )
 from memagent_graph.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from fastapi import FastAPI
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode="markdown"
@@ -37,6 +48,8 @@ _HELP = """Serve the OpenAI API, with a context without end, in front of any mod
 
     memagent serve --model openai:gpt-4o --keys keys.txt --host 0.0.0.0 --store redis://redis:6379/0
 
+    memagent serve --models models.toml
+
 Keys are lines of a name and a key, in the file that --keys names or in MEMAGENT_API_KEYS, where
 commas may stand between them. Each name has memories of its own. Without keys, only this machine is
 served.
@@ -47,6 +60,9 @@ served.
 def serve(
     model: Model = None,
     base_url: BaseUrl = None,
+    models: Annotated[
+        Path | None, typer.Option(help="TOML file with a table for each of several models.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
     keys: Annotated[
@@ -63,25 +79,43 @@ def serve(
     requests_per_minute: Annotated[
         int, typer.Option(help="Of one key, or of one address; 0: any number.")
     ] = 0,
-    readings: Annotated[int, typer.Option(help="Readings at once; more wait.")] = 64,
+    readings: Annotated[
+        int, typer.Option(help="Calls of readings to the model at once, shared by all callers.")
+    ] = 64,
+    workers: Annotated[
+        int, typer.Option(help="Processes that serve; they need a store, which they share.", min=1)
+    ] = 1,
     body_megabytes: Annotated[int, typer.Option(help="Longest body of a request.")] = 32,
+    megabytes_under_way: Annotated[
+        int, typer.Option(help="Bodies of all requests at once; one caller may hold half.")
+    ] = 256,
+    keep_days: Annotated[
+        float,
+        typer.Option(help="Days after which what nobody used is forgotten; 0: never.", min=0),
+    ] = 30,
+    keep_megabytes: Annotated[
+        int,
+        typer.Option(help="Of responses and memories of one key; the oldest go first.", min=0),
+    ] = 256,
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
     store: Store = None,
+    namespace: Namespace = None,
 ) -> None:
     """Replaced by `_HELP` above."""
     from memagent_graph.config import ReadingConfig
     from memagent_graph.errors import ConfigurationError
-    from memagent_graph.memory.stores import open_store
-    from memagent_graph.models.resolve import EXTRACTIVE
+    from memagent_graph.memory.stores import NO_STORE
     from memagent_graph.prompts import Prompts
-    from memagent_openai_server.app import create_app
-    from memagent_openai_server.door import keys_from_file, load_keys
-    from memagent_openai_server.limits import Limits
-    from memagent_openai_server.running import run
+    from memagent_graph.readers.resolve import EXTRACTIVE
+    from memagent_openai_server.http.door import keys_from_file, load_keys
+    from memagent_openai_server.http.limits import Limits
+    from memagent_openai_server.http.running import run
+    from memagent_openai_server.http.workers import supervise
+    from memagent_openai_server.models import models_from_file
 
     with reporting():
         found = load_keys(os.environ.get("MEMAGENT_API_KEYS", ""), where="MEMAGENT_API_KEYS")
@@ -93,27 +127,60 @@ def serve(
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
-        if model is None:
+        if model is None and models is None:
             chosen_reader(model, base_url, prompts, tokenizer, config)  # says which it is
-        if base_url and model in (None, EXTRACTIVE):
+        if base_url and model in (None, EXTRACTIVE) and models is None:
             raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
-        with open_store(store) as kept_in:
-            application = create_app(
-                model,
-                base_url=base_url,
-                store=kept_in,
-                config=config,
-                prompts=Prompts.from_file(prompts) if prompts else None,
-                tokenizer=tokenizer,
-                window=window,
-                keys=found,
-                hosts=() if found else _LOCAL,
-                origins=cors_origin or (),
-                limits=Limits(
-                    body_bytes=body_megabytes * 2**20,
-                    requests_per_minute=requests_per_minute,
-                    readings=readings,
-                ),
-            )
-            asyncio.run(application.state.service.check())
-            run(application, host=host, port=port)
+        if workers > 1 and (store or os.environ.get("MEMAGENT_STORE")) == NO_STORE:
+            message = "Several --workers share what they know in a store: name one with --store."
+            raise ConfigurationError(message)
+        application = partial(
+            _application,
+            store,
+            model=model if models is None else models_from_file(models),
+            base_url=base_url,
+            namespace=chosen_namespace(namespace),
+            config=config,
+            prompts=Prompts.from_file(prompts) if prompts else None,
+            tokenizer=tokenizer,
+            window=window,
+            keys=found,
+            hosts=() if found else _LOCAL,
+            origins=cors_origin or (),
+            limits=Limits(
+                body_bytes=body_megabytes * 2**20,
+                bytes_under_way=megabytes_under_way * 2**20,
+                requests_per_minute=requests_per_minute,
+                readings=readings,
+                keep_days=keep_days,
+                keep_bytes=keep_megabytes * 2**20,
+            ),
+        )
+        with application() as checked:
+            asyncio.run(checked.state.models.check())
+            if workers == 1:
+                run(checked, host=host, port=port)
+        if workers > 1:
+            supervise(partial(_work, application, host, port), workers, host=host, port=port)
+
+
+@contextmanager
+def _application(store: str | None, **options: Any) -> Iterator[FastAPI]:
+    from memagent_graph.memory.stores import open_store
+    from memagent_openai_server.app import create_app
+
+    with open_store(store) as kept_in:
+        yield create_app(store=kept_in, **options)
+
+
+def _work(
+    application: Callable[[], AbstractContextManager[FastAPI]],
+    host: str,
+    port: int,
+    listening: socket.socket,
+) -> None:
+    """Serve, in one of several processes."""
+    from memagent_openai_server.http.running import run
+
+    with application() as app:
+        run(app, host=host, port=port, listening=listening)

@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import TYPE_CHECKING, Any, cast
 
+from langchain_core.runnables.config import merge_configs
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.graph import create_memagent
+from memagent_graph.graph.build import create_memagent
+from memagent_graph.graph.reading import check_window
+from memagent_graph.graph.state import Run
+from memagent_graph.memory.records import NAMESPACE, check_namespace
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.resolve import default_model, resolve_reader
-from memagent_graph.readers.base import Answer, Reader
+from memagent_graph.readers.base import Memory
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.reading import check_window
-from memagent_graph.state import Run
+from memagent_graph.readers.extractive import ExtractiveReader
+from memagent_graph.readers.resolve import default_model, resolve_reader
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import load_tokenizer
-from memagent_openai_server.limits import Limits
-from memagent_openai_server.local import LocalModel
-from memagent_openai_server.sessions import Sessions
-from memagent_openai_server.shapes import Progress
-from memagent_openai_server.upstream import Upstream
+from memagent_openai_server.chat.answering import Answerer
+from memagent_openai_server.chat.shapes import Progress, Said
+from memagent_openai_server.http.limits import Limits
+from memagent_openai_server.http.requests import unless_small
+from memagent_openai_server.memories.keeping import Keeper
+from memagent_openai_server.memories.reading import Tally
+from memagent_openai_server.memories.sessions import Sessions
+from memagent_openai_server.readers import InThread, InTurn, seated
+from memagent_openai_server.turns import FairTurns
+from memagent_openai_server.upstream.local import LocalModel
+from memagent_openai_server.upstream.server import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
 
     from memagent_graph.prompts import Prompts
-    from memagent_graph.readers.base import Evidence, Update
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
+    from memagent_openai_server.chat.speech import Speech
 
 
 class Service:
@@ -42,8 +50,10 @@ class Service:
 
     Args:
         model: as for `create_memagent`.
+        name: what clients call it; by default what its server does.
         base_url: of the model's server, for an `openai:` model.
         store: where memories are kept; None keeps them in this process.
+        namespace: labels under which they are kept there, after the tenant's own.
         config: budgets of a reading.
         prompts: for a chat model.
         tokenizer: counts and cuts.
@@ -55,8 +65,10 @@ class Service:
         self,
         model: str | BaseChatModel | Reader | None = None,
         *,
+        name: str | None = None,
         base_url: str | None = None,
         store: BaseStore | None = None,
+        namespace: Sequence[str] = NAMESPACE,
         config: ReadingConfig | None = None,
         prompts: Prompts | None = None,
         tokenizer: TokenizerLike = None,
@@ -69,23 +81,28 @@ class Service:
         self.reader = resolve_reader(
             model, config=self.config, prompts=prompts, tokenizer=tokenizer, base_url=base_url
         )
-        self.name = self.reader.name
-        if isinstance(model, str):
-            self.name = model.partition(":")[2] or model
-        self.counter = load_tokenizer(tokenizer or self.reader.tokenizer)
+        known = self.reader.identity
+        own = model.partition(":")[2] or model if isinstance(model, str) else known.name
+        self.name = name or own
+        self.counter = load_tokenizer(tokenizer or known.tokenizer)
         self.store = store or InMemoryStore()
+        self.namespace = check_namespace(namespace)
+        self.keeper = Keeper(self.store, self.namespace, self.limits)
+        self._sessions: dict[str | None, Sessions] = {}
         self.chat = self.reader.model if isinstance(self.reader, ChatReader) else None
         self.upstream: Upstream | LocalModel | None = None
         if isinstance(self.chat, ChatEndpoint):
-            self.upstream = Upstream(self.chat)
+            self.upstream = Upstream(self.chat, self.name)
         elif self.chat is not None:
             self.upstream = LocalModel(self.chat, self.name)
         self.stopping = asyncio.Event()
-        self.turns = asyncio.Semaphore(self.limits.readings)
+        computes = isinstance(self.reader, ExtractiveReader)  # with this process's one processor
+        self._turns = FairTurns(1 if computes else self.limits.readings)
         self._window = window
         options: dict[str, Any] = {"config": self.config, "tokenizer": tokenizer}
-        self._answering = create_memagent(self.reader, **options)
-        self._remembering = create_memagent(_Remembering(self.reader), **options)
+        reader = InThread(self.reader) if computes else self.reader
+        self._answerer = Answerer(reader, self.config)
+        self._agent = create_memagent(InTurn(self._answerer), **options)
 
     @property
     def understands(self) -> bool:
@@ -100,17 +117,21 @@ class Service:
             ModelError: Its server is up, and has no such model.
         """
         await self.window()
-        check_window(self.reader, self.config, question_tokens=0)
+        check_window(self.reader.identity, self.config, question_tokens=0)
 
     async def window(self) -> int | None:
         """Tokens of the model's context, None where it has none or nobody knows."""
         if self._window is None and isinstance(self.reader, ChatReader):
-            await self.reader.prepare()
-        return self._window or self.reader.window_tokens
+            self._window = (await self.reader.prepare()).window_tokens
+        return self._window or self.reader.identity.window_tokens
 
     def sessions(self, tenant: str | None) -> Sessions:
         """The memories of a tenant."""
-        return Sessions(self.store, tenant)
+        found = self._sessions.get(tenant)
+        if found is None:
+            found = Sessions(self.store, tenant, self.namespace, self.keeper)
+            self._sessions[tenant] = found
+        return found
 
     async def read(
         self,
@@ -118,96 +139,72 @@ class Service:
         document: str,
         sessions: Sessions,
         *,
+        caller: str,
         name: str | None = None,
         memory: str | None = None,
-        answering: bool = True,
-    ) -> AsyncGenerator[Progress | dict[str, Any], None]:
+        speech: Speech | None = None,
+    ) -> AsyncGenerator[Progress | Said | dict[str, Any], None]:
         """Read, and answer from what is remembered then; the graph's output comes last.
 
         Args:
             question: what to read for.
             document: the text to read; if empty, the answer comes from `memory`.
             sessions: whose memories.
+            caller: whose turns it takes.
             name: the named memory that is read on into.
             memory: a memory's id or name.
-            answering: False leaves the answer out.
+            speech: the answer; None leaves it out.
         """
-        run = Run(store=self.store, bank=sessions.bank)
+        run = Run(store=self.store, namespace=sessions.bank.namespace)
+        if speech is not None and speech.streams:
+            speech.write = lambda text: run.write(Said(text)) if run.write else None
         wanted: dict[str, Any] = {"question": question}
         if document:
-            run.document = TextSource(document, "conversation")
+            run.document = await unless_small(len(document), TextSource, document, "conversation")
             wanted["memory_name"] = name
         else:
-            wanted["memory"] = memory
-        agent = self._answering if answering else self._remembering
-        at, output = None, {}
+            wanted["version"] = memory
+        agent, at, output = self._agent, None, {}
+        tally = Tally(sessions, run, question, name, None if document else memory)
+        seat = self._turns.seat(caller)
         parts = cast(
             "AsyncGenerator[Any]",
             agent.astream(
                 wanted,
+                merge_configs(seated(seat), self._answerer.config(speech)),
                 context=run,
                 stream_mode=["custom", "values"],
                 output_keys=agent.output_channels,
             ),
         )
-        async with self.turns, aclosing(parts):
-            async for mode, part in parts:
-                if mode == "values":
-                    output = part
-                    if at is not None:
-                        yield Progress(at["chunk"], at["chunks"], part["memory"])
-                        at = None
-                elif part["event"] == "chunk":
-                    if part["added"] or part["removed"]:
-                        at = part  # the memory itself comes with the next values
-                    else:
-                        yield Progress(part["chunk"], part["chunks"], None)
+        with closing(seat):
+            async with tally, aclosing(parts):
+                async for mode, part in parts:
+                    if mode == "values":
+                        output = part
+                        tally.memory = part.get("memory", "")
+                        if at is not None:
+                            yield Progress(at["chunk"], at["chunks"], tally.memory)
+                            at = None
+                    elif isinstance(part, Said):
+                        yield part
+                    elif part["event"] == "chunk":
+                        await tally.read()
+                        if part["added"] or part["removed"]:
+                            at = part  # the memory itself comes with the next values
+                        else:
+                            yield Progress(part["chunk"], part["chunks"], None)
         yield output
 
+    async def respond(self, question: str, speech: Speech) -> str:
+        """Answer where there is nothing to read and nothing is remembered."""
+        config = self._answerer.config(speech)
+        return (await self._answerer.respond(question, Memory(), config=config)).final
+
     async def aclose(self) -> None:
-        """Close the connections of this event loop to the model's server."""
+        """End what runs in the background; close this loop's connections to the model's server."""
+        await self.keeper.aclose()
         if self.upstream is not None:
             await self.upstream.aclose()
         if isinstance(self.chat, ChatEndpoint):
             await self.chat.aclose()
-
-
-class _Remembering(Reader):
-    """Reads as another reader does, and says nothing: what is asked goes to a model with tools."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self.name = reader.name
-        self.fingerprint = reader.fingerprint
-        self.tokenizer = reader.tokenizer
-        self.deterministic = getattr(reader, "deterministic", True)
-
-    @property
-    def window_tokens(self) -> int | None:  # type: ignore[override]
-        return self._reader.window_tokens
-
-    async def prepare(self) -> None:
-        prepare = getattr(self._reader, "prepare", None)
-        if prepare is not None:
-            await prepare()
-
-    async def update(
-        self,
-        question: str,
-        memory: str,
-        chunk: Chunk,
-        *,
-        evidence: Sequence[Evidence] = (),
-        config: RunnableConfig | None = None,
-    ) -> Update:
-        return await self._reader.update(question, memory, chunk, evidence=evidence, config=config)
-
-    async def respond(
-        self,
-        question: str,
-        memory: str,
-        *,
-        evidence: Sequence[Evidence] = (),
-        config: RunnableConfig | None = None,
-    ) -> Answer:
-        return Answer("remembered", "remembered")

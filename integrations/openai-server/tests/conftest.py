@@ -13,7 +13,7 @@ from servers.openai_server import OpenAIServer
 
 from memagent_graph import ReadingConfig
 from memagent_openai_server import create_app
-from memagent_openai_server.running import server
+from memagent_openai_server.http.running import server
 
 QUESTION = "When does the vault open?"
 NEEDLE = "The vault opens at 6:40."
@@ -45,6 +45,11 @@ class Running:
         self.url = f"http://127.0.0.1:{self.port}"
         self._clients: list[OpenAI] = []
 
+    @property
+    def loop_thread(self) -> int:
+        """The thread of the event loop."""
+        return self._thread.ident
+
     def client(self, key="not-needed", **options) -> OpenAI:
         options = {"max_retries": 0, **options}
         client = OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
@@ -55,10 +60,10 @@ class Running:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
 
     def post(self, path="/v1/chat/completions", **options) -> httpx.Response:
-        return httpx.post(f"{self.url}{path}", timeout=60, **options)
+        return httpx.post(f"{self.url}{path}", timeout=240, **options)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=240)
 
     def metric(self, name: str, **labels) -> float:
         from prometheus_client.parser import text_string_to_metric_families
@@ -79,7 +84,7 @@ class Running:
         for client in self._clients:
             client.close()
         self.signal()
-        self._thread.join(60)
+        self._thread.join(240)
         assert not self._thread.is_alive()
 
 

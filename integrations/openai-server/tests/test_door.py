@@ -8,13 +8,17 @@ import logging
 import httpx
 import openai
 import pytest
-from servers.redis_server import RedisServer
+from langgraph.store.memory import InMemoryStore
+from redis.crc import key_slot
+from servers.redis_server import RedisServer, wait_until
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.redis.keys import Names, root_of
 from memagent_openai_server import Limits
-from memagent_openai_server.door import keys_from_file, load_keys
-from memagent_openai_server.records import JsonLines, log
+from memagent_openai_server.http.door import keys_from_file, load_keys
+from memagent_openai_server.http.records import JsonLines, log
+from memagent_openai_server.memories.sessions import Sessions
 
 ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
 KEYS = {ANN: "ann", BEN: "ben"}
@@ -99,8 +103,8 @@ def test_a_name_of_another_tenant_leads_to_nothing(locked, told, how):
         "session monday",
         "user joe",
         "../ann/{memory}",
-        "tenants.tenant-ann.versions.{memory}",
-        "memagent.tenants.tenant-ann",
+        "tenant-ann.memagent.versions.{memory}",
+        "tenant-ann.memagent",
         "*",
         "%",
         "{memory}' OR '1'='1",
@@ -135,11 +139,35 @@ def test_a_response_of_another_tenant_can_be_neither_seen_nor_gone_on_from_nor_d
 def test_the_same_text_read_by_two_tenants_makes_two_chains(locked, told):
     locked.client(BEN).chat.completions.create(model="extractive", messages=long_chat(ANN_S))
 
-    spaces = {item.namespace for item in locked.service.store.search(("memagent",), limit=1000)}
+    spaces = {item.namespace for item in locked.service.store.search((), limit=1000)}
     versions = {space for space in spaces if space[-1] == "versions"}
-    assert versions == {
-        ("memagent", "tenants", f"tenant-{name}", "versions") for name in ("ann", "ben")
-    }
+    assert versions == {(f"tenant-{name}", "memagent", "versions") for name in ("ann", "ben")}
+
+
+def test_a_thousand_tenants_are_spread_over_a_redis_cluster():
+    def slot(tenant):
+        namespace = Sessions(InMemoryStore(), tenant).bank.namespace
+        return key_slot(Names("memagent").index(root_of(namespace)))
+
+    assert len({slot(f"t{number}") for number in range(1000)}) >= 900
+
+
+def test_servers_of_one_store_share_no_memory_if_their_namespaces_differ(serve):
+    store = InMemoryStore()
+    one, other = (serve(store=store, namespace=(name,)) for name in ("one", "other"))
+    told = one.client().chat.completions.create(model="extractive", messages=long_chat(ANN_S))
+    reference = {"memagent": {"memory": told.memagent["memory"]}}
+
+    found = one.client().chat.completions.create(
+        model="extractive", messages=ABOUT, extra_body=reference
+    )
+    with pytest.raises(openai.NotFoundError):
+        other.client().chat.completions.create(
+            model="extractive", messages=ABOUT, extra_body=reference
+        )
+
+    assert found.choices[0].message.content == ANN_S
+    assert {item.namespace[0] for item in store.search((), limit=100)} == {"one"}
 
 
 def test_one_too_many_requests_is_a_429_that_says_when(serve):
@@ -188,12 +216,29 @@ def test_a_browser_s_preflight_needs_no_key(serve):
     assert found.status_code == 200
 
 
-def test_a_form_of_a_page_is_refused(builtin):
-    body = json.dumps(HI).encode()
-
-    found = builtin.post(content=body, headers={"content-type": "text/plain"})
+@pytest.mark.parametrize("headers", [{"content-type": "text/plain"}, {}], ids=["form", "blob"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_what_a_page_can_send_without_asking_is_refused(builtin, path, headers):
+    found = builtin.post(path, content=json.dumps(HI).encode(), headers=headers)
 
     assert found.status_code == 415
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", ""])
+def test_a_page_of_another_origin_reaches_nothing(serve, origin):
+    server = serve(origins=["https://good.example"])
+    headers = {"origin": origin, "host": "evil.example"}
+
+    found = [
+        server.post(json=HI, headers=headers),
+        server.post("/v1/responses", json={"model": "extractive", "input": "?"}, headers=headers),
+        httpx.get(f"{server.url}/v1/models", headers=headers),
+        httpx.delete(f"{server.url}/v1/responses/resp_1", headers=headers),
+    ]
+
+    assert {answer.status_code for answer in found} == {403}
+    assert found[0].json()["error"]["code"] == "origin"
+    assert server.post(json=HI, headers={"origin": "https://good.example"}).status_code == 200
 
 
 def test_a_host_that_it_does_not_go_by_is_refused(serve):
@@ -211,7 +256,8 @@ def test_the_log_has_neither_text_nor_keys(serve, upstream, asked, small, caplog
         for messages in (ABOUT, asked()):
             body = {"model": "small", "messages": messages, "user": "joe-the-user"}
             server.post(json=body, headers={"authorization": f"Bearer {ANN}"})
-        server.post(content=b"{secret", headers={"authorization": f"Bearer {ANN}"})
+        headers = {"authorization": f"Bearer {ANN}", "content-type": "application/json"}
+        server.post(content=b"{secret", headers=headers)
 
     own = [JsonLines().format(record) for record in caplog.records if record.name == log.name]
     lines = [json.loads(line) for line in own if '"request"' in line]
@@ -239,10 +285,11 @@ def test_an_error_nobody_expected_is_a_500_that_tells_nothing_but_its_place_in_t
     assert found.status_code == 500
     (line,) = [line for line in lines if line["event"] == "error"]
     assert line["error"] == "ZeroDivisionError"
-    assert any("completions.py" in place for place in line["at"])
+    assert any("chat/endpoint.py" in place for place in line["at"])
     assert "heron" not in found.text + json.dumps(lines)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_is_a_503_without_its_address_until_it_is_back(serve, tmp_path):
     redis = RedisServer(tmp_path)
     try:
@@ -253,13 +300,14 @@ def test_a_store_that_is_away_is_a_503_without_its_address_until_it_is_back(serv
             redis.kill()
             found = server.post(json=HI, headers=headers)
             redis.start()
-            again = server.post(json=HI, headers=headers)
+            # What is known to be away is not asked for some seconds.
+            again = lambda: server.post(json=HI, headers=headers).is_success  # noqa: E731
+            wait_until(again, "the store", seconds=240)
     finally:
         redis.kill()
 
     assert found.status_code == 503
     assert str(redis.port) not in found.text
-    assert again.status_code == 200
 
 
 def test_metrics_count_what_was_done_and_name_no_tenant(serve, upstream, asked, small):

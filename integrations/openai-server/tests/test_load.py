@@ -18,7 +18,7 @@ def test_clients_that_come_and_go_leave_nothing_behind(environment):
         capture_output=True,
         text=True,
         env=environment,
-        timeout=240,
+        timeout=1000,
     )
 
     found = json.loads(done.stdout)

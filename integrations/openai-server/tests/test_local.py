@@ -60,16 +60,20 @@ def test_what_does_not_fit_it_is_read(served, asked):
     assert completion.memagent["chunks"] > 2
 
 
-@pytest.mark.parametrize("more", [{"n": 2}, {"logprobs": True}])
-def test_what_it_cannot_do_is_refused(served, more):
-    with pytest.raises(openai.BadRequestError, match="gives one answer"):
+@pytest.mark.parametrize(
+    "more", [{"n": 2}, {"logprobs": True}, {"response_format": {"type": "json_object"}}]
+)
+def test_what_it_cannot_do_is_refused_by_name(served, more):
+    with pytest.raises(openai.BadRequestError, match="gives one answer") as caught:
         served.client().chat.completions.create(model=served.service.name, messages=HI, **more)
+
+    assert caught.value.param in more
 
 
 def test_a_stream_whose_client_goes_ends_the_model_s(served):
     body = {"model": served.service.name, "messages": HI, "stream": True, "max_tokens": 900}
     url = f"{served.url}/v1/chat/completions"
-    with httpx.stream("POST", url, json=body, timeout=60) as response:
+    with httpx.stream("POST", url, json=body, timeout=240) as response:
         next(response.iter_lines())
 
     assert httpx.get(f"{served.url}/health").is_success

@@ -8,6 +8,10 @@ import httpx
 import openai
 import pytest
 
+from memagent_openai_server.http.delivery import ALIVE
+from memagent_openai_server.http.refusals import Refusal
+from memagent_openai_server.upstream.streams import events as passed_events
+
 SHORT = [{"role": "user", "content": "Hello there"}]
 
 
@@ -38,6 +42,35 @@ def test_a_short_stream_is_passed_on_byte_for_byte(behind, upstream):
     assert through.headers["content-type"].startswith("text/event-stream")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+async def test_signs_of_life_come_between_the_events_of_a_model_s_server_wherever_it_splits(end):
+    events = [f'data: {{"n": {n}, "text": "a\\nb"}}{end}{end}'.encode() for n in range(3)]
+    whole = b"".join(events) + b"data: [DONE]"  # which a server cut short
+    for at in range(len(whole) + 1):
+
+        async def pieces(at=at):
+            yield whole[:at]
+            yield whole[at:]
+
+        passed = [part async for part in passed_events(httpx.Response(200, content=pieces()))]
+
+        assert b"".join(passed) == whole
+        told = ALIVE.join(passed).replace(ALIVE, b"")
+        assert told == whole
+        assert all(part.endswith(f"{end}{end}".encode()) for part in passed[:-1])
+
+
+async def test_an_event_without_an_end_is_not_held_for_ever(monkeypatch):
+    monkeypatch.setattr("memagent_openai_server.upstream.streams._LONGEST_EVENT", 100)
+
+    async def endless():
+        for _ in range(1_000):
+            yield b"data"
+
+    with pytest.raises(Refusal, match="broke off"):
+        _ = [part async for part in passed_events(httpx.Response(200, content=endless()))]
+
+
 def test_tools_and_unknown_fields_of_a_short_request_are_passed_on(behind, upstream):
     call = {
         "id": "call_1",
@@ -64,10 +97,10 @@ def test_the_key_of_a_client_does_not_reach_the_model(behind, upstream, monkeypa
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_error_of_the_model_is_the_error_that_the_client_gets(behind, upstream, stream):
+def test_an_error_of_the_model_keeps_its_status_that_the_client_gets(behind, upstream, stream):
     upstream.script = [{"status": 422, "error": {"message": "no such sampling"}}]
 
-    with pytest.raises(openai.UnprocessableEntityError, match="no such sampling"):
+    with pytest.raises(openai.UnprocessableEntityError, match="does not take this request"):
         behind.client().chat.completions.create(model="small", messages=SHORT, stream=stream)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -17,11 +18,15 @@ import pytest
 import yaml
 from openai import APIError, OpenAI
 from servers.redis_server import free_port, wait_until
+from servers.warm_python import SERVERS, warm_python
 
 HERE = Path(__file__).parent
 INTEGRATION = HERE.parent
 ROOT = INTEGRATION.parents[1]
 KEY = "the-key-of-ann-0123456789"
+PYTHON = warm_python(*SERVERS)
+
+pytestmark = pytest.mark.slow
 
 
 @contextmanager
@@ -31,7 +36,7 @@ def serving(folder: Path, environment: dict[str, str], *options: str):
     command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server"]
     command += ["--port", str(port), "--store", str(folder / "store.sqlite"), *options]
     with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(command, stderr=log, env=environment)
+        process = PYTHON.start(command, stderr=log, env=environment)
 
     def answers():
         assert process.poll() is None, (folder / "log").read_text()
@@ -41,11 +46,10 @@ def serving(folder: Path, environment: dict[str, str], *options: str):
             return False
 
     try:
-        wait_until(answers, "memagent serve", seconds=60)
+        wait_until(answers, "memagent serve", seconds=240)
         yield process, port
     finally:
         process.kill()
-        process.wait()
 
 
 def test_the_curl_line_of_the_readme_works_against_the_built_in_reader(tmp_path, environment):
@@ -67,7 +71,7 @@ def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path, environm
         client.models.list()
         client.close()
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
 
     lines = (tmp_path / "log").read_text().splitlines()
     records = [json.loads(line) for line in lines if line.startswith("{")]
@@ -99,7 +103,7 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
                 if len(seen) > 6:
                     process.send_signal(how)
         client.close()
-        assert process.wait(30) in (0, -how)
+        assert process.wait(120) in (0, -how)
     before = len(seen)
     with serving(tmp_path, environment, *options) as (_, port):
         client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
@@ -115,6 +119,7 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
     [
         (["--host", "0.0.0.0"], "Without keys"),
         (["--keys", "/nowhere/keys"], "cannot be read"),
+        (["--workers", "2", "--store", "none"], "--store"),
         (["--base-url", "http://localhost:1/v1"], "--base-url needs a model"),
         (["--model", "nobody:knows"], "nobody"),
         (["--store", "/proc/nowhere/store.sqlite"], "cannot be used"),
@@ -123,9 +128,7 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
 def test_what_cannot_be_served_is_said_in_one_line(environment, options, message):
     command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server", *options]
 
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, timeout=60
-    )
+    done = PYTHON.run(command, env=environment)
 
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
@@ -141,24 +144,34 @@ def test_a_model_that_does_not_fit_or_is_not_there_is_said_before_the_first_requ
     command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server", "--store", "none"]
     command += ["--model", f"openai:{model}", "--base-url", upstream.base_url]
 
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, timeout=60
-    )
+    done = PYTHON.run(command, env=environment)
 
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
 
 
+def test_a_file_of_models_is_served(tmp_path, environment, upstream):
+    file = tmp_path / "models.toml"
+    file.write_text(f"""
+[small]
+model = "openai:small"
+base_url = "{upstream.base_url}"
+
+[quotes]
+model = "extractive"
+""")
+    with serving(tmp_path, environment, "--models", str(file)) as (_, port):
+        client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x")
+        listed = [card.id for card in client.models.list().data]
+        client.close()
+
+    assert listed == ["small", "quotes"]
+
+
 def test_a_port_that_is_taken_ends_it(tmp_path, environment):
     with serving(tmp_path, environment) as (_, port):
         command = [sys.executable, "-W", "ignore", "-m", "memagent_openai_server"]
-        done = subprocess.run(
-            [*command, "--port", str(port), "--store", "none"],
-            check=False,
-            capture_output=True,
-            env=environment,
-            timeout=60,
-        )
+        done = PYTHON.run([*command, "--port", port, "--store", "none"], env=environment)
 
     assert done.returncode != 0
 
@@ -202,7 +215,6 @@ def sdk(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 def test_the_npm_sdk_asks_streams_and_goes_on(sdk, behind, upstream, asked, needle):
     done = subprocess.run(
         ["node", "client.mjs", f"{behind.url}/v1"],
@@ -223,3 +235,38 @@ def test_the_npm_sdk_asks_streams_and_goes_on(sdk, behind, upstream, asked, need
     assert found["missing"] == 404
     assert found["memory"] == found["header"]
     assert upstream.requests[-1]["model"] == "small"
+
+
+def test_several_workers_share_the_store_and_one_that_dies_is_replaced(
+    tmp_path, environment, upstream, asked, small
+):
+    options = ["--model", "openai:small", "--base-url", upstream.base_url, "--workers", "2"]
+    options += ["--chunk-tokens", "400", "--memory-tokens", "100", "--answer-tokens", "100"]
+    upstream.models = [{"id": "small", "max_model_len": 2048}]
+
+    def workers(process):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
+        return {int(pid) for pid, command in commands.items() if "spawn_main" in command}
+
+    def answer(port):
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        found = httpx.post(url, json={"model": "small", "messages": asked()}, timeout=240)
+        return found.json()["memagent"]["chunks"]
+
+    with serving(tmp_path, environment, *options) as (process, port):
+        before = workers(process)
+        read = answer(port)
+        again = [answer(port) for _ in range(8)]  # by connections of their own: of both workers
+        victim = min(before)
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: len(workers(process) - {victim}) == 2, "another worker", seconds=240)
+        after = answer(port)
+        process.terminate()
+        assert process.wait(240) == 0
+
+    assert len(before) == 2
+    assert read > 1
+    assert {*again, after} == {0}
+    log = (tmp_path / "log").read_text()
+    assert "worker ended" in log

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.text.tokens import EstimatingTokenizer
-from memagent_openai_server.conversation import asked as take_apart
-from memagent_openai_server.conversation import split
-from memagent_openai_server.refusals import Refusal
+from memagent_openai_server.chat import conversation
+from memagent_openai_server.chat.conversation import asked as take_apart
+from memagent_openai_server.chat.conversation import lines, split
+from memagent_openai_server.http.refusals import Refusal
 
 COUNT = EstimatingTokenizer().count
 SECOND = {"role": "user", "content": "And who has the key?"}
@@ -222,6 +223,26 @@ def test_nothing_but_white_space_of_a_turn_is_lost_and_the_question_is_short(tur
 
     assert sorted("".join((question + content).split())) == sorted("".join(turn.split()))
     assert COUNT(question) <= budget + 2
+
+
+@given(st.text("ab \n\r\x0b\u2028").filter(str.strip), st.integers(1, 9))
+def test_all_lines_of_a_text_but_the_first_are_indented(text, part):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(conversation, "_LONG", part)
+        (found,) = lines({"role": "user", "content": text})
+
+    assert found == "user: " + "\n  ".join(text.strip().splitlines())
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_another_text_is_another_conversation(size):
+    options = {"known": set(), "count": COUNT, "question_tokens": 9, "kept_tokens": 0}
+
+    def prefix(letter):
+        text = letter * size + "\n\nWho?"
+        return take_apart([{"role": "user", "content": text}], whole=True, **options).prefix
+
+    assert prefix("a") == prefix("a") != prefix("b")
 
 
 SAID = st.text("abc ?.\n", min_size=1, max_size=60).filter(str.strip)

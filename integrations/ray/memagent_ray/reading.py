@@ -14,10 +14,13 @@ from ray.data import ActorPoolStrategy
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.records import NAMESPACE, check_namespace
 from memagent_graph.memory.stores import NO_STORE, open_store
-from memagent_graph.models.resolve import resolve_reader
+from memagent_graph.readers.resolve import resolve_reader
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ray.data import Dataset
 
     from memagent_graph.batch import Result
@@ -42,6 +45,7 @@ def read_dataset(
     model: str | None = None,
     base_url: str | None = None,
     store: str | None = None,
+    namespace: Sequence[str] = NAMESPACE,
     config: ReadingConfig | None = None,
     actors: int | tuple[int, int] = 1,
     batch_size: int = 64,
@@ -56,6 +60,7 @@ def read_dataset(
         model: as for `create_memagent`, but a string: each actor makes its own.
         base_url: of an OpenAI-compatible server.
         store: where memories are shared: a Redis URL, or None for nowhere.
+        namespace: labels under which they are kept there.
         config: budgets.
         actors: how many, or the least and the most.
         batch_size: rows that an actor reads at once.
@@ -70,7 +75,13 @@ def read_dataset(
     least, most = (actors, actors) if isinstance(actors, int) else actors
     return dataset.map_batches(
         _ReadingActor,
-        fn_constructor_args=(model, base_url, store, config or ReadingConfig()),
+        fn_constructor_args=(
+            model,
+            base_url,
+            store,
+            check_namespace(namespace),
+            config or ReadingConfig(),
+        ),
         batch_size=batch_size,
         batch_format="pyarrow",
         zero_copy_batch=True,
@@ -110,12 +121,17 @@ class _ReadingActor:
     """Holds a reader, its engine and its connection to the store for as long as it lives."""
 
     def __init__(
-        self, model: str | None, base_url: str | None, store: str | None, config: ReadingConfig
+        self,
+        model: str | None,
+        base_url: str | None,
+        store: str | None,
+        namespace: tuple[str, ...],
+        config: ReadingConfig,
     ) -> None:
         self._open = ExitStack()
         kept_in = self._open.enter_context(open_store(store or NO_STORE))
         reader = resolve_reader(model, config=config, base_url=base_url)
-        self._agent = create_memagent(reader, config=config, store=kept_in)
+        self._agent = create_memagent(reader, config=config, store=kept_in, namespace=namespace)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         results = asyncio.run(self._read(batch.to_pylist()))

@@ -17,6 +17,7 @@ from memagent_graph.memory.redis import RedisStore
 from memagent_ray import read_dataset
 
 CONFIG = ReadingConfig(chunk_tokens=200, memory_tokens=100)
+PLACE = ("ann", "memagent")
 FILLER = "It rained over the harbour again, and nobody minded. " * 60
 
 
@@ -39,7 +40,8 @@ def lost_node(url, folder):
     second = cluster.add_node(num_cpus=1, resources={"second": 1})
     ray.init(address=cluster.address, logging_level="ERROR")
     dataset = ray.data.from_items([task(number) for number in range(200)])
-    read = read_dataset(dataset.repartition(20), store=url, config=CONFIG, actors=2, batch_size=10)
+    options = {"store": url, "namespace": PLACE, "config": CONFIG}
+    read = read_dataset(dataset.repartition(20), actors=2, batch_size=10, **options)
     log = folder / "log"
 
     def slowly(row):
@@ -63,10 +65,10 @@ def lost_node(url, folder):
         assert row["error"] is None, row
         assert f"opens at {row['number']}:40" in row["answer"], row
     # Again, on what is left of the cluster: all is found in the store, only answers are made.
-    again = read_dataset(dataset.repartition(4), store=url, config=CONFIG, batch_size=50).take_all()
+    again = read_dataset(dataset.repartition(4), batch_size=50, **options).take_all()
     assert {row["calls"] for row in again} == {1}, Counter(row["calls"] for row in again)
     with RedisStore.from_url(url) as store:
-        assert store.search(("memagent", "versions"), limit=1)
+        assert {space[:2] for space in store.list_namespaces(limit=100)} == {PLACE}
     ray.shutdown()
     cluster.shutdown()
     print("200 tasks, each once")

@@ -24,7 +24,7 @@ def child(*words):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1000,
         check=False,
     )
 
@@ -61,7 +61,7 @@ def test_the_command_line_reads_on_a_cluster(tmp_path):
         env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=1000,
         check=False,
     )
 

@@ -18,26 +18,34 @@ from redis.sentinel import Sentinel
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis.connection import OwnClients
+from memagent_graph.memory.redis.options import check_options, take_bound
+
+MAX_CONNECTIONS = 50  # of threads, and of each event loop, to one server
 
 _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _SENTINEL_PORT = 26379
 _TIMEOUT = 10.0  # seconds for connecting, and for each reply
+# Connections a pool may open, of what is sent at once: short calls, blocking ones, and as many
+# again for a cluster's client that asks for the layout. A pool that is full raises.
+_POOL = 3
 _REPEATS = 5  # at most 1.6 seconds of waiting: a restart of the server
 _FAILOVER_REPEATS = 15  # at most 11.6 seconds: sentinels and clusters elect a new master
 _REDIRECTIONS = 3  # how often a cluster's client looks again where a slot is
 
 
-def connect(url: str) -> OwnClients:
+def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
     """A connection to what `url` names, which is opened when first used.
 
-    Options of redis-py may follow as a query (`?socket_timeout=3&ssl_ca_certs=ca.pem`).
+    Options of redis-py may follow as a query (`?socket_timeout=3&ssl_ca_certs=ca.pem`);
+    `max_connections` among them stands for the argument.
 
     Raises:
-        ConfigurationError: It is no URL of Redis.
+        ConfigurationError: It is no URL of Redis, or has an option that redis-py does not know.
     """
     try:
-        return _connect(url, urlsplit(url))
+        url, bound = take_bound(url, max_connections)
+        return _connect(url, urlsplit(url), bound)
     except ConfigurationError:
         raise
     except ValueError:
@@ -49,35 +57,37 @@ def connect(url: str) -> OwnClients:
         raise ConfigurationError(message) from None
 
 
-def _connect(url: str, parts: SplitResult) -> OwnClients:
-    if parts.scheme in _SENTINEL_SCHEMES:
-        return _connect_sentinel(parts)
-    if parts.scheme not in _SCHEMES:
+def _connect(url: str, parts: SplitResult, bound: int) -> OwnClients:
+    if parts.scheme not in (*_SCHEMES, *_SENTINEL_SCHEMES):
         message = (
             f"{parts.scheme!r} is no scheme for Redis. Use one of "
             + ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *_SENTINEL_SCHEMES))
             + "."
         )
         raise ConfigurationError(message)
+    check_options(parts.scheme, parts.query)
     if parts.scheme.endswith("+cluster"):
-        return _connect_cluster(parts)
+        return _connect_cluster(parts, bound)
+    if parts.scheme.endswith("+sentinel"):
+        return _connect_sentinel(parts, bound)
     _parsed(url)
     return OwnClients(
-        lambda: [redis.Redis.from_url(url, **_options(Retry))],
-        lambda: [redis.asyncio.Redis.from_url(url, **_options(AsyncRetry))],
+        lambda: [redis.Redis.from_url(url, **_options(Retry, bound))],
+        lambda: [redis.asyncio.Redis.from_url(url, **_options(AsyncRetry, bound))],
         address=_address(parts),
         repeats=_REPEATS,
+        max_connections=bound,
     )
 
 
-def _connect_cluster(parts: SplitResult) -> OwnClients:
+def _connect_cluster(parts: SplitResult, bound: int) -> OwnClients:
     hosts = _hosts(parts, 6379)
     url = _single(parts, hosts[0])
     _parsed(url)
 
     def open_with(cluster: Any, node: Any, retry: Any) -> list[Any]:
         others = [node(*host) for host in hosts[1:]]
-        options = _options(retry, _REDIRECTIONS)
+        options = _options(retry, bound, _REDIRECTIONS)
         return [cluster.from_url(url, startup_nodes=others, **options)]
 
     return OwnClients(
@@ -85,10 +95,11 @@ def _connect_cluster(parts: SplitResult) -> OwnClients:
         lambda: open_with(redis.asyncio.RedisCluster, AsyncClusterNode, AsyncRetry),
         address=_address(parts),
         repeats=_FAILOVER_REPEATS,
+        max_connections=bound,
     )
 
 
-def _connect_sentinel(parts: SplitResult) -> OwnClients:
+def _connect_sentinel(parts: SplitResult, bound: int) -> OwnClients:
     hosts = _hosts(parts, _SENTINEL_PORT)
     service, _, database = parts.path.strip("/").partition("/")
     if not service:
@@ -110,9 +121,9 @@ def _connect_sentinel(parts: SplitResult) -> OwnClients:
     encryption = {name: value for name, value in given.items() if name.startswith("ssl")}
 
     def open_with(sentinels: Any, retry: Any) -> list[Any]:
-        asked = {**_options(retry), **secrets, **encryption}
+        asked = {**_options(retry, bound), **secrets, **encryption}
         found = sentinels(hosts, sentinel_kwargs=asked)
-        options = {**_options(retry), **given}
+        options = {**_options(retry, bound), **given}
         return [found.master_for(service, **options), *found.sentinels]
 
     return OwnClients(
@@ -120,14 +131,16 @@ def _connect_sentinel(parts: SplitResult) -> OwnClients:
         lambda: open_with(AsyncSentinel, AsyncRetry),
         address=_address(parts),
         repeats=_FAILOVER_REPEATS,
+        max_connections=bound,
     )
 
 
-def _options(retry: Any, repeats: int = 0) -> dict[str, Any]:
+def _options(retry: Any, bound: int, repeats: int = 0) -> dict[str, Any]:
     return {
         "retry": retry(NoBackoff(), repeats),
         "socket_timeout": _TIMEOUT,
         "socket_connect_timeout": _TIMEOUT,
+        "max_connections": _POOL * bound,
     }
 
 

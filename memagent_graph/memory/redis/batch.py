@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import (
     GetOp,
@@ -13,7 +13,9 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import reads, writes
+from memagent_graph.memory.redis.keys import root_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,20 +24,23 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.redis.codec import Codec
     from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.roots import KnownRoots
     from memagent_graph.memory.redis.steps import Steps
 
 
-def batch(names: Names, codec: Codec, ops: Iterable[Op]) -> Steps[list[Result]]:
+def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> Steps[list[Result]]:
     """Results in the order of `ops`; reads see nothing of the writes, the last put of a key wins.
 
     Raises:
         ValueError: One is no operation of a store.
+        ConfigurationError: One needs an index of embeddings.
     """
     results: list[Result] = []
     gets: list[tuple[int, GetOp]] = []
     puts: dict[tuple[tuple[str, ...], str], PutOp] = {}
     for op in ops:
         validate_op_namespace(op)
+        _refuse_vectors(op)
         result: Result = None
         if isinstance(op, SearchOp):
             result = list((yield from reads.search(names, codec, op)))
@@ -52,9 +57,30 @@ def batch(names: Names, codec: Codec, ops: Iterable[Op]) -> Steps[list[Result]]:
     # In this order: a server carries out one connection's commands as they come.
     commands = [reads.get(names, op) for _, op in gets]
     commands += (writes.put(names, codec, op) for op in puts.values())
-    commands += writes.register(names, puts.values())
     if commands:
-        replies = yield commands
-        for (place, op), reply in zip(gets, replies, strict=False):  # the puts' replies say nothing
+        written = {root_of(op.namespace) for op in puts.values() if op.value is not None}
+        places = [root_of(op.namespace) for op in puts.values()]
+
+        def emptied(replies: list[Any]) -> set[bytes]:
+            answers = replies[len(gets) : len(commands)]
+            return {root for root, empty in zip(places, answers, strict=True) if empty}
+
+        replies = yield from known.register(names, written, commands, emptied)
+        for (place, op), reply in zip(gets, replies, strict=False):
             results[place] = reads.found(codec, op, reply)
     return results
+
+
+def _refuse_vectors(op: Op) -> None:
+    """Ignored, a query would be answered with the first items by name, like or unlike it."""
+    if isinstance(op, SearchOp) and op.query:
+        reason = "a search has query=. Search by namespace_prefix and filter"
+    elif isinstance(op, PutOp) and op.index:
+        reason = "a put names fields in index=. Leave it out"
+    else:
+        return
+    message = (
+        f"RedisStore has no vector index, and {reason}, or use a store with one, such as "
+        "LangGraph's PostgresStore."
+    )
+    raise ConfigurationError(message)

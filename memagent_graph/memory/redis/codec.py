@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memagent_graph.errors import StoreError
+from memagent_graph.errors import BadRecordError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_KIND_BYTES = 40  # of a kind, as quoted in a message: "msgpack+aes" and the like are kinds
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Stored(NamedTuple):
@@ -62,30 +63,37 @@ class Codec:
             payload = self._serializer.dumps_typed(payload)[1]
         return self._kind + b"\n" + payload
 
-    def decode(self, raw: bytes) -> Stored:
-        """Read an item's string.
+    def decode(self, raw: bytes, namespace: tuple[str, ...] = (), key: str = "") -> Stored:
+        """Read an item's string; where it was found is for the message.
 
         Raises:
-            StoreError: It was written with another serializer, key or program.
+            BadRecordError: It was written with another serializer, key or program, or damaged.
         """
         try:
             created, updated, ttl, body = raw.split(b" ", 3)
+            times = _time(created), _time(updated)
             kind, payload = body.split(b"\n", 1)
-            if kind != self._kind:
-                message = (
-                    f"A value was written as {kind.decode()!r} and this store reads "
-                    f"{self._kind.decode()!r}: open it with the serializer it was written with."
-                )
-                raise StoreError(message)
-            if self._serializer is not None:
-                payload = self._serializer.loads_typed((kind.decode(), payload))
-            return Stored(_from_json(payload), _time(created), _time(updated), ttl != b"0", body)
-        except ValueError as error:
-            message = (
-                "A value cannot be read. Was it written with another encryption key, "
-                "or by another program under the same prefix?"
+            if kind == self._kind:
+                if self._serializer is not None:
+                    payload = self._serializer.loads_typed((kind.decode(), payload))
+                return Stored(_from_json(payload), *times, ttl != b"0", body)
+        except Exception as error:  # serializers raise what they like
+            reason = (
+                "cannot be read. Was it written with another encryption key, or by another "
+                "program under the same prefix? Delete it or write it anew."
             )
-            raise StoreError(message) from error
+            raise bad_record(namespace, key, reason) from error
+        reason = (
+            f"was written as {kind[:_KIND_BYTES]!r} and this store reads {self._kind!r}: open it "
+            "with the serializer it was written with."
+        )
+        raise bad_record(namespace, key, reason)
+
+
+def bad_record(namespace: tuple[str, ...], key: str, reason: str) -> BadRecordError:
+    """The error of an item that is something else than this store writes."""
+    message = f"The value at {namespace!r}, {key!r} {reason}"
+    return BadRecordError(message, key=key, namespace=namespace)
 
 
 def as_stored(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +109,9 @@ def _to_json(value: Mapping[str, Any]) -> bytes:
 
 
 def _from_json(payload: bytes) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(payload.decode("utf-8", "surrogatepass"))
+    value = json.loads(payload.decode("utf-8", "surrogatepass"))
+    if not isinstance(value, dict):
+        raise TypeError
     return value
 
 

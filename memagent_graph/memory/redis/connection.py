@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import ExponentialWithJitterBackoff
-from redis.retry import Retry
 
 from memagent_graph.errors import ConfigurationError, StoreError
-from memagent_graph.memory.redis.pipeline import ERRORS, PASSING, asend, failure, send
+from memagent_graph.memory.redis.patience import Patience
+from memagent_graph.memory.redis.pipeline import ERRORS, asend, failure, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from memagent_graph.memory.redis.pipeline import Wire
 
-_BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)
+logger = logging.getLogger(__name__)
+
 _GIVEN = "the given client's address"
 
 
 class Connection(Protocol):
     """A way to a Redis server, from any thread and any event loop."""
+
+    @property
+    def retries(self) -> int | None:
+        """How often something was sent again; None if that cannot be seen."""
+        ...
 
     def send(self, commands: Sequence[Wire]) -> list[Any]:
         """Replies to `commands`, in order; an error that concerns one of them is its reply.
@@ -56,6 +62,8 @@ class GivenClient:
         client: from redis-py, for one server, sentinels or a cluster.
         asynchronous: whether it is one of `redis.asyncio`.
     """
+
+    retries = None
 
     def __init__(self, client: Any, *, asynchronous: bool) -> None:
         self._client = client
@@ -113,6 +121,28 @@ def given(client: Any) -> Connection:
     return GivenClient(client, asynchronous=asynchronous)
 
 
+class _Turns(NamedTuple):
+    """Who may send at this moment: pools of redis-py raise when they are empty, or open more.
+
+    Attributes:
+        short: of calls that are answered at once.
+        blocking: of calls that wait for news, which must not keep the others from their turn.
+    """
+
+    short: Any
+    blocking: Any
+
+    def of(self, commands: Sequence[Wire]) -> Any:
+        """The semaphore to hold while `commands` are on their way."""
+        return self.blocking if any(command.blocks for command in commands) else self.short
+
+
+class _Loop(NamedTuple):
+    client: Any
+    turns: _Turns
+    keeper: AsyncGenerator[None, None]
+
+
 class OwnClients:
     """One client for all threads and one for each event loop, opened when first needed.
 
@@ -121,11 +151,16 @@ class OwnClients:
     multiply their repeats with those of connecting. All that is sent may be repeated.
 
     Args:
-        connect: opens a synchronous client, first in a list of all that must be closed.
+        connect: opens a synchronous client, first in a list of all that must be closed. Its pool
+            must hold more connections than `max_connections`.
         connect_async: the same for an asynchronous one.
         address: where to, for messages, without secrets.
-        repeats: how often to try again, after 0.05 seconds and then up to twice as long each
-            time, at most 1.
+        repeats: how often to try again, see `Patience`.
+        max_connections: how many calls are on their way at once, by threads and by each event
+            loop; the others wait. Blocking reads are as many again.
+
+    Attributes:
+        retries: how often something was sent again.
     """
 
     def __init__(
@@ -135,33 +170,51 @@ class OwnClients:
         *,
         address: str,
         repeats: int,
+        max_connections: int,
     ) -> None:
+        self.retries: int = 0
         self._connect = connect
         self._connect_async = connect_async
         self._address = address
         self._repeats = repeats
+        self._max_connections = max_connections
+        self._turns = self._turns_of(threading.BoundedSemaphore)
         self._lock = threading.Lock()
         self._clients: list[Any] = []
-        self._loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     def send(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
-        retry = Retry(_BACKOFF, self._repeats, PASSING)
-        try:
-            return retry.call_with_retry(lambda: send(self._client(), commands), lambda _: None)
-        except ERRORS as error:
-            raise failure(self._address, error) from error
+        patience = Patience(self._repeats)
+        while True:
+            try:
+                with self._turns.of(commands):
+                    return send(self._client(), commands)
+            except ERRORS as error:
+                time.sleep(self._pause_after(error, patience))
 
     async def asend(self, commands: Sequence[Wire]) -> list[Any]:
         """See `Connection`."""
-        client = await self._client_of_loop()
-        retry = AsyncRetry(_BACKOFF, self._repeats, PASSING)
-        try:
-            return await retry.call_with_retry(
-                lambda: asend(client, commands), lambda _: asyncio.sleep(0)
-            )
-        except ERRORS as error:
+        patience = Patience(self._repeats)
+        while True:
+            here = await self._here()
+            try:
+                async with here.turns.of(commands):
+                    return await asend(here.client, commands)
+            except ERRORS as error:
+                await asyncio.sleep(self._pause_after(error, patience))
+
+    def _pause_after(self, error: Exception, patience: Patience) -> float:
+        pause = patience.pause_after(error)
+        if pause is None:
             raise failure(self._address, error) from error
+        with self._lock:
+            self.retries += 1
+        logger.debug("Redis at %s: %s. Sending again in %.2f s.", self._address, error, pause)
+        return pause
+
+    def _turns_of(self, semaphore: Callable[[int], Any]) -> _Turns:
+        return _Turns(semaphore(self._max_connections), semaphore(self._max_connections))
 
     def close(self) -> None:
         """Close the synchronous client, and those of loops that run in other threads."""
@@ -188,21 +241,21 @@ class OwnClients:
                 self._clients = self._connect()
             return self._clients[0]
 
-    async def _client_of_loop(self) -> Any:
+    async def _here(self) -> _Loop:
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
             for known in [known for known in self._loops if known.is_closed()]:
                 del self._loops[known]
             clients = self._connect_async()
             keeper = _keep(clients)
-            self._loops[loop] = (clients[0], keeper)
+            self._loops[loop] = _Loop(clients[0], self._turns_of(asyncio.Semaphore), keeper)
             await keeper.__anext__()
-        return self._loops[loop][0]
+        return self._loops[loop]
 
     async def _aclose_here(self) -> None:
-        _, keeper = self._loops.pop(asyncio.get_running_loop(), (None, None))
-        if keeper is not None:
-            await keeper.aclose()
+        here = self._loops.pop(asyncio.get_running_loop(), None)
+        if here is not None:
+            await here.keeper.aclose()
 
 
 async def _keep(clients: list[Any]) -> AsyncGenerator[None, None]:

@@ -92,6 +92,8 @@ def _escape(name: str) -> str:
 
 
 def _unescape(name: str) -> str:
+    if "%" not in name:
+        return name
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 

@@ -8,7 +8,7 @@ import redis
 import redis.asyncio
 from redis import exceptions
 
-from memagent_graph.errors import StoreError
+from memagent_graph.errors import StoreError, StoreRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,11 @@ class Wire(NamedTuple):
 
     key: bytes
     arguments: tuple[bytes | str | int, ...]
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the server may wait before it replies."""
+        return "BLOCK" in self.arguments[:5]
 
 
 _UNREACHABLE: tuple[Any, ...] = (
@@ -71,9 +76,16 @@ def _node(client: Any, command: Wire) -> dict[str, Any]:
 
 def _checked(replies: list[Any]) -> list[Any]:
     for reply in replies:
-        if isinstance(reply, PASSING):
+        if isinstance(reply, PASSING) or is_busy(reply):
             raise reply
     return replies
+
+
+def is_busy(reply: object) -> bool:
+    """Whether the server answers that it runs a script, or still loads its data."""
+    if isinstance(reply, exceptions.BusyLoadingError):
+        return True
+    return isinstance(reply, exceptions.ResponseError) and str(reply).startswith("BUSY ")
 
 
 def failure(address: str, error: Exception) -> StoreError:
@@ -89,4 +101,4 @@ def failure(address: str, error: Exception) -> StoreError:
             f"Redis at {address} cannot be reached: {reason}. Is it running, and is the address "
             "right?"
         )
-    return StoreError(f"Redis at {address} refused: {reason}.")
+    return StoreRefusedError(f"Redis at {address} refused: {reason}.")

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from langgraph.store.base import Item, SearchItem
 
 from memagent_graph.memory.redis import scripts
+from memagent_graph.memory.redis.codec import bad_record
 from memagent_graph.memory.redis.filters import matches
 from memagent_graph.memory.redis.keys import bounds, decode, member_of, root_of
+from memagent_graph.memory.redis.roots import forget_root, list_roots
 from memagent_graph.memory.redis.steps import Command
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ _ROOTS_AT_ONCE = 64
 _MEMBERS_AT_ONCE = 5_000
 _VALUES_AT_ONCE = 500  # when a filter has to see them
 _NAMESPACES_AT_ONCE = 1_000
+_KINDS_OF_NOTHING = (b"none", b"string")  # a string was put since
+_NO_ITEM = "is no item: another program wrote to its key in Redis. Delete it or write it anew."
 
 
 def get(names: Names, op: GetOp) -> Command:
@@ -37,15 +41,21 @@ def get(names: Names, op: GetOp) -> Command:
     root, member = root_of(op.namespace), member_of(op.namespace, op.key)
     item = names.item(root, member)
     if op.refresh_ttl:
-        return Command(scripts.FETCH, (item, names.expiry(root)), (member,))
-    return Command(None, (item,), ("GET",))
+        return Command(scripts.FETCH, (item, names.expiry(root)), (member,), of_item=True)
+    return Command(None, (item,), ("GET",), of_item=True)
 
 
-def found(codec: Codec, op: GetOp, reply: bytes | None) -> Item | None:
-    """The item in the reply to `get`."""
+def found(codec: Codec, op: GetOp, reply: bytes | Exception | None) -> Item | None:
+    """The item in the reply to `get`.
+
+    Raises:
+        BadRecordError: There is something else at its key.
+    """
     if reply is None:
         return None
-    stored = codec.decode(reply)
+    if isinstance(reply, Exception):
+        raise bad_record(op.namespace, op.key, _NO_ITEM) from reply
+    stored = codec.decode(reply, op.namespace, op.key)
     return Item(
         value=stored.value,
         key=op.key,
@@ -65,19 +75,26 @@ def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
 
     Two round trips for a search without a filter; with one, two for each 500 items seen. Items
     that the server evicted are taken out of the index.
+
+    Raises:
+        BadRecordError: There is something else at the key of one of them.
     """
     hits: list[_Hit] = []
     skip, limit = op.offset, max(op.limit, 0)
     if op.namespace_prefix:
         roots = [root_of(op.namespace_prefix)]
     else:
-        roots = yield from _roots(names)
+        roots = yield from list_roots(names)
     low, high = bounds(op.namespace_prefix)
     ranges = deque((root, low) for root in roots)
     while ranges and len(hits) < limit:
         wanted = skip + limit - len(hits)
         size = _VALUES_AT_ONCE if op.filter else min(wanted, _MEMBERS_AT_ONCE)
-        places = yield from _next_places(names, ranges, high, size)
+        if skip and not op.filter and len(ranges) == 1:
+            places = yield from _next_places(names, ranges, high, limit - len(hits), skip)
+            skip = 0
+        else:
+            places = yield from _next_places(names, ranges, high, size)
         if not op.filter:
             # Places that need not be read are not: an offset costs names, not values.
             skip, places = max(skip - len(places), 0), places[skip : skip + limit - len(hits)]
@@ -94,15 +111,18 @@ def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
 
 
 def _next_places(
-    names: Names, ranges: deque[tuple[bytes, bytes]], high: bytes, size: int
+    names: Names, ranges: deque[tuple[bytes, bytes]], high: bytes, size: int, skip: int = 0
 ) -> Steps[list[Place]]:
-    """The next places in order; takes from `ranges` what has been seen."""
+    """The next places in order; takes from `ranges` what has been seen.
+
+    `skip` places of the only range are not even named.
+    """
     window = list(islice(ranges, _ROOTS_AT_ONCE))
     commands = []
     for root, low in window:
         index = names.index(root)
         commands.append(Command(scripts.SWEEP, (index, names.expiry(root))))
-        commands.append(Command(None, (index,), ("ZRANGEBYLEX", low, high, "LIMIT", 0, size)))
+        commands.append(Command(None, (index,), ("ZRANGEBYLEX", low, high, "LIMIT", skip, size)))
     replies = yield commands
     places: list[Place] = []
     for (root, _), members in zip(window, replies[1::2], strict=True):
@@ -129,13 +149,23 @@ def _read(names: Names, codec: Codec, places: Sequence[Place]) -> Steps[list[_Hi
         if value is None:
             lost.append(place)
         else:
-            hits.append(_Hit(place, codec.decode(value)))
+            hits.append(_Hit(place, codec.decode(value, *decode(*place))))
     if lost:
-        yield [
-            Command(scripts.FORGET, (names.item(root, member), names.index(root)), (member,))
-            for root, member in lost
-        ]
+        yield from _forget(names, lost)
     return hits
+
+
+def _forget(names: Names, lost: Sequence[Place]) -> Steps[None]:
+    """Takes out of the index what the server evicted; MGET says the same of other types."""
+    commands = []
+    for root, member in lost:
+        item = names.item(root, member)
+        commands.append(Command(scripts.FORGET, (item, names.index(root)), (member,)))
+        commands.append(Command(None, (item,), ("TYPE",)))
+    replies = yield commands
+    for place, kind in zip(lost, replies[1::2], strict=True):
+        if kind not in _KINDS_OF_NOTHING:
+            raise bad_record(*decode(*place), _NO_ITEM)
 
 
 def _touch(names: Names, hits: Iterable[_Hit]) -> Steps[None]:
@@ -166,12 +196,12 @@ def list_namespaces(names: Names, op: ListNamespacesOp) -> Steps[list[Namespace]
     if literal:
         roots = [root_of(literal)]
     else:
-        roots = yield from _roots(names)
+        roots = yield from list_roots(names)
     listed: set[Namespace] = set()
     for root in roots:
         namespaces = yield from _namespaces(names, root, *bounds(literal))
-        if not namespaces and not literal:
-            yield from _forget_root(names, root)
+        if not namespaces and len(literal) <= 1:
+            yield from forget_root(names, root)
         listed.update(
             namespace[: op.max_depth]
             for namespace in namespaces
@@ -193,20 +223,6 @@ def _namespaces(names: Names, root: bytes, low: bytes, high: bytes) -> Steps[lis
         if len(starts) < _NAMESPACES_AT_ONCE:
             return listed
         low = b"(" + starts[-1] + b"\xff"
-
-
-def _roots(names: Names) -> Steps[list[bytes]]:
-    (members,) = yield [Command(None, (names.roots,), ("SMEMBERS",))]
-    return sorted(members)
-
-
-def _forget_root(names: Names, root: bytes) -> Steps[None]:
-    # A writer adds the root after the item: whichever of the two this overtakes, either the item
-    # is seen here or the writer's own step comes later.
-    yield [Command(None, (names.roots,), ("SREM", root))]
-    (exists,) = yield [Command(None, (names.index(root),), ("EXISTS",))]
-    if exists:
-        yield [Command(None, (names.roots,), ("SADD", root))]
 
 
 def _literal(condition: MatchCondition) -> Namespace:

@@ -54,16 +54,17 @@ _WRITE = (
     _CLOCK
     + _SWEEP
     + f"""
-local item, index, expiry = KEYS[1], KEYS[2], KEYS[3]
-local member, ttl, body = ARGV[1], ARGV[2], ARGV[3]
-local function write()
+local index, expiry = KEYS[1], KEYS[2]
+local function write(item, member, ttl, body)
   if body == '' then
     redis.call('DEL', item)
     redis.call('ZREM', index, member)
     redis.call('ZREM', expiry, member)
     return
   end
-  local created = string.match(redis.call('GETRANGE', item, 0, 31), '^%d+') or now
+  local old = redis.pcall('GETRANGE', item, 0, 31)
+  local created = type(old) == 'string' and string.match(old, '^(%d+) ') or now
+  if #created > 17 then created = now end
   local head = created .. ' ' .. now .. ' ' .. ttl .. ' '
   redis.call('SET', item, head .. body)
   redis.call('ZADD', index, 0, member)
@@ -76,8 +77,30 @@ local function write()
     sweep(index, expiry, {SWEPT_BY_WRITES})
   end
 end
+local function write_all(key, argument)
+  while ARGV[argument] do
+    write(KEYS[key], ARGV[argument], ARGV[argument + 1], ARGV[argument + 2])
+    key, argument = key + 1, argument + 3
+  end
+  return KEYS[key]
+end
 """
 )
+
+_ANNOUNCE = f"""
+local function announce(stream, member)
+  local function add()
+    local id = redis.pcall(
+      'XADD', stream, 'MAXLEN', '~', {STREAM_ENTRIES}, '*', 'member', member)
+    return type(id) == 'string'
+  end
+  if not add() then
+    redis.pcall('DEL', stream)
+    add()
+  end
+  redis.pcall('EXPIRE', stream, {STREAM_SECONDS})
+end
+"""
 
 _TOUCH = (
     _CLOCK
@@ -92,38 +115,64 @@ end
 """
 )
 
-# KEYS item index expiry, ARGV member ttl body: sets, or deletes when the body is empty.
-PUT = Script(_WRITE + "write()")
+# KEYS index expiry, then items; ARGV member ttl body of each: sets, or deletes when the body is
+# empty. Items to set come first: a server without memory refuses a script's first write only.
+# Returns 1 if the index was empty before: its root may not be registered.
+PUT = Script(
+    _WRITE + "local empty = redis.call('EXISTS', KEYS[1]) == 0 write_all(3, 1) return empty"
+)
 
-# As PUT unless the item is there, which is returned then; KEYS may end with a stream to announce
-# the item on.
+CLAIMED = 1  # the reply of CLAIM when the index was empty before
+
+# As PUT, but the first item only unless it is there, which is returned then. KEYS may end with a
+# stream to announce the first item on. A key of another type is no item.
 CLAIM = Script(
     _WRITE
-    + f"""
-local found = redis.call('GET', item)
-if found then return found end
-write()
-if KEYS[4] then
-  redis.call('XADD', KEYS[4], 'MAXLEN', '~', {STREAM_ENTRIES}, '*', 'member', member)
-  redis.call('EXPIRE', KEYS[4], {STREAM_SECONDS})
+    + _ANNOUNCE
+    + """
+local found = redis.pcall('GET', KEYS[3])
+if type(found) == 'string' then
+  write_all(4, 4)
+  return found
 end
-return false
+local empty = redis.call('EXISTS', index) == 0
+local stream = write_all(3, 1)
+if stream then announce(stream, ARGV[1]) end
+return empty
 """
 )
 
-# As PUT, with a receipt at the end of KEYS and, at the end of ARGV, the body that must be there,
-# empty for none. Returns 1 if it was, else what is there now.
-SWAP = Script(
+ABSENT = b"-"
+PRESENT = b"*"
+COMMITTED = 2  # the reply of COMMIT when it was done and the index was empty before
+
+# As PUT, if the checked items are as expected. KEYS index expiry receipt, then checked items, then
+# items, then a stream if there is something to announce; ARGV how many are checked, what member to
+# announce, of each checked item the body, ABSENT or PRESENT, then as PUT. Returns 1 if done, 2
+# if the index was empty before, 0 if not done, or place and content of the checked items that are
+# there with other bytes.
+COMMIT = Script(
     _WRITE
+    + _ANNOUNCE
     + f"""
-local receipt, expected = KEYS[4], ARGV[4]
-if redis.call('EXISTS', receipt) == 1 then return 1 end
-local found = redis.call('GET', item)
-local current = found and string.match(found, '^%d+ %d+ %d+ (.*)$') or ''
-if current ~= expected then return found end
-write()
-redis.call('SET', receipt, '', 'PX', {RECEIPT_MILLISECONDS})
-return 1
+local checked = tonumber(ARGV[1])
+if redis.call('EXISTS', KEYS[3]) == 1 then return 1 end
+local others = {{}}
+for place = 1, checked do
+  local found, expected = redis.pcall('GET', KEYS[3 + place]), ARGV[2 + place]
+  local there = type(found) == 'string'
+  if there == (expected == '{ABSENT.decode()}') then return 0 end
+  if there and expected ~= '{PRESENT.decode()}'
+      and string.match(found, '^%d+ %d+ %d+ (.*)$') ~= expected then
+    table.insert(others, {{place - 1, found}})
+  end
+end
+if #others > 0 then return others end
+local empty = redis.call('EXISTS', index) == 0
+local stream = write_all(4 + checked, 3 + checked)
+if stream then announce(stream, ARGV[2]) end
+redis.call('SET', KEYS[3], '', 'PX', {RECEIPT_MILLISECONDS})
+return empty and {COMMITTED} or 1
 """
 )
 

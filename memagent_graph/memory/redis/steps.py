@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
-from memagent_graph.errors import StoreError
+from memagent_graph.errors import StoreRefusedError
 from memagent_graph.memory.redis.pipeline import Wire
 
 if TYPE_CHECKING:
@@ -29,11 +29,14 @@ class Command(NamedTuple):
         script: what to run.
         keys: at least one; all have the same hash tag.
         arguments: what follows the keys; of a command, the first holds its words before them.
+        of_item: that a key holds another type than expected is the reply then, not the end of
+            all that is sent with it.
     """
 
     script: Script | None
     keys: tuple[bytes, ...]
     arguments: tuple[bytes | str | int, ...] = ()
+    of_item: bool = False
 
     def remembered(self) -> Wire:
         """As sent to a server that has seen the script."""
@@ -58,7 +61,7 @@ def wire(steps: Steps[T]) -> Generator[list[Wire], list[Any], T]:
     """Turn commands into what is sent, large trips into several, and errors into exceptions.
 
     Raises:
-        StoreError: The server refused one of the commands; the others were carried out.
+        StoreRefusedError: The server refused one of the commands; the others were carried out.
     """
     try:
         commands = next(steps)
@@ -70,6 +73,8 @@ def wire(steps: Steps[T]) -> Generator[list[Wire], list[Any], T]:
     except StopIteration as stop:
         result: T = stop.value
         return result
+    finally:
+        steps.close()  # at once, not when a traceback that holds it goes
 
 
 def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Any], list[Any]]:
@@ -79,8 +84,13 @@ def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Any], list[
         again = yield [commands[place].spelled_out() for place in unknown]
         for place, reply in zip(unknown, again, strict=True):
             replies[place] = reply
-    for reply in replies:
-        if isinstance(reply, Exception):
-            message = f"Redis refused a command: {reply}"
-            raise StoreError(message) from reply
+    for command, reply in zip(commands, replies, strict=True):
+        if isinstance(reply, Exception) and not (command.of_item and is_wrong_type(reply)):
+            message = f"Redis refused a command for {command.keys[0]!r}: {reply}"
+            raise StoreRefusedError(message) from reply
     return replies
+
+
+def is_wrong_type(reply: object) -> bool:
+    """Whether a key holds something that the command, or the script, was not made for."""
+    return isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply)

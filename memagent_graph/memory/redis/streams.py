@@ -27,3 +27,8 @@ def entries_after(stream: bytes, after: str) -> Steps[list[tuple[str, bytes]]]:
     found = dict(reply or ()).get(stream, [])
     entries = found[0] if found and isinstance(found[0], list) else found
     return [(position.decode(), fields[b"member"]) for position, fields in entries]
+
+
+def delete(stream: bytes) -> Steps[None]:
+    """Forget all entries."""
+    yield [Command(None, (stream,), ("DEL",))]

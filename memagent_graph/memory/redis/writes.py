@@ -1,7 +1,9 @@
-"""Put, delete, and the two writes that depend on what is there."""
+"""Put, delete, and the writes that depend on what is there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -11,74 +13,115 @@ from memagent_graph.memory.redis.keys import member_of, root_of
 from memagent_graph.memory.redis.steps import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
 
     from langgraph.store.base import PutOp
 
+    from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.codec import Codec
     from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.roots import KnownRoots
     from memagent_graph.memory.redis.steps import Steps
 
 _MILLISECONDS = 60_000  # in a minute, the unit of times to live
-_NOTHING = b""  # the body of an item that is not there
+_NOTHING = b""  # the body of an item to delete
 
 
 def put(names: Names, codec: Codec, op: PutOp) -> Command:
     """Set an item, or delete it when the value is None."""
-    return Command(scripts.PUT, *_write(names, codec, op))
+    return Command(scripts.PUT, *_write(names, codec, root_of(op.namespace), [op]))
 
 
 def put_if_absent(
-    names: Names, codec: Codec, op: PutOp, topic: str | None
+    names: Names,
+    codec: Codec,
+    known: KnownRoots,
+    op: PutOp,
+    also: Sequence[PutOp],
+    topic: str | None,
 ) -> Steps[dict[str, Any]]:
-    """Set an item unless there is one, and announce it; returns the one there is then."""
-    keys, arguments = _write(names, codec, op)
+    """Set an item unless there is one, and announce it; returns the one there is then.
+
+    The puts of `also`, in the order of `arrange`, are carried out either way.
+    """
+    ops = [op, *also]
+    keys, arguments = _write(names, codec, root_of(op.namespace), ops)
     if topic is not None:
         keys += (names.stream(op.namespace, topic),)
     claim = Command(scripts.CLAIM, keys, arguments)
-    replies = yield [claim, *register(names, [op])]
-    if replies[0] is None:
+    reply = yield from _known(names, known, ops, claim, scripts.CLAIMED)
+    if reply in (None, scripts.CLAIMED):
         return as_stored(op.value or {})
-    return codec.decode(replies[0]).value
+    return codec.decode(reply, op.namespace, op.key).value
 
 
-def compare_and_put(
-    names: Names, codec: Codec, op: PutOp, expected: Mapping[str, Any] | None
+def commit(
+    names: Names,
+    codec: Codec,
+    known: KnownRoots,
+    ops: Sequence[PutOp],
+    given: Given,
+    news: tuple[PutOp, str] | None,
 ) -> Steps[bool]:
-    """Set or delete an item if its value is `expected`, None for absent.
+    """Carry out `ops`, in the order of `arrange`, if all items are as given.
+
+    `news` is a put to announce, and its topic.
 
     The server compares bytes. The same value can have several forms (another order of keys, other
     encrypted bytes): when the bytes differ, values are compared here, and the server is asked
     again with the bytes that it had.
     """
-    keys, arguments = _write(names, codec, op)
+    places = [*given, *((op.namespace, op.key) for op in ops)]
+    root = root_of(places[0][0])
+    (index, expiry, *items), arguments = _write(names, codec, root, ops)
     # A reply can be lost after the write: the receipt tells a repeat that it has won already.
-    keys += (names.receipt(root_of(op.namespace), uuid4().hex),)
-    wanted = _NOTHING if expected is None else codec.encode(expected)
+    receipt = names.receipt(root, uuid4().hex)
+    checked = [names.item(root, member_of(*place)) for place in given]
+    keys = (index, expiry, receipt, *checked, *items)
+    announced = b""
+    if news is not None:
+        op, topic = news
+        keys += (names.stream(op.namespace, topic),)
+        announced = member_of(op.namespace, op.key)
+    expected = list(given.values())
+    wanted = [_form(codec, value) for value in expected]
     while True:
-        swap = Command(scripts.SWAP, keys, (*arguments, wanted))
-        replies = yield [swap, *register(names, [op])]
-        if replies[0] == 1:
-            return True
-        if replies[0] is None or expected is None:
-            return False
-        stored = codec.decode(replies[0])
-        if stored.value != as_stored(expected):
-            return False
-        wanted = stored.body
+        script = Command(scripts.COMMIT, keys, (len(wanted), announced, *wanted, *arguments))
+        reply = yield from _known(names, known, ops, script, scripts.COMMITTED)
+        if not isinstance(reply, list):
+            return bool(reply)
+        for place, content in reply:
+            value, stored = expected[place], codec.decode(content, *places[place])
+            if not isinstance(value, Mapping) or stored.value != as_stored(value):
+                return False
+            wanted[place] = stored.body
 
 
-def register(names: Names, ops: Iterable[PutOp]) -> list[Command]:
-    """What makes roots known to searches of everything. Must follow the writes."""
+def _known(
+    names: Names, known: KnownRoots, ops: Iterable[PutOp], command: Command, emptied: int
+) -> Steps[Any]:
+    """The reply to a command that writes `ops`; `emptied` says that their index was empty."""
     roots = {root_of(op.namespace) for op in ops if op.value is not None}
-    return [Command(None, (names.roots,), ("SADD", *sorted(roots)))] if roots else []
+    (reply,) = yield from known.register(
+        names, roots, [command], lambda replies: roots if replies[0] == emptied else set()
+    )
+    return reply
 
 
 def _write(
-    names: Names, codec: Codec, op: PutOp
+    names: Names, codec: Codec, root: bytes, ops: Sequence[PutOp]
 ) -> tuple[tuple[bytes, ...], tuple[bytes | int, ...]]:
-    root, member = root_of(op.namespace), member_of(op.namespace, op.key)
-    keys = (names.item(root, member), names.index(root), names.expiry(root))
-    body = _NOTHING if op.value is None else codec.encode(op.value)
-    milliseconds = 0 if op.ttl is None else max(1, round(op.ttl * _MILLISECONDS))
-    return keys, (member, milliseconds, body)
+    members = [member_of(op.namespace, op.key) for op in ops]
+    keys = (names.index(root), names.expiry(root), *(names.item(root, one) for one in members))
+    arguments: list[bytes | int] = []
+    for op, member in zip(ops, members, strict=True):
+        body = _NOTHING if op.value is None else codec.encode(op.value)
+        milliseconds = 0 if op.ttl is None else max(1, round(op.ttl * _MILLISECONDS))
+        arguments += (member, milliseconds, body)
+    return keys, tuple(arguments)
+
+
+def _form(codec: Codec, value: Mapping[str, Any] | EllipsisType | None) -> bytes:
+    if value is None:
+        return scripts.ABSENT
+    return scripts.PRESENT if isinstance(value, EllipsisType) else codec.encode(value)

@@ -1,0 +1,84 @@
+"""What holds for all tests, of the package and of its integrations."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from servers.vllm_server import VLLMServer
+
+# The models of tests are so small that a second thread only waits; set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell makes what it starts in the background ignore SIGINT, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test may fail because a machine is slow.
+settings.register_profile("memagent", deadline=None)
+settings.load_profile("memagent")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small model."""
+    from tiny_model import tiny_model
+
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def vllm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMServer]:
+    """A real vLLM that serves it, for tests that leave it as they found it."""
+    from servers.vllm_server import vllm_server
+
+    log = tmp_path_factory.mktemp("logs") / "vllm.log"
+    options = ("--max-model-len", "2048", "--enable-auto-tool-choice")
+    with vllm_server(tiny, log, *options, "--tool-call-parser", "hermes") as server:
+        yield server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deal the modules with slow tests to the workers, each of which begins with its own.
+
+    A worker's share is a run of the list (`--dist worksteal`); at the end, none waits for another.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    fast = [item for item in items if not item.get_closest_marker("slow")]
+    modules = {path: number for number, path in enumerate(dict.fromkeys(i.path for i in slow))}
+    dealt: list[pytest.Item] = []
+    for worker in range(workers):
+        own = [item for item in slow if modules[item.path] % workers == worker]
+        room = max(0, -(-len(items) // workers) - len(own))
+        dealt += own + fast[:room]
+        del fast[:room]
+    items[:] = dealt + fast
+
+
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count in a worker what `-m` leaves out: xdist does not."""
+    told = getattr(items[0].config, "workeroutput", {})
+    told["left out"] = told.get("left out", 0) + len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take a worker's count: each has the same."""
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how many tests were left out."""
+    if left_out := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(f"{left_out} tests were left out by their marks.")

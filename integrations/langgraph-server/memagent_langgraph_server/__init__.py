@@ -1,1 +1,0 @@
-"""The reading graph as an assistant of a LangGraph server."""

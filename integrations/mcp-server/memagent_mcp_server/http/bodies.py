@@ -1,0 +1,64 @@
+"""How long the body of a request may take to arrive, and how much of all bodies is held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
+from starlette.responses import PlainTextResponse
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_SECONDS = 30.0
+"""Within which the body of a request must have come."""
+MOST_BYTES = 64 * 2**20
+"""Of all bodies whose requests are under way."""
+
+
+class Bodies:
+    """Reads each body before the application sees its request; refuses it if it is slow or long.
+
+    Args:
+        app: what is inside.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        messages: deque[Message] = deque()
+        length = 0
+
+        async def replay() -> Message:
+            return messages.popleft() if messages else await receive()
+
+        try:
+            refusal: ASGIApp | None = None
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    while not refusal and (not messages or messages[-1].get("more_body", False)):
+                        messages.append(await receive())
+                        size = len(messages[-1].get("body", b""))
+                        length += size
+                        self._held += size
+                        refusal = self._refusal(length)
+            except TimeoutError:
+                refusal = PlainTextResponse("The body took too long.", 408)
+            await (refusal or self._app)(scope, replay, send)
+        finally:
+            self._held -= length
+
+    def _refusal(self, length: int) -> PlainTextResponse | None:
+        if length > DEFAULT_MAX_REQUEST_BODY_SIZE:
+            return PlainTextResponse("The body is too large.", 413)
+        if self._held > MOST_BYTES:
+            return PlainTextResponse("Too many bodies are under way: try again later.", 503)
+        return None

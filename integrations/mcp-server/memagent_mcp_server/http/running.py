@@ -1,0 +1,133 @@
+"""Run the application with uvicorn, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import h11
+import uvicorn
+from sse_starlette.sse import AppStatus
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from memagent_mcp_server.ending import end_within
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from socket import socket
+    from types import FrameType
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER_SECONDS = 30.0
+"""Within which the headers of a request must have come."""
+_HEADER_BYTES = 64 * 2**10
+"""Longest headers."""
+_GRACE = 10
+"""Seconds left for readings to end, and then for answers to be sent."""
+_LATEST = 30
+"""Seconds from a signal to the end of the process."""
+_TIDYING = 1
+"""Seconds left for the store to be closed when all else has ended."""
+
+
+class Connection(H11Protocol):
+    """Hangs up on a client that does not finish the headers of a request."""
+
+    _hanging_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of the headers, unless they are complete."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._hanging_up is None:
+            self._hanging_up = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
+            self._hanging_up = None
+
+
+class Server(uvicorn.Server):
+    """Ends readings and open streams when it is told to stop.
+
+    Args:
+        app: from `create_app`.
+        host: address to listen on.
+        port: 0 takes a free one.
+        stop: ends the readings under way, whose clients are answered before streams end.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, host: str, port: int, stop: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._stop = stop
+        self._leaving = asyncio.Event()
+        self._signalled = False
+        config = uvicorn.Config(
+            self._with_an_end(app),
+            host=host,
+            port=port,
+            http=Connection,
+            h11_max_incomplete_event_size=_HEADER_BYTES,
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE,
+        )
+        super().__init__(config)
+        # By itself it would end streams at the signal, before they have the last answers.
+        AppStatus.enable_automatic_graceful_drain = False
+        AppStatus.should_exit = False  # another server of this process may have ended
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at a signal."""
+        self._signalled = True
+        end_within(_LATEST)
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Stop readings, then streams that never end by themselves, then the rest."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop(), _GRACE)
+        self._leaving.set()
+        await super().shutdown(sockets)
+        if self._signalled:  # threads that still open a file would be waited for
+            end_within(_TIDYING)
+
+    def _with_an_end(self, app: ASGIApp) -> ASGIApp:
+        """The application; clients that only listen seem to have left when the server leaves."""
+
+        async def ending(scope: Scope, receive: Receive, send: Send) -> None:
+            async def receive_or_leave() -> Message:
+                coming = asyncio.ensure_future(receive())
+                leaving = asyncio.ensure_future(self._leaving.wait())
+                try:
+                    await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                    return coming.result() if coming.done() else {"type": "http.disconnect"}
+                finally:
+                    coming.cancel()
+                    leaving.cancel()
+
+            listens = scope["type"] == "http" and scope["method"] == "GET"
+            await app(scope, receive_or_leave if listens else receive, send)
+
+        return ending

@@ -1,0 +1,137 @@
+"""Clients that do not come to an end: with headers, with a body, with a session."""
+
+from __future__ import annotations
+
+import select
+import sys
+from http.client import HTTPResponse, RemoteDisconnected
+from pathlib import Path
+
+import httpx
+import pytest
+from langgraph.store.memory import InMemoryStore
+from servers.redis_server import wait_until
+from sse_starlette.sse import AppStatus
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mcp_serving import ACCEPT, INITIALIZE, Running
+
+from memagent_mcp_server import Roots, create_server
+from memagent_mcp_server.http import app, bodies, running
+
+HEAD = (
+    b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"accept: application/json, text/event-stream\r\n"
+)
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "a.txt").write_text("The vault opens at 6:40.")
+    return create_server("extractive", roots=Roots([tmp_path / "a.txt"]), store=InMemoryStore())
+
+
+def initialize(url):
+    return httpx.post(url, json=INITIALIZE, headers=ACCEPT, timeout=240)
+
+
+def answer(connection):
+    """The status of the next response, read to its end; None if the connection was closed."""
+    response = HTTPResponse(connection)
+    try:
+        response.begin()
+    except RemoteDisconnected:
+        return None
+    response.read()
+    return response.status
+
+
+@pytest.mark.slow
+def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(server, monkeypatch):
+    monkeypatch.setattr(running, "HEADER_SECONDS", 3.0)
+
+    with Running(server) as served:
+        silent, slow, second = (served.connect() for _ in range(3))
+        slow.sendall(HEAD[:40])
+        second.sendall(HEAD + b"content-length: 2\r\n\r\n{}")
+        assert answer(second) == 400
+        second.sendall(HEAD[:40])
+        with served.connect() as body:  # headers in time, and a body that takes longer
+            body.sendall(HEAD + b"content-length: 2\r\n\r\n{")
+            ends = [answer(connection) for connection in (silent, slow, second)]
+            body.sendall(b"}")
+            last = answer(body)
+        for connection in (silent, slow, second):
+            connection.close()
+
+    assert ends == [None] * 3
+    assert last == 400
+
+
+def test_slow_bodies_are_given_up(server, monkeypatch):
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.5)
+
+    with Running(server) as served:
+        connections = [served.connect() for _ in range(50)]
+        for connection in connections:
+            connection.sendall(HEAD + b"content-length: 1000\r\n\r\n{")
+        answers = [answer(connection) for connection in connections]
+        for connection in connections:
+            connection.close()
+        monkeypatch.undo()
+        after = initialize(served.url)
+
+    assert answers == [408] * 50
+    assert after.status_code == 200
+
+
+def test_unfinished_bodies_together_hold_no_more_than_the_limit(server, monkeypatch):
+    monkeypatch.setattr(bodies, "MOST_BYTES", 1_000_000)
+    sent = HEAD + b"content-length: 400000\r\n\r\n" + b" " * 300_000
+
+    with Running(server) as served:
+        connections = [served.connect() for _ in range(4)]
+        for connection in connections:
+            connection.sendall(sent)
+        answered, _, _ = select.select(connections, [], [], 240)
+        refused = {answer(connection) for connection in answered}
+        for connection in connections:
+            connection.close()
+        wait_until(lambda: initialize(served.url).status_code == 200, "room", seconds=120)
+
+    assert refused == {503}
+
+
+def test_sessions_that_nobody_deletes_are_bounded_in_number(server, monkeypatch):
+    monkeypatch.setattr(app, "_MOST_SESSIONS", 3)
+
+    with Running(server) as served:
+        opened = [initialize(served.url) for _ in range(3)]
+        refused = initialize(served.url)
+        session = {"mcp-session-id": opened[0].headers["mcp-session-id"]}
+        httpx.delete(served.url, headers=session)
+        after = initialize(served.url)
+
+    assert [found.status_code for found in opened] == [200] * 3
+    assert (refused.status_code, after.status_code) == (503, 200)
+
+
+def test_sessions_that_nobody_uses_end(server, monkeypatch):
+    monkeypatch.setattr(app, "_MOST_SESSIONS", 1)
+    monkeypatch.setattr(app, "_IDLE_SECONDS", 0.2)
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+
+    with Running(server) as served:
+        session = {"mcp-session-id": initialize(served.url).headers["mcp-session-id"]}
+        wait_until(lambda: initialize(served.url).status_code == 200, "room", seconds=240)
+        gone = httpx.post(served.url, json=ping, headers={**ACCEPT, **session})
+
+    assert gone.status_code == 404
+
+
+def test_a_server_is_not_ended_by_the_end_of_another_in_its_process(server, monkeypatch):
+    monkeypatch.setattr(AppStatus, "should_exit", True)
+
+    with Running(server) as served:
+        assert "result" in initialize(served.url).text

@@ -1,0 +1,67 @@
+"""The prompts that a client offers its user."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+from mcp import Client, MCPError
+
+from memagent_mcp_server import Roots, create_server
+
+ARGUMENTS = {
+    "ask_document": {"source": "a.txt", "question": "When does the vault open?"},
+    "continue_memory": {"memory": "7f", "question": "When does the vault open?"},
+    "compare_documents": {
+        "first": "a.txt",
+        "second": "b.txt",
+        "question": "When does the vault open?",
+    },
+}
+
+
+@pytest.fixture(params=["auto", "legacy"])
+def client(request, tmp_path):
+    (tmp_path / "a.txt").write_text("The vault opens at 6:40.")
+    roots = Roots([tmp_path / "a.txt"])
+    server = create_server("extractive", roots=roots, store=InMemoryStore())
+    return Client(server, mode=request.param)
+
+
+async def test_prompts_are_listed_with_what_they_ask_for(client):
+    async with client:
+        advertised = client.server_capabilities.prompts
+        prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
+
+    assert advertised is not None
+    assert prompts.keys() == ARGUMENTS.keys()
+    for name, arguments in ARGUMENTS.items():
+        assert {argument.name for argument in prompts[name].arguments} == arguments.keys()
+        assert all(argument.required for argument in prompts[name].arguments)
+        assert prompts[name].title
+        assert prompts[name].description
+
+
+async def test_a_prompt_has_what_the_user_filled_in_and_names_only_tools_that_there_are(client):
+    async with client:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        found = {
+            name: (await client.get_prompt(name, arguments)).messages
+            for name, arguments in ARGUMENTS.items()
+        }
+
+    for name, (message,) in found.items():
+        assert message.role == "user"
+        assert all(value in message.content.text for value in ARGUMENTS[name].values())
+        named = set(re.findall(r"`(\w+)`", message.content.text))
+        assert named
+        assert named <= tools
+
+
+async def test_a_prompt_that_lacks_an_argument_or_is_unknown_is_refused(client):
+    async with client:
+        with pytest.raises(MCPError):
+            await client.get_prompt("ask_document", {"question": "Who?"})
+        with pytest.raises(MCPError):
+            await client.get_prompt("none")

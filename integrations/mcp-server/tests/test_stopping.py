@@ -1,0 +1,126 @@
+"""SIGTERM with a reading under way: it ends, what was read is kept, the next process goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from doubles import numbered
+from mcp import Client, MCPError
+from servers.openai_server import OpenAIServer
+from servers.redis_server import wait_until
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mcp_serving import connected, served
+
+pytestmark = pytest.mark.slow
+
+ASKED = {"question": "What do the lines say?", "source": "lines.txt"}
+
+
+@pytest.fixture
+def gated():
+    """A model whose fourth reply waits until the gate opens."""
+    gate, reached = threading.Event(), threading.Event()
+
+    def reply(body):
+        if len(server.requests) == 4:
+            reached.set()
+            gate.wait()
+        return f"after {len(server.requests)} requests"
+
+    server = OpenAIServer(reply)
+    server.gate, server.reached = gate, reached
+    yield server
+    gate.set()
+    server.close()
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_sigterm_ends_a_reading_which_the_next_process_goes_on_with(
+    transport, mode, gated, tmp_path
+):
+    (tmp_path / "lines.txt").write_text(numbered(120))
+    model = ["--model", "openai:small", "--base-url", gated.base_url, "--chunk-tokens", 250]
+    store = ["--root", tmp_path / "lines.txt", "--store", tmp_path / "memories.sqlite"]
+    options, log, first, second, told = [*store, *model], tmp_path / "log", [], [], []
+
+    def into(found):
+        async def progress(position, *_):
+            found.append(position)
+
+        return progress
+
+    async with served(transport, log, *options) as (found, process):
+
+        async def terminate():
+            await anyio.to_thread.run_sync(gated.reached.wait)
+            await until(lambda: len(first) == 3)
+            os.kill(process(), signal.SIGTERM)
+
+        async with anyio.create_task_group() as group, Client(found, mode=mode) as client:
+            group.start_soon(terminate)
+            try:
+                ended = await client.call_tool("read", ASKED, progress_callback=into(first))
+                told.append(ended.content[0].text)
+            except MCPError as error:
+                told.append(str(error))
+            pid = process()
+            await until(lambda: gone(pid))
+    gated.gate.set()
+    async with connected(transport, mode, log, *options) as client:
+        result = await client.call_tool("read", ASKED, progress_callback=into(second))
+
+    assert len(first) == 3
+    assert second[0] > first[-1]
+    assert len(gated.requests) <= len(first) + len(second) + 3
+    assert result.structured_content["coverage"] == 1
+    answers = ["call the same tool again"] + ["closed"] * (transport == "stdio")
+    assert any(answer in told[0].lower() for answer in answers)
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_sigterm_ends_a_process_one_of_whose_threads_hangs(transport, tmp_path):
+    (tmp_path / "a.txt").write_text("The vault opens at 6:40.")
+    hang = (
+        "import pathlib, sys, time; from memagent_graph.cli import main; "
+        "from memagent_mcp_server import Roots; "
+        f"Roots.open = lambda *_: (pathlib.Path({str(tmp_path / 'hangs')!r}).touch(), "
+        "time.sleep(3600)); main()"
+    )
+    command = [sys.executable, "-c", hang, "mcp"]
+    options = ["--root", tmp_path / "a.txt", "--store", "none", "--model", "extractive"]
+
+    async with (
+        served(transport, tmp_path / "log", *options, command=command) as (found, process),
+        anyio.create_task_group() as group,
+        Client(found) as client,
+    ):
+        asked = {"question": "When?", "source": "a.txt"}
+        group.start_soon(partial(client.call_tool, "read", asked))
+        await until((tmp_path / "hangs").exists)
+        pid = process()
+        os.kill(pid, signal.SIGTERM)
+        await until(lambda: gone(pid))
+        group.cancel_scope.cancel()
+
+
+async def until(holds):
+    await anyio.to_thread.run_sync(lambda: wait_until(holds, "it", seconds=240))
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] == "Z"

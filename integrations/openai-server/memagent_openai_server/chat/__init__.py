@@ -1,0 +1,1 @@
+"""Chat completions: passed on, or read and answered from memory."""

@@ -1,0 +1,233 @@
+"""A conversation as a question and a document: what is asked, and what there is to read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from memagent_openai_server.http.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
+Message = dict[str, Any]
+
+_SYSTEM = ("system", "developer")
+_GAPS = (
+    re.compile(r"\n[ \t\r]*\n\s*"),
+    re.compile(r"\n\s*"),
+    re.compile(r"(?<=[.!?])\s+|(?<=[。！？])"),
+)
+"""Between paragraphs, lines and sentences."""
+_ASKS = re.compile(r"[?？؟]")
+_LONG = 64 * 2**10
+"""Code points that are worked on in one call, for which the interpreter does nothing else."""
+_LONGEST_LOOK = 20_000
+"""Code points at either end of a turn among which its question is looked for."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one request comes to.
+
+    Attributes:
+        system: the system messages.
+        question: what is asked in the last turn of the user.
+        document: what there is to read that is not in the memory yet.
+        kept: messages after that turn that the model is shown as they are.
+        prefix: stands for all messages that the memory holds once the document is read.
+    """
+
+    system: str
+    question: str
+    document: str
+    kept: Sequence[Message]
+    prefix: str
+
+
+def asked(
+    messages: Sequence[Message],
+    *,
+    known: AbstractSet[str],
+    count: Callable[[str], int],
+    question_tokens: int,
+    kept_tokens: int,
+    whole: bool,
+) -> Asked:
+    """Take a conversation apart.
+
+    Args:
+        messages: as the client sent them.
+        known: prefixes of conversations that the memory holds already.
+        count: tokens of a text.
+        question_tokens: longest question.
+        kept_tokens: of the messages after the question that are kept as they are.
+        whole: a turn that is short enough is all question, though it has several parts.
+
+    Raises:
+        Refusal: No user asks anything.
+    """
+    system = "\n\n".join(said(message) for message in messages if message["role"] in _SYSTEM)
+    body = [message for message in messages if message["role"] not in _SYSTEM]
+    last = next((at for at in reversed(range(len(body))) if body[at]["role"] == "user"), None)
+    if last is None or not said(body[last]).strip():
+        raise Refusal(400, "The last message of the user is empty.", param="messages")
+    prefixes = list(_prefixes(body))
+    read = next((at for at in reversed(range(len(body) + 1)) if prefixes[at] in known), 0)
+    question, content = split(said(body[last]), question_tokens, count, whole=whole)
+    kept = _kept(body, max(read, last + 1), count, kept_tokens)
+    end = len(body) - len(kept)
+    parts = []
+    if read and body[read - 1]["role"] == "user" and (read - 1 < last or end > read):
+        # Of the turn that was read last, its content is in the memory and its question is not.
+        text = said(body[read - 1])
+        parts.append(_line("user", split(text, question_tokens, count, whole=whole)[0]))
+    parts += [line for message in body[read:last] for line in lines(message)]
+    if read <= last:
+        parts += [content] if content else []
+        if end > last + 1:
+            parts.append(_line("user", question))
+    parts += [line for message in body[max(read, last + 1) : end] for line in lines(message)]
+    return Asked(system, question, "\n\n".join(parts), kept, prefixes[end])
+
+
+def split(
+    text: str, budget: int, count: Callable[[str], int], *, whole: bool = False
+) -> tuple[str, str]:
+    """The question in a turn of the user, and the rest of it.
+
+    The question is the last paragraph, line or sentence, or else the first, that asks something
+    and is short enough; both where neither has a question mark ("Sum this up: ...").
+
+    Args:
+        text: the turn.
+        budget: tokens of a question.
+        count: tokens of a text.
+        whole: all of it is the question if it is short enough; else that is the longest piece
+            rather than the shortest.
+    """
+    text = text.strip()
+    short = len(text) <= _LONGEST_LOOK and count(text) <= budget
+    if whole and short:
+        return text, ""
+    fits = budget // 2
+    tails = [cut for gap in _GAPS if (cut := _tail(text, gap)) and count(text[cut:]) <= fits]
+    heads = [cut for gap in _GAPS if (cut := _head(text, gap)) and count(text[:cut]) <= fits]
+    tails.sort(reverse=not whole)  # the shortest piece first, or else the longest
+    heads.sort(reverse=whole)
+    for cut in tails:
+        if _ASKS.search(text[cut:]):
+            return text[cut:].strip(), text[:cut].strip()
+    for cut in heads:
+        if _ASKS.search(text[:cut]):
+            return text[:cut].strip(), text[cut:].strip()
+    if short:
+        return text, ""
+    head, tail = heads[0] if heads else 0, tails[0] if tails else len(text)
+    question = f"{text[:head].strip()}\n{text[tail:].strip()}".strip()
+    if not question:
+        message = "No question was found: end the message with it, in a paragraph of its own."
+        raise Refusal(400, message, param="messages", code="question")
+    return question, text[head:tail].strip()
+
+
+def _tail(text: str, gap: re.Pattern[str]) -> int | None:
+    start = max(0, len(text) - _LONGEST_LOOK)
+    found = [match.end() for match in gap.finditer(text, start) if match.end() < len(text)]
+    return found[-1] if found else None
+
+
+def _head(text: str, gap: re.Pattern[str]) -> int | None:
+    match = gap.search(text, 0, _LONGEST_LOOK)
+    return match.end() if match and match.end() < len(text) else None
+
+
+def said(message: Message) -> str:
+    """The text of a message; pictures, sound and files by their type."""
+    content = message.get("content")
+    if isinstance(content, str) or content is None:
+        return content or ""
+    return "\n\n".join(filter(None, map(_part, content)))
+
+
+def _part(part: dict[str, Any]) -> str:
+    for name in ("text", "refusal"):
+        if isinstance(part.get(name), str):
+            return str(part[name])
+    return f"[{str(part.get('type') or 'content').removesuffix('_url')}]"
+
+
+def lines(message: Message) -> Iterable[str]:
+    """A message as text to read, with the tools that it calls."""
+    role = message["role"]
+    name = message.get("name")
+    speaker = f"{role} {_name(name)}" if isinstance(name, str) else role
+    if text := said(message).strip():
+        yield _line(speaker, text)
+    for call in message.get("tool_calls") or ():
+        called = call.get("function")
+        called = called if isinstance(called, dict) else call
+        arguments = called.get("arguments")
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False, default=str)
+        yield _line(f"{speaker} calls {_name(called.get('name'))}", arguments)
+
+
+def _line(speaker: str, text: str) -> str:
+    # Indented, a line of somebody's text cannot pass for the beginning of another message.
+    indent = "\n  "
+    return f"{speaker}: " + indent.join(indent.join(part.splitlines()) for part in _parts(text))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts that end where lines do."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _LONG) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
+def _name(name: object) -> str:
+    return re.sub(r"[\s:]+", " ", str(name)).strip()[:100] or "unnamed"
+
+
+def _kept(
+    body: Sequence[Message], first: int, count: Callable[[str], int], budget: int
+) -> Sequence[Message]:
+    """The newest whole groups (a call with its results) that fit, of those from `first` on."""
+    start = end = len(body)
+    while start > first:
+        start -= 1
+        if body[start]["role"] in ("tool", "function"):
+            continue
+        budget -= count("\n".join(line for message in body[start:end] for line in lines(message)))
+        if budget < 0:
+            return body[end:]
+        end = start
+    return body[end:]
+
+
+def _prefixes(body: Iterable[Message]) -> Iterable[str]:
+    """What stands for no message, the first one, the first two, ..."""
+    prefix = ""
+    yield prefix
+    for message in body:
+        record = json.dumps([prefix, _shortened(message)], sort_keys=True)
+        prefix = sha256(record.encode()).hexdigest()[:32]
+        yield prefix
+
+
+def _shortened(value: Any) -> Any:
+    """A message with the digest of each long text: JSON of that would take long to write."""
+    if isinstance(value, dict):
+        return {name: _shortened(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_shortened(inner) for inner in value]
+    if isinstance(value, str) and len(value) > _LONG:
+        return f"sha256:{sha256(value.encode()).hexdigest()}"
+    return value

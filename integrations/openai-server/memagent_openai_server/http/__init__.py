@@ -1,0 +1,1 @@
+"""What every request passes: who may come in, how much, and how an answer leaves."""

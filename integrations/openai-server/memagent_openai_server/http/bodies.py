@@ -1,0 +1,188 @@
+"""Bodies as they come in: how long, how slow, how packed, and how many of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from memagent_openai_server.http.refusals import Refusal
+from memagent_openai_server.http.requests import unless_small
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from starlette.requests import Request
+
+    from memagent_openai_server.http.limits import Limits
+
+_PACKED = ("gzip", "x-gzip", "deflate")
+_STEP = 2**18
+"""Bytes that are unpacked before others have their turn on the event loop: a millisecond."""
+
+
+class BytesUnderWay:
+    """How much of bodies is held in memory, over all requests.
+
+    A caller may hold as much as it leaves free: half if it is alone, a third each if they are two.
+    So there is always room for the short request of another.
+
+    Args:
+        most: bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, caller: str) -> Iterator[Held]:
+        """What a request holds until it is over."""
+        held = Held(self, caller)
+        try:
+            yield held
+        finally:
+            held.drop()
+
+    def take(self, caller: str, count: int) -> None:
+        """Count bytes.
+
+        Raises:
+            Refusal: They are too many.
+        """
+        if self._held[caller] + count > self._free - count:
+            message = "Too many long requests are under way. Try again."
+            raise Refusal(503, message, code="busy", headers={"retry-after": "5"})
+        self._free -= count
+        self._held[caller] += count
+
+    def give_back(self, caller: str, count: int) -> None:
+        """Count them no longer."""
+        self._free += count
+        self._held[caller] -= count
+        if not self._held[caller]:
+            del self._held[caller]
+
+
+class Held:
+    """The bytes of one request."""
+
+    def __init__(self, under_way: BytesUnderWay, caller: str) -> None:
+        self._under_way = under_way
+        self._caller = caller
+        self._count = 0
+
+    def take(self, count: int) -> None:
+        """Hold more, or raise as `BytesUnderWay.take` does."""
+        self._under_way.take(self._caller, count)
+        self._count += count
+
+    def drop(self) -> None:
+        """Hold nothing."""
+        self._under_way.give_back(self._caller, self._count)
+        self._count = 0
+
+
+async def limited_body(request: Request, limits: Limits) -> bytes:
+    """The body of a request, unpacked.
+
+    One that is refused is read to its end and thrown away, in the same time, because a client
+    that is still sending would not see the answer.
+
+    Raises:
+        Refusal: It is too long, too slow, packed in an unknown way, or one too many.
+        ClientDisconnect: The client is gone.
+    """
+    if _announced(request) > limits.body_bytes and "expect" in request.headers:
+        raise _too_long(limits)
+    stream, parts = request.stream(), list[bytes]()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            try:
+                await _receive(stream, parts, request, limits)
+            except Refusal:
+                parts.clear()
+                request.state.held.drop()
+                async for _ in stream:
+                    pass
+                raise
+    except TimeoutError:
+        headers = {"connection": "close"}
+        raise Refusal(408, "The body took too long.", headers=headers) from None
+    return await unless_small(sum(map(len, parts)), b"".join, parts)
+
+
+async def _receive(
+    stream: AsyncIterator[bytes], parts: list[bytes], request: Request, limits: Limits
+) -> None:
+    if _announced(request) > limits.body_bytes:
+        raise _too_long(limits)
+    held: Held = request.state.held
+    unpacker = _unpacker(request)
+    sent = unpacked = 0
+    async for packed in stream:
+        sent += len(packed)
+        for part in unpacker.unpack(packed) if unpacker else (packed,):
+            unpacked += len(part)
+            if max(sent, unpacked) > limits.body_bytes:
+                raise _too_long(limits)
+            held.take(len(part))
+            parts.append(part)
+            if unpacker:
+                await asyncio.sleep(0)
+    if unpacker:
+        unpacker.finish()
+
+
+class _Unpacker:
+    """Unpacks gzip and deflate in steps, so that nothing is as long as a bomb could make it."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells the two apart itself
+
+    def unpack(self, packed: bytes) -> Iterator[bytes]:
+        """The next of the body, in parts of `_STEP` bytes at most."""
+        more = bool(packed)
+        while more:
+            try:
+                part = self._stream.decompress(packed, _STEP)
+            except zlib.error:
+                raise self._broken() from None
+            if self._stream.unused_data:
+                raise self._broken()
+            packed = self._stream.unconsumed_tail
+            more = bool(packed) or len(part) == _STEP
+            yield part
+
+    def finish(self) -> None:
+        """Raise `Refusal` if the body ended before its end."""
+        if not self._stream.eof:
+            raise self._broken()
+
+    @staticmethod
+    def _broken() -> Refusal:
+        message = "The body is not one whole stream of the content-encoding that it announces."
+        return Refusal(400, message, code="content_encoding")
+
+
+def _unpacker(request: Request) -> _Unpacker | None:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("", "identity"):
+        return None
+    if encoding not in _PACKED:
+        message = f"The content-encoding {encoding[:50]!r} is not known here: use gzip or deflate."
+        headers = {"accept-encoding": "gzip, deflate"}
+        raise Refusal(415, message, code="content_encoding", headers=headers)
+    return _Unpacker()
+
+
+def _announced(request: Request) -> int:
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isdecimal() else 0
+
+
+def _too_long(limits: Limits) -> Refusal:
+    message = f"The body is longer than {limits.body_bytes} bytes."
+    return Refusal(413, message, code="body_too_long")

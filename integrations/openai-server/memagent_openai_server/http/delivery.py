@@ -1,0 +1,152 @@
+"""How an answer reaches a client that may wait long, or go: events, signs of life, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing, suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from memagent_openai_server.http.refusals import refusal, stopping
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+ALIVE = b": still reading\n\n"
+"""A comment, which clients skip."""
+
+
+async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event | None = None) -> T:
+    """The result of `work`; whatever ends this, `work` has ended too: nobody reads on for nobody.
+
+    Args:
+        work: what the client waits for.
+        receive: of the request, whose body has been read.
+        stop: set when the server stops; None lets it come to its end.
+
+    Raises:
+        ClientDisconnect: The client is gone.
+        Refusal: The server stops.
+    """
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    tasks: list[asyncio.Future[Any]] = [working, gone]
+    if stop is not None:
+        tasks.append(asyncio.ensure_future(stop.wait()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect if gone.done() else stopping()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def last(
+    parts: AsyncGenerator[T, None], receive: Receive, stop: asyncio.Event | None = None
+) -> T | None:
+    """The last part; raises as `unless_gone` does."""
+
+    async def exhaust() -> T | None:
+        found = None
+        async with aclosing(parts):
+            async for part in parts:
+                found = part
+        return found
+
+    return await unless_gone(exhaust(), receive, stop)
+
+
+class EventStream(Response):
+    """Server-sent events from a generator, with signs of life while there are none.
+
+    The response begins at once: what fails from here on is told within the stream.
+
+    Args:
+        events: the events, as they are sent.
+        stop: set when the server stops.
+        failed: turns an error's JSON into the stream's last event.
+        every: seconds between signs of life.
+        report: told the error that ended the stream, if one did.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        stop: asyncio.Event | None,
+        *,
+        every: float,
+        failed: Callable[[dict[str, Any]], bytes],
+        report: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._stop = stop
+        self._every = every
+        self._failed = failed
+        self._report = report
+        self._sent_at = monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        try:
+            await unless_gone(self._deliver(send), receive, self._stop)
+        except (ClientDisconnect, OSError) as error:
+            self._report(error)
+            return
+        except Exception as error:  # noqa: BLE001 - the client is told within the stream
+            self._report(error)
+            await _send(send, self._failed(refusal(error).body))
+        with suppress(OSError):
+            await _send(send, b"", more=False)
+
+    async def _deliver(self, send: Send) -> None:
+        alive = asyncio.ensure_future(self._show_life(send))
+        try:
+            async with aclosing(self._events):
+                async for found in self._events:
+                    self._sent_at = monotonic()
+                    await _send(send, found)
+        finally:
+            alive.cancel()
+
+    async def _show_life(self, send: Send) -> None:
+        with suppress(OSError):  # the client is gone, which is seen elsewhere
+            while True:
+                quiet = monotonic() - self._sent_at
+                if quiet >= self._every:
+                    self._sent_at = monotonic()
+                    await _send(send, ALIVE)
+                else:
+                    await asyncio.sleep(self._every - quiet)
+
+
+async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return f"{head}data: {text}\n\n".encode()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,176 @@
+"""What is known of a request when it is over: a line of the log, and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import traceback
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.requests import ClientDisconnect
+
+from memagent_openai_server.chat.shapes import Progress, Read, Said
+from memagent_openai_server.http.refusals import Refusal, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+log = logging.getLogger("memagent_openai_server")
+
+_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
+
+
+class Metrics:
+    """Counters of one server; none tells tenants apart."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "memagent_requests",
+            "Requests, by path, what was done (passed on, read) and status.",
+            ["path", "how", "status"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "memagent_request_seconds",
+            "Time that a request took.",
+            ["path", "how"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.under_way = Gauge(
+            "memagent_requests_under_way", "Requests now.", registry=self.registry
+        )
+        self.readings = Gauge(
+            "memagent_readings_under_way", "Readings now.", registry=self.registry
+        )
+        self.tasks = Gauge("memagent_tasks", "Tasks of the event loop.", registry=self.registry)
+        self.tasks.set_function(lambda: len(asyncio.all_tasks()))
+        self.chunks = Counter("memagent_chunks_read", "Chunks read.", registry=self.registry)
+        self.tokens = Counter(
+            "memagent_tokens",
+            "Tokens of readings.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.abandoned = Counter(
+            "memagent_requests_abandoned",
+            "Requests whose client left before the end.",
+            registry=self.registry,
+        )
+
+
+@dataclass
+class Record:
+    """One request. It holds nothing that a client wrote but the name of its key.
+
+    Attributes:
+        id: of the request, which the client is told too.
+        metrics: of the server.
+        address: of the client; it is not written down.
+        tenant: whose key it was, None without keys.
+        path: the route, None where there is none.
+        how: "passed" or "read"; empty for what is neither.
+        status: of HTTP.
+        chunks: that were read.
+        error: kind of the error that ended it.
+    """
+
+    id: str
+    metrics: Metrics
+    address: str = ""
+    tenant: str | None = None
+    path: str | None = None
+    how: str = ""
+    status: int = 0
+    chunks: int = 0
+    error: str | None = None
+    started: float = field(default_factory=perf_counter)
+
+    @property
+    def caller(self) -> str:
+        """Whose request it is: the tenant's, or without keys that of whoever has the address."""
+        return self.tenant or self.address
+
+    def failed(self, error: Exception) -> None:
+        """Note the error that ended it; of one that nobody expected, also where it was raised."""
+        self.error = type(error).__name__
+        if isinstance(error, Refusal) and error.said is not None:
+            log.warning("upstream", extra={"fields": {"id": self.id, "said": error.said}})
+        if isinstance(error, ClientDisconnect | OSError):
+            self.error = "ClientDisconnect"
+            self.metrics.abandoned.inc()
+        elif refusal(error).code == "internal_error":
+            frames = traceback.extract_tb(error.__traceback__)
+            where = [f"{frame.filename}:{frame.lineno}" for frame in frames[-8:]]
+            log.error("error", extra={"fields": {"id": self.id, "error": self.error, "at": where}})
+
+    async def counted(
+        self, parts: AsyncGenerator[Progress | Said | Read, None]
+    ) -> AsyncGenerator[Progress | Said | Read, None]:
+        """The parts of a reading, counted."""
+        with self.metrics.readings.track_inprogress():
+            async with aclosing(parts):
+                async for part in parts:
+                    if isinstance(part, Progress):
+                        self.chunks += 1
+                        self.metrics.chunks.inc()
+                    elif isinstance(part, Read):
+                        self.metrics.tokens.labels("prompt").inc(part.prompt_tokens)
+                        self.metrics.tokens.labels("completion").inc(part.completion_tokens)
+                    yield part
+
+    def close(self) -> None:
+        """Write it down."""
+        path, seconds = self.path or "none", perf_counter() - self.started
+        self.metrics.requests.labels(path, self.how, str(self.status)).inc()
+        self.metrics.seconds.labels(path, self.how).observe(seconds)
+        found = {
+            "id": self.id,
+            "tenant": self.tenant,
+            "path": path,
+            "status": self.status,
+            "how": self.how or None,
+            "chunks": self.chunks or None,
+            "error": self.error,
+            "seconds": round(seconds, 3),
+        }
+        fields = {name: value for name, value in found.items() if value is not None}
+        log.info("request", extra={"fields": fields})
+
+
+class JsonLines(logging.Formatter):
+    """A log record as a line of JSON.
+
+    Errors appear with their kind only: their words may be text of a client.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        own = record.name == log.name
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "event": record.getMessage() if own or not record.args else str(record.msg),
+            **getattr(record, "fields", {}),
+        }
+        if not own:
+            line["logger"] = record.name
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__
+        return json.dumps(line)
+
+
+def log_to_stderr() -> None:
+    """Write JSON lines of this server, and warnings of all else, to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    log.setLevel(logging.INFO)

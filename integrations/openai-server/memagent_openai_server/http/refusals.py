@@ -1,0 +1,95 @@
+"""What a client is told when it does not get what it asked for, in the shape of OpenAI's errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.errors import (
+    ConfigurationError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    ModelError,
+    QuestionError,
+    RefusalError,
+    SourceError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SERVER = 500
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer to a client, not an error of ours
+    """An HTTP error.
+
+    Args:
+        status: of HTTP.
+        message: for a person.
+        code: for a program.
+        param: the field of the request that it is about.
+        headers: of the response.
+
+    Attributes:
+        said: for the log, if the model's server said this in other words.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+        self.said: str | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON of the response."""
+        kind = "api_error" if self.status >= _SERVER else "invalid_request_error"
+        kind = _TYPES.get(self.status, kind)
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+
+_KNOWN: list[tuple[type[Exception], int, str]] = [
+    (QuestionError, 400, "question"),
+    (SourceError, 400, "document"),
+    (RefusalError, 400, "content_filter"),
+    (MemoryNotFoundError, 404, "memory_not_found"),
+    (MemoryConflictError, 409, "memory_conflict"),
+]
+_OWN: list[tuple[type[Exception], int, str, str]] = [
+    (StoreError, 503, "store_failed", "The memory store failed. Try again."),
+    (ConfigurationError, 503, "misconfigured", "This server's budgets do not fit its model."),
+    (ModelError, 502, "model_failed", "The model failed. What was read so far is kept."),
+]
+"""Errors of the server's own side, whose words may name its addresses: clients get others."""
+
+
+def refusal(error: Exception) -> Refusal:
+    """What to tell a client of `error`."""
+    if isinstance(error, Refusal):
+        return error
+    for kind, status, code in _KNOWN:
+        if isinstance(error, kind):
+            return Refusal(status, str(error), code=code)
+    for kind, status, code, message in _OWN:
+        if isinstance(error, kind):
+            return Refusal(status, message, code=code)
+    return Refusal(_SERVER, "This server has an error.", code="internal_error")
+
+
+def stopping() -> Refusal:
+    """For clients of a reading that ends because the server does."""
+    message = "The server is stopping. Ask again: reading goes on with the chunk where it stopped."
+    return Refusal(503, message, code="stopping", headers={"retry-after": "5"})

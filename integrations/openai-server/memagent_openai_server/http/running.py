@@ -1,0 +1,171 @@
+"""Run the application with uvicorn, until a signal."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from memagent_openai_server.http.door import HEADER_BYTES
+from memagent_openai_server.http.records import log, log_to_stderr
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from types import FrameType
+
+    from fastapi import FastAPI
+
+_GRACE = 30
+"""Seconds that are left for what is passed on to the model's server."""
+_BACKLOG = 2048
+_HEADER_SECONDS = 30.0
+"""Within which the headers of a request must have come."""
+_LINGER = 5.0
+"""Seconds in which a client that still sends may read why it was refused."""
+_LINGER_BYTES = 4 * 2**20
+"""That it may send in these."""
+_TOO_LONG = b"\r\n".join(
+    (
+        b"HTTP/1.1 431 Request Header Fields Too Large",
+        b"content-type: text/plain; charset=utf-8",
+        b"content-length: 25",
+        b"connection: close",
+        b"",
+        b"The headers are too long.",
+    )
+)
+
+
+class Connection(HttpToolsProtocol):
+    """Hangs up on whoever does not come to the end of a request's headers, in time and in bytes."""
+
+    _head_open = False
+    _idle_bytes = 0
+    _refused = False
+    _hanging_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of the headers, if they are not whole."""
+        self._idle_bytes += len(data)
+        if self._refused:
+            if self._idle_bytes > _LINGER_BYTES:
+                self.transport.close()
+            return
+        super().data_received(data)
+        if self._idle_bytes > HEADER_BYTES:
+            # What is neither headers to their end nor body: the parser would keep all of it.
+            self._refuse()
+        elif self._head_open or self.cycle is None or self.cycle.response_complete:
+            self._wait()
+        else:
+            self._wait_no_more()
+
+    def on_message_begin(self) -> None:
+        """Note that headers have begun."""
+        self._head_open = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Hand the request on, if it says whom it is for."""
+        self._head_open, self._idle_bytes = False, 0
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts != 1 and self.parser.get_http_version() == "1.1":
+            message = "A request of HTTP/1.1 has one Host header."
+            raise httptools.HttpParserError(message)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._idle_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Take the end of a request."""
+        self._idle_bytes = 0
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _refuse(self) -> None:
+        """Answer, unless an answer is under way, and hang up when that could be read.
+
+        A socket that is closed while its client still sends is reset, and the answer is lost.
+        """
+        self._refused = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()
+            return
+        self.transport.write(_TOO_LONG)
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER, self.transport.close)
+
+    def _wait(self) -> None:
+        if self._hanging_up is None:
+            self._hanging_up = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+    def _wait_no_more(self) -> None:
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
+            self._hanging_up = None
+
+
+class Server(uvicorn.Server):
+    """Ends all readings when it is told to stop: each goes on, when asked again, where it was."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """On the first signal, end readings and let the rest finish; on the second, end all."""
+        app: FastAPI = self.config.app  # type: ignore[assignment]
+        app.state.service.stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def server(app: FastAPI, *, host: str, port: int) -> Server:
+    """A server of the application; `run()` it.
+
+    Args:
+        app: from `create_app`.
+        host: address to listen on.
+        port: 0 takes a free one.
+    """
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=Connection,
+        ws="none",
+        backlog=_BACKLOG,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE,
+    )
+    return Server(config)
+
+
+def run(app: FastAPI, *, host: str, port: int, listening: socket.socket | None = None) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        app: from `create_app`.
+        host: address to listen on.
+        port: likewise.
+        listening: the socket of several workers, instead of one of its own.
+    """
+    log_to_stderr()
+    fields = {"url": f"http://{host}:{port}/v1", "models": app.state.models.names}
+    log.info("starting", extra={"fields": fields})
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has stopped
+        server(app, host=host, port=port).run([listening] if listening else None)
+    log.info("stopped")

@@ -1,0 +1,159 @@
+"""The OpenAPI schema: of bodies that are read by hand, of answers, of errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from openai.types import Model, chat
+from openai.types.responses import ResponseUsage
+from pydantic import BaseModel, ConfigDict
+from pydantic.json_schema import models_json_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastapi import FastAPI
+
+_REFERENCES = "#/components/schemas/{model}"
+
+
+class Error(BaseModel):
+    """What an error says."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Failure(BaseModel):
+    """The body of every error."""
+
+    error: Error
+
+
+class Reading(BaseModel):
+    """What was read for an answer."""
+
+    memory: str | None
+    chunks: int
+    coverage: float
+
+
+class ChatCompletion(chat.ChatCompletion):
+    """A chat completion; with `memagent`, if something was read for it."""
+
+    memagent: Reading | None = None
+
+
+class ModelResponse(BaseModel):
+    """A response: of OpenAI's fields, those that this server fills."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: str
+    model: str
+    output: list[dict[str, Any]]
+    previous_response_id: str | None
+    usage: ResponseUsage | None
+    memagent: Reading | None = None
+
+
+class Deleted(BaseModel):
+    """A response that is gone."""
+
+    id: str
+    object: str
+    deleted: bool
+
+
+class ModelCard(Model):
+    """A model, and how many tokens one request may hold without being read."""
+
+    max_model_len: int | None = None
+
+
+class ModelList(BaseModel):
+    """The models that are served."""
+
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "model": Failure}
+    for status, text in {
+        400: "Not a request that can be answered.",
+        401: "No key of this server.",
+        403: "A page of an origin that may not call this server.",
+        404: "No such model or memory.",
+        408: "The body took too long.",
+        409: "The memory was changed meanwhile.",
+        413: "The body is too long.",
+        415: "The content is not JSON, or packed in an unknown way.",
+        429: "Too many requests.",
+        503: "Too many long requests at once, or what is needed is away.",
+    }.items()
+}
+
+SESSION = {
+    "name": "x-memagent-session",
+    "in": "header",
+    "required": False,
+    "description": "A session of this name, which is gone on with.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+}
+
+
+def answers(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """What a path gives: this, or an error."""
+    return {200: {"description": "The answer.", "model": answer}, **_ERRORS}
+
+
+def described(
+    body: type[BaseModel],
+    answer: type[BaseModel],
+    *,
+    streams: bool = False,
+    parameters: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """Arguments of a route whose body is read by hand.
+
+    Args:
+        body: what it takes; `describe` is told of it too.
+        answer: what it gives.
+        streams: whether it can give events instead.
+        parameters: of the path, as OpenAPI says them.
+    """
+    responses = answers(answer)
+    if streams:
+        responses[200]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    schema = {"$ref": _REFERENCES.format(model=body.__name__)}
+    extra: dict[str, Any] = {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}
+    }
+    if parameters:
+        extra["parameters"] = list(parameters)
+    return {"responses": responses, "openapi_extra": extra}
+
+
+def describe(app: FastAPI, bodies: Sequence[type[BaseModel]], models: list[str]) -> None:
+    """Make the schema, once, with what FastAPI cannot know of.
+
+    Args:
+        app: with all its routes.
+        bodies: of routes that are `described`.
+        models: what they may ask for.
+    """
+    components = app.openapi()["components"]
+    _, made = models_json_schema(
+        [(kind, "validation") for kind in bodies], ref_template=_REFERENCES
+    )
+    for kind in bodies:
+        made["$defs"][kind.__name__]["properties"]["model"] = {"type": "string", "enum": models}
+    components["schemas"] |= made["$defs"]
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    app.openapi()["security"] = [{"key": []}, {}]

@@ -1,0 +1,66 @@
+"""Several processes that serve on one socket."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import socket
+import time
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any
+
+from memagent_openai_server.http.records import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_AGAIN_AFTER = 1.0
+"""Seconds after which a worker that died is replaced."""
+
+
+def supervise(
+    serve: Callable[[socket.socket], None], workers: int, *, host: str, port: int
+) -> None:
+    """Serve in so many processes until SIGINT or SIGTERM; one that dies is replaced.
+
+    Args:
+        serve: what each does with the socket; it can be pickled.
+        workers: processes.
+        host: address to listen on.
+        port: to listen on.
+
+    Raises:
+        OSError: The address is taken.
+    """
+    context = multiprocessing.get_context("spawn")
+    stopping = False
+
+    def stop(*_: Any) -> None:
+        nonlocal stopping
+        stopping = True
+        for process in running.values():
+            process.terminate()
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host.strip("[]"), port), family=family) as listening:
+        running: dict[int, multiprocessing.process.BaseProcess] = {}
+        before = {sign: signal.signal(sign, stop) for sign in (signal.SIGINT, signal.SIGTERM)}
+
+        def start() -> None:
+            process = context.Process(target=serve, args=(listening,))
+            process.start()
+            running[process.sentinel] = process
+            if stopping:  # since it was decided to start it
+                process.terminate()
+
+        for _ in range(workers):
+            start()
+        while running:
+            for sentinel in wait(list(running)):
+                process = running.pop(sentinel)  # type: ignore[arg-type]
+                if not stopping:
+                    log.warning("worker ended", extra={"fields": {"code": process.exitcode}})
+                    time.sleep(_AGAIN_AFTER)
+                    start()
+        for sign, handler in before.items():
+            signal.signal(sign, handler)

@@ -1,0 +1,83 @@
+"""What a reading adds to the store, for the tenant's ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memagent_graph.memory.version import reading_key
+from memagent_openai_server.memories.sessions import unless_away
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from memagent_graph.graph.state import Run
+    from memagent_openai_server.memories.sessions import Sessions
+
+_RECORD = 1000
+"""Bytes of a version beside its texts."""
+_COPIES = 2
+"""Times that a version has the words of its memory: in the text, and as evidence."""
+
+
+class Tally:
+    """Writes down what a reading adds, after the first chunk and at its end, whatever ends it.
+
+    Args:
+        sessions: whose memories.
+        run: of the graph.
+        question: that is read for.
+        name: of the memory; None for a reading without one.
+        memory: name or id of the memory that is asked, if nothing is read.
+
+    Attributes:
+        memory: its text now.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        run: Run,
+        question: str,
+        name: str | None,
+        memory: str | None,
+    ) -> None:
+        self.memory = ""
+        self._sessions = sessions
+        self._run = run
+        self._question = question
+        self._name = name
+        self._asked = memory
+        self._bytes = 0
+        self._begun = False
+
+    async def __aenter__(self) -> None:
+        """Nothing is known yet."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Write down the rest."""
+        await self._write()
+
+    async def read(self) -> None:
+        """Count a chunk."""
+        texts = self._question, *[self.memory] * _COPIES
+        self._bytes += sum(len(text.encode()) for text in texts) + _RECORD
+        if not self._begun:  # from here on there is something, though this process should end
+            self._begun = True
+            await self._write()
+
+    async def _write(self) -> None:
+        read, self._bytes = self._bytes, 0
+        cutter, chain = self._run.cutter, self._run.chains.get("")
+        with unless_away("What was read may be kept for longer than the limits say"):
+            if self._name is not None:
+                await self._sessions.used(self._name, read=read)
+            elif self._asked is not None:
+                await self._sessions.used_version(self._asked)
+            elif cutter is not None and chain is not None:
+                key = reading_key(chain.root, cutter.source.digest)
+                await self._sessions.used(key, read=read)

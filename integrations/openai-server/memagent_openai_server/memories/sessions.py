@@ -1,0 +1,242 @@
+"""Where a conversation's memory is kept, and how much of the conversation it holds."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+from langgraph.store.base import GetOp, PutOp
+
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+    StoreRefusedError,
+)
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.guard import PATIENCE
+from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.records import NAMESPACE
+from memagent_openai_server.http.records import log
+from memagent_openai_server.memories.ledger import Entry, Ledger
+from memagent_openai_server.responses.chain import Chain
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator, Sequence
+
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.memory.bank import Forgotten
+    from memagent_openai_server.memories.keeping import Keeper
+    from memagent_openai_server.responses.chain import Kept
+
+T = TypeVar("T")
+
+_MOST_PREFIXES = 100
+"""Conversations of a session that are known again; an older one would be read again."""
+
+_MOST_OWNERS = 10
+"""Memories of a version whose use is noted: one is enough for it to stay."""
+_AT_ONCE = 100
+_RESPONSE = "response "
+
+
+class Sessions:
+    """The memories of one tenant, in a part of the store that is theirs alone.
+
+    Args:
+        store: of the server.
+        tenant: whose; None where the server has no keys.
+        namespace: of the server in that store.
+        keeper: sees to it that the tenant's quota holds.
+    """
+
+    def __init__(
+        self,
+        store: BaseStore,
+        tenant: str | None,
+        namespace: Sequence[str] = NAMESPACE,
+        keeper: Keeper | None = None,
+    ) -> None:
+        # The tenant comes first, so that a Redis Cluster spreads them over its nodes.
+        own = () if tenant is None else (f"tenant-{tenant}",)
+        self.bank = MemoryBank(store, (*own, *namespace), patience=lambda: PATIENCE)
+        self.chain = Chain(self.bank)
+        self.ledger = Ledger(self.bank.records)
+        self._keeper = keeper
+        self._read = (*self.bank.namespace, "read")
+
+    async def has(self, reference: str) -> bool:
+        """Whether there is a memory of this name or id."""
+        try:
+            await reach(self.bank.aget(reference))
+        except MemoryNotFoundError:
+            return False
+        return True
+
+    async def known(self, reference: str) -> frozenset[str]:
+        """Prefixes of conversations that this memory holds."""
+        item = await self._get(self._read, reference)
+        return frozenset(item["prefixes"] if item else ())
+
+    async def note(self, references: Sequence[str], prefix: str) -> None:
+        """Remember that these memories hold a conversation's prefix from now on."""
+        for reference in references:
+            item = await self._get(self._read, reference)
+            before = [known for known in (item["prefixes"] if item else []) if known != prefix]
+            value = {"prefixes": [*before, prefix][-_MOST_PREFIXES:]}
+            await self._put(self._read, reference, value)
+
+    async def branch(self, memory: str, name: str | None = None) -> str:
+        """Give a memory another name, under which it can be added to; return that name."""
+        name = name or f"branch {uuid4()}"
+        with suppress(MemoryConflictError):  # it has that name
+            await reach(self.bank.abranch(memory, name))
+        return name
+
+    async def used(self, name: str, *, own: int = 0, read: int = 0) -> None:
+        """Note that a memory or a response was used, and the bytes that were added to it."""
+        await reach(self.ledger.add(name, own=own, read=read))
+        if self._keeper is not None:
+            await self._keeper.wrote(self, own + read)
+
+    async def used_version(self, key: str) -> None:
+        """Note that the memories were used that a version belongs to."""
+        ((_, value),) = await reach(self.bank.records.by_id([key]))
+        for name in owners_of(value)[:_MOST_OWNERS]:
+            if await reach(self.ledger.get(name)) is not None:
+                await self.used(name)
+
+    async def keep_response(
+        self, key: str, kept: Kept, *, after: str | None, whole: list[dict[str, Any]]
+    ) -> None:
+        """Keep what a follow-up to a response needs; see `Chain.add`.
+
+        Raises:
+            StoreError: The store failed, or the response alone is more than the tenant may have.
+        """
+        size = len(json.dumps(kept, ensure_ascii=False).encode())
+        if self._keeper is not None and size > self._keeper.room:
+            raise StoreRefusedError("It is more than a tenant may have.")
+        if kept["memory"] is not None:
+            await self.branch(kept["memory"], response_name(key))
+        await self.used(response_name(key), own=size)
+        await reach(self.chain.add(key, kept, after=after, whole=whole))
+
+    async def forget(self, name: str, *, as_of: float | None = None) -> int:
+        """Forget a memory, or a response with the memory that was read for it.
+
+        What other memories share, and messages that later responses follow, stay with these.
+
+        Args:
+            name: of the memory, or of the response's.
+            as_of: nothing is forgotten that was used after this Unix time.
+
+        Returns:
+            How many bytes that were, as far as the ledger tells.
+        """
+        return await reach(self._forget(name, as_of))
+
+    async def drop_leases(self, *, before: float) -> None:
+        """Delete leases that readings left which did not come to their end.
+
+        Args:
+            before: Unix time; a lease that is held is written every few seconds.
+        """
+        records = self.bank.records
+        async for item in records.scan(records.leases):
+            if not isinstance(item, BadRecordError) and item.updated_at.timestamp() < before:
+                await records.commit(
+                    [records.put(item.namespace, item.key, None)],
+                    {(item.namespace, item.key): item.value},
+                )
+
+    async def _forget(self, name: str, as_of: float | None) -> int:
+        entry = await self.ledger.get(name) or Entry(name, 0.0)
+        if as_of is not None and entry.used > as_of:
+            return 0
+        records, freed, gone = self.bank.records, entry.read, {name}
+        ids = await records.keys(records.members(name))
+        with suppress(MemoryNotFoundError):
+            forgotten = await self.bank.aforget(name)
+            freed -= await self._inherit(entry, forgotten)
+        await self._forget_notes([name, *ids])
+        if key := name.removeprefix(_RESPONSE) if name.startswith(_RESPONSE) else None:
+            removed = {response_name(one) for one in await self.chain.remove(key)}
+            if not removed and await self.chain.holds(key):
+                await self.ledger.hold(entry)
+                return freed
+            for other in removed - {name}:
+                held = await self.ledger.get(other)
+                freed += held.size if held else 0
+            gone |= removed
+        await self.ledger.drop(gone)
+        return freed + entry.size - entry.read
+
+    async def _inherit(self, entry: Entry, forgotten: Forgotten) -> int:
+        """Add what others still have of a memory to one of them; say how many bytes."""
+        shared = sorted(forgotten.shared.items(), key=lambda item: -item[1])
+        for name, versions in shared:
+            part = entry.read * versions // (versions + forgotten.versions)
+            if await self.ledger.inherit(name, part):
+                return part
+        return 0
+
+    async def _forget_notes(self, references: Sequence[str]) -> None:
+        """Delete what was noted of names, and of versions that are gone."""
+        records = self.bank.records
+        for start in range(0, len(references), _AT_ONCE):
+            batch = references[start : start + _AT_ONCE]
+            notes = await records.values([(self._read, key) for key in batch])
+            noted = [key for key, note in zip(batch, notes, strict=True) if note is not None]
+            gone = [key for key, version in await records.by_id(noted) if version is None]
+            puts = [records.put(self._read, key, None) for key in gone]
+            if puts:
+                await records.items(puts)
+
+    async def _get(self, namespace: tuple[str, ...], key: str) -> dict[str, Any] | None:
+        (item,) = await reach(self.bank.items([GetOp(namespace, key)]))
+        return None if item is None else item.value
+
+    async def _put(self, namespace: tuple[str, ...], key: str, value: Any) -> None:
+        await reach(self.bank.items([PutOp(namespace, key, value)]))
+
+
+@contextmanager
+def unless_away(loss: str) -> Iterator[None]:
+    """Go on where the store fails: the answer is there, and is worth more than what follows it.
+
+    Args:
+        loss: what that costs, for the log.
+    """
+    try:
+        yield
+    except StoreError as error:
+        log.warning("%s: %s", loss, type(error).__name__)
+
+
+def response_name(key: str) -> str:
+    """Under which the memory of a response is kept.
+
+    Args:
+        key: the response's id.
+    """
+    return f"{_RESPONSE}{key}"
+
+
+async def reach(operation: Awaitable[T]) -> T:
+    """The result of an operation of the store.
+
+    Raises:
+        StoreError: The store failed, however it says so.
+    """
+    try:
+        return await operation
+    except StoreError:
+        raise
+    except Exception as error:
+        message = f"The memory store failed: {type(error).__name__}"
+        raise StoreError(message) from error

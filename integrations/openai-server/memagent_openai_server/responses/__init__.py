@@ -1,0 +1,1 @@
+"""The responses API, on top of chat completions."""

@@ -1,0 +1,211 @@
+"""From the responses API to chat completions and back: the same conversation in other shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import uuid4
+
+from memagent_openai_server.http.refusals import Refusal
+from memagent_openai_server.responses.request import LOGPROBS, ReasoningOptions, TextOptions
+
+if TYPE_CHECKING:
+    from memagent_openai_server.responses.request import ResponseRequest
+
+Message = dict[str, Any]
+
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""Under which servers tell what a model thinks aloud."""
+
+
+def messages_of(items: str | list[dict[str, Any]]) -> list[Message]:
+    """The input of a response as messages.
+
+    Raises:
+        Refusal: An item is of a kind that a chat has no place for.
+    """
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
+    messages: list[Message] = []
+    for number, item in enumerate(items):
+        kind = item.get("type") or "message"
+        if kind == "message":
+            messages.append(_message(item, number))
+        elif kind == "function_call":
+            _add_call(messages, item)
+        elif kind == "function_call_output":
+            output = item.get("output")
+            text = output if isinstance(output, str) else _parts(output, number)
+            call = str(item.get("call_id"))
+            messages.append({"role": "tool", "tool_call_id": call, "content": text})
+        elif kind != "reasoning":
+            _refuse(number, f"items of type {str(kind)[:40]!r} are not known here")
+    return messages
+
+
+def chat_fields(asked: ResponseRequest, messages: list[Message], model: str) -> dict[str, Any]:
+    """The chat completion that a response is asked for with.
+
+    Raises:
+        Refusal: A tool, or the choice of one, is not a function; the format is not known.
+    """
+    found = {name: value for name, value in (asked.model_extra or {}).items() if value is not None}
+    if asked.instructions:
+        messages = [{"role": "system", "content": asked.instructions}, *messages]
+    found |= {"model": model, "messages": messages}
+    if asked.stream:
+        found |= {"stream": True, "stream_options": {"include_usage": True}}
+    if asked.tools:
+        found["tools"] = [_tool(tool) for tool in asked.tools]
+    if asked.top_logprobs or LOGPROBS in (asked.include or ()):
+        found["logprobs"] = True
+    text, reasoning = asked.text or TextOptions(), asked.reasoning or ReasoningOptions()
+    same = {
+        "user": asked.user,
+        "max_tokens": asked.max_output_tokens,
+        "top_logprobs": asked.top_logprobs or None,
+        "tool_choice": _choice(asked.tool_choice),
+        "response_format": _format(text.format),
+        "verbosity": text.verbosity,
+        "reasoning_effort": reasoning.effort,
+    }
+    return found | {name: value for name, value in same.items() if value is not None}
+
+
+def items_of(choice: dict[str, Any], status: str = "completed") -> list[dict[str, Any]]:
+    """What a model said, as output of a response.
+
+    Args:
+        choice: of the completion.
+        status: of a message.
+    """
+    message, items = choice["message"], list[dict[str, Any]]()
+    if thought := thought_in(message):
+        part = {"type": "summary_text", "text": thought}
+        items.append({**reasoning_item(), "summary": [part]})
+    content = []
+    if message.get("content"):
+        logprobs = (choice.get("logprobs") or {}).get("content") or []
+        content.append(text_part(message["content"], logprobs))
+    if message.get("refusal"):
+        content.append(refusal_part(message["refusal"]))
+    if content:
+        items.append({**message_item(status), "content": content})
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        items.append(call_item(call["id"], function["name"], function["arguments"]))
+    return items
+
+
+def thought_in(said: dict[str, Any]) -> str | None:
+    """What a model thinks aloud, in a message or a part of one."""
+    return next((said[key] for key in _THOUGHTS if said.get(key)), None)
+
+
+def message_item(status: str) -> dict[str, Any]:
+    """A message of the assistant, without content."""
+    own = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
+    return {**own, "status": status, "content": []}
+
+
+def reasoning_item() -> dict[str, Any]:
+    """What a model thinks aloud, without content."""
+    return {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
+
+
+def text_part(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """A message's text."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+
+
+def refusal_part(text: str) -> dict[str, Any]:
+    """What a model says that does not want to answer."""
+    return {"type": "refusal", "refusal": text}
+
+
+def call_item(call: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call of a function."""
+    own = {"id": f"fc_{uuid4().hex}", "type": "function_call", "status": "completed"}
+    return {**own, "call_id": call, "name": name, "arguments": arguments}
+
+
+def _message(item: dict[str, Any], number: int) -> Message:
+    role = item.get("role")
+    if role not in ("system", "developer", "user", "assistant"):
+        _refuse(number, "role must be system, developer, user or assistant")
+    content = item.get("content")
+    text = content if isinstance(content, str) else _parts(content, number)
+    return {"role": "system" if role == "developer" else role, "content": text}
+
+
+def _parts(content: Any, number: int) -> Any:
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        _refuse(number, "content must be text or a list of parts")
+    if all(isinstance(part.get("text"), str) for part in content):
+        return "\n\n".join(part["text"] for part in content)
+    return [_part(part, number) for part in content]
+
+
+def _part(part: dict[str, Any], number: int) -> dict[str, Any]:
+    kind = part.get("type")
+    if isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if kind == "refusal":
+        return part
+    if kind == "input_image" and isinstance(part.get("image_url"), str):
+        image = {"url": part["image_url"], "detail": part.get("detail")}
+        found = {name: value for name, value in image.items() if value is not None}
+        return {"type": "image_url", "image_url": found}
+    if kind == "input_file" and isinstance(part.get("file_data"), str):
+        file = {name: part[name] for name in ("file_data", "filename") if name in part}
+        return {"type": "file", "file": file}
+    return _refuse(
+        number, f"content of type {str(kind)[:40]!r} must have text, an image_url or file_data"
+    )
+
+
+def _add_call(messages: list[Message], item: dict[str, Any]) -> None:
+    function = {"name": str(item.get("name")), "arguments": str(item.get("arguments") or "{}")}
+    call = {"id": str(item.get("call_id")), "type": "function", "function": function}
+    if messages and messages[-1]["role"] == "assistant":
+        before = messages[-1].get("tool_calls") or []
+        messages[-1] = {**messages[-1], "tool_calls": [*before, call]}
+    else:
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        message = "Only functions can be tools here."
+        raise Refusal(400, message, param="tools", code="unsupported_tool")
+    function = {name: value for name, value in tool.items() if name != "type"}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: str | dict[str, Any] | None) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    if choice.get("type") == "allowed_tools" and isinstance(choice.get("tools"), list):
+        tools = [_choice(tool) for tool in choice["tools"]]
+        allowed = {"mode": choice.get("mode"), "tools": tools}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+    message = "tool_choice: only functions can be chosen here."
+    raise Refusal(400, message, param="tool_choice", code="unsupported_tool")
+
+
+def _format(shape: dict[str, Any] | None) -> dict[str, Any] | None:
+    kind = shape.get("type") if shape else "text"
+    if kind == "text":
+        return None
+    if shape and kind == "json_schema":
+        schema = {name: value for name, value in shape.items() if name != "type"}
+        return {"type": "json_schema", "json_schema": schema}
+    if kind == "json_object":
+        return shape
+    message = "text.format: the type must be text, json_schema or json_object."
+    raise Refusal(400, message, param="text.format")
+
+
+def _refuse(number: int, why: str) -> NoReturn:
+    raise Refusal(400, f"input.{number}: {why}.", param=f"input.{number}")

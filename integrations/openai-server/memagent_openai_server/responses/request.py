@@ -1,0 +1,121 @@
+"""What `POST /v1/responses` takes: each field is honoured, refused by name, or passed on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from memagent_openai_server.http.requests import Continued, Objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PASSED_ON = (
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "temperature",
+    "top_p",
+)
+"""Fields of OpenAI's responses API that chat completions have too. What neither API has, such as
+`top_k`, is passed on as well: the model's server may know it."""
+
+LOGPROBS = "message.output_text.logprobs"
+"""What to include for log-probabilities."""
+
+
+def _not_offered(instead: str | None = None) -> Callable[[Any], None]:
+    advice = f": use {instead}" if instead else ""
+
+    def check(value: Any) -> None:
+        if value is not None:
+            raise PydanticCustomError("not_offered", f"not offered here{advice}")
+
+    return check
+
+
+NotOffered = Annotated[None, BeforeValidator(_not_offered())]
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ReasoningOptions(_Options):
+    """How the model is to think; what it thinks aloud is always told as a summary."""
+
+    effort: str | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class TextOptions(_Options):
+    """What the answer is to look like."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class ResponseStreamOptions(_Options):
+    """How to stream."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponseRequest(BaseModel):
+    """The body of `POST /v1/responses`."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    model: str
+    input: str | Objects = Field(min_length=1)
+    instructions: str | None = None
+    previous_response_id: str | None = Field(default=None, min_length=1, max_length=200)
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    user: str | None = Field(default=None, max_length=512)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_tool_calls: int | None = Field(default=None, ge=1)
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
+        None
+    )
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: dict[str, str] | None = None
+    memagent: Continued | None = None
+
+    background: Literal[False] | None = None
+    access_programs: NotOffered = None
+    background_options: NotOffered = None
+    context_management: NotOffered = None
+    conversation: NotOffered = None
+    image: NotOffered = None
+    moderation: NotOffered = None
+    prompt: NotOffered = None
+
+    # Of chat completions, whose answer has a place for it that a response has not:
+    audio: NotOffered = None
+    modalities: NotOffered = None
+    n: NotOffered = None
+    web_search_options: NotOffered = None
+    messages: Annotated[None, BeforeValidator(_not_offered("input"))] = None
+    functions: Annotated[None, BeforeValidator(_not_offered("tools"))] = None
+    function_call: Annotated[None, BeforeValidator(_not_offered("tool_choice"))] = None
+    logprobs: Annotated[None, BeforeValidator(_not_offered("top_logprobs"))] = None
+    max_tokens: Annotated[None, BeforeValidator(_not_offered("max_output_tokens"))] = None
+    max_completion_tokens: Annotated[None, BeforeValidator(_not_offered("max_output_tokens"))] = (
+        None
+    )
+    response_format: Annotated[None, BeforeValidator(_not_offered("text.format"))] = None
+    reasoning_effort: Annotated[None, BeforeValidator(_not_offered("reasoning.effort"))] = None
+    verbosity: Annotated[None, BeforeValidator(_not_offered("text.verbosity"))] = None

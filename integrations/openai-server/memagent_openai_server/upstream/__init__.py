@@ -1,0 +1,1 @@
+"""The model behind this server."""

@@ -1,0 +1,135 @@
+"""Errors of the model's server, in this server's words: its own may hold keys and addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.errors import ContextLengthError, RefusalError, TransientModelError
+from memagent_graph.models.failures import model_error
+from memagent_openai_server.http.refusals import Refusal
+from memagent_openai_server.upstream.echoes import without_echoes
+
+if TYPE_CHECKING:
+    import httpx
+
+TOO_LONG = "context_length_exceeded"
+"""The code of a request that the model's context cannot hold."""
+_LONGEST_LOOK = 2_000
+"""Characters of an error that are looked at."""
+_LONGEST_WAIT = 86_400
+"""Seconds."""
+_KEY = (502, "The model's server does not take the key of this server.", "upstream_key", None)
+_SPENT = "This server's account with the model's provider is used up."
+_MEANINGS: dict[int, tuple[int, str, str, str | None]] = {
+    401: _KEY,
+    402: (402, _SPENT, "insufficient_quota", None),
+    403: _KEY,
+    404: (404, "The model's server does not have this model.", "model_not_found", "model"),
+    407: _KEY,
+    429: (429, "The model's server has too much to do. Try again.", "rate_limit_exceeded", None),
+}
+"""What a client is told of a status: its own status, a message, a code, and a field."""
+_WINDOW = re.compile(r"(?:maximum|context|limit)\D{0,40}(\d{3,9})\b", re.IGNORECASE)
+_PATH = re.compile(r"(\w{1,64})[\w.\[\]]{0,100}")
+_QUOTED = re.compile(r"(['\"`])(\w{1,64})\1")
+_WORD = re.compile(r"\w{1,64}")
+_COMMON = frozenset({"input", "messages", "model", "n", "stop", "stream", "tools", "user"})
+"""Fields whose names are also words of other errors."""
+
+
+class _Said(Exception):  # noqa: N818 - what a server said
+    def __init__(self, text: str, status: int, code: Any, response: httpx.Response) -> None:
+        super().__init__(text)
+        self.status_code, self.code, self.response = status, code, response
+
+
+def broken() -> Refusal:
+    """For a response that ends before its end."""
+    return Refusal(502, "The model's server broke off. Try again.", code="upstream_broken")
+
+
+def error_in(said: Any) -> dict[str, Any] | None:
+    """The error that JSON of the model's server tells, if it tells one."""
+    if not isinstance(said, dict):
+        return None
+    error = said.get("error")
+    if isinstance(error, dict):
+        return error
+    if said.get("object") == "error":  # as older servers say it
+        return said
+    return {"message": error} if error else None
+
+
+def reworded(response: httpx.Response, payload: bytes) -> Refusal:
+    """What to tell the client of an error, and in `said` the operator.
+
+    Args:
+        response: of the model's server; its status is kept, unless it is about this server's key.
+        payload: the error: the response's body, or the data of an event.
+    """
+    try:
+        error = error_in(json.loads(payload)) or {}
+    except ValueError:
+        error = {}
+    text = str(error.get("message") or payload.decode(errors="replace"))[:_LONGEST_LOOK]
+    status, code = response.status_code, error.get("code")
+    if response.is_success:
+        status = code if isinstance(code, int) else 502
+    status = status if 400 <= status < 600 else 502  # noqa: PLR2004 - HTTP's
+    found = model_error(_Said(text, status, code, response))
+    asked = {} if isinstance(found, ContextLengthError) else _request(response)
+    if isinstance(found, ContextLengthError):
+        window = _WINDOW.search(text)
+        long = f" of {window[1]} tokens" if window else ""
+        message = f"The request is longer than the model's maximum context length{long}."
+        refusal = Refusal(status, message, code=TOO_LONG, param="messages")
+    elif isinstance(found, RefusalError):
+        refusal = Refusal(status, "The model's provider refuses this text.", code="content_filter")
+    elif code == "insufficient_quota":
+        refusal = Refusal(status, _SPENT, code=code)
+    elif status in _MEANINGS:
+        status, message, meaning, param = _MEANINGS[status]
+        refusal = Refusal(status, message, code=meaning, param=param)
+    elif status >= 500:  # noqa: PLR2004 - HTTP's
+        refusal = Refusal(status, "The model's server failed. Try again.", code="upstream_failed")
+    elif param := _field(error, text, asked):
+        message = f"The model's server does not take {param!r} of this request."
+        refusal = Refusal(status, message, code="invalid_value", param=param)
+    else:
+        message = f"The model's server does not take this request ({status})."
+        refusal = Refusal(status, message, code="upstream_refused")
+    if isinstance(found, TransientModelError) and found.retry_after is not None:
+        refusal.headers["retry-after"] = str(ceil(min(found.retry_after, _LONGEST_WAIT)))
+    said = f"{response.status_code} {error.get('type') or ''} {code or ''} {text}"
+    refusal.said = without_echoes(said, asked, _key(response))
+    return refusal
+
+
+def _field(error: dict[str, Any], text: str, asked: dict[str, Any]) -> str | None:
+    """The field of the request that an error is about, one that the client sent."""
+    named = str(error.get("param") or "")
+    path = _PATH.fullmatch(named)
+    if path and path[1] in asked:
+        return named
+    quoted = [match[2] for match in _QUOTED.finditer(text)]
+    words = [word for word in _WORD.findall(text) if word not in _COMMON]
+    return next((word for word in quoted + words if word in asked), None)
+
+
+def _request(response: httpx.Response) -> dict[str, Any]:
+    try:
+        found = json.loads(response.request.content)
+    except (RuntimeError, ValueError):  # a response without a request: of a model in this process
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _key(response: httpx.Response) -> str:
+    try:
+        key: str = response.request.headers.get("authorization", "")
+    except RuntimeError:
+        return ""
+    return key.removeprefix("Bearer ")

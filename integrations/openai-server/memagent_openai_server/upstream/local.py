@@ -1,0 +1,166 @@
+"""A model without a server of its own, spoken to as if it had one."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_messages
+
+from memagent_graph.errors import ContextLengthError, RefusalError
+from memagent_graph.models.failures import model_error
+from memagent_openai_server.chat.shapes import Head
+from memagent_openai_server.http.delivery import event
+from memagent_openai_server.http.refusals import Refusal
+from memagent_openai_server.upstream.errors import TOO_LONG
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from langchain_core.language_models import BaseChatModel
+
+_OPTIONS = ("temperature", "top_p", "seed", "max_tokens")
+
+
+class LocalModel:
+    """A LangChain chat model: vLLM or transformers in this process, or any provider's.
+
+    Args:
+        model: who answers.
+        name: what clients call it.
+    """
+
+    def __init__(self, model: BaseChatModel, name: str) -> None:
+        self._model = model
+        self._name = name
+
+    async def complete(self, body: bytes) -> httpx.Response:
+        """The response to a chat completion, as a server would give it.
+
+        Raises:
+            Refusal: The request asks for what the model cannot do.
+            ModelError: The model failed.
+        """
+        fields = json.loads(body)
+        parts = self._parts(fields)
+        head = Head.new(self._name)
+        try:
+            first = await anext(parts, None)
+            if fields.get("stream"):
+                options = fields.get("stream_options") or {}
+                events = _events(head, first, parts, usage=bool(options.get("include_usage")))
+                kind = {"content-type": "text/event-stream"}
+                return httpx.Response(200, stream=_Stream(events), headers=kind)
+            whole = first
+            async for part in parts:
+                whole = part if whole is None else whole + part
+            return httpx.Response(200, json=_completion(head, whole))
+        except (Refusal, ValueError, NotImplementedError) as error:
+            if isinstance(error, Refusal):
+                raise
+            raise Refusal(400, "The model does not take this conversation.") from error
+        except Exception as error:
+            found = model_error(error)
+            if isinstance(found, ContextLengthError):
+                message = "The request is longer than the model's maximum context length."
+                raise Refusal(400, message, code=TOO_LONG, param="messages") from error
+            if isinstance(found, RefusalError):
+                raise Refusal(400, "The model refused.", code="content_filter") from error
+            raise found from error
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    async def _parts(self, fields: dict[str, Any]) -> AsyncGenerator[AIMessageChunk, None]:
+        for name, value in (("n", 1), ("logprobs", False), ("response_format", {"type": "text"})):
+            if fields.get(name) not in (None, value):
+                message = f"This model gives one answer, in plain text: it does not take {name}."
+                raise Refusal(400, message, param=name, code="unsupported_parameter")
+        limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
+        wanted = {**fields, "max_tokens": limit}
+        known = type(self._model).model_fields
+        options = {
+            name: wanted[name]
+            for name in _OPTIONS
+            if wanted.get(name) is not None and name in known
+        }
+        stop = fields.get("stop")
+        model: Any = self._model
+        if fields.get("tools"):
+            model = model.bind_tools(fields["tools"], tool_choice=fields.get("tool_choice"))
+        messages = convert_to_messages(fields["messages"])
+        async for part in model.astream(
+            messages, stop=[stop] if isinstance(stop, str) else stop, **options
+        ):
+            yield part
+
+
+class _Stream(httpx.AsyncByteStream):
+    """Events that end when the response is closed."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        self._events = events
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._events
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+
+
+async def _events(
+    head: Head,
+    first: AIMessageChunk | None,
+    rest: AsyncGenerator[AIMessageChunk, None],
+    *,
+    usage: bool,
+) -> AsyncGenerator[bytes, None]:
+    yield event(head.chunk({"role": "assistant", "content": ""}))
+    whole = first
+    if first is not None and first.text:
+        yield event(head.chunk({"content": first.text}))
+    async with aclosing(rest):
+        async for part in rest:
+            whole = part if whole is None else whole + part
+            if part.text:
+                yield event(head.chunk({"content": part.text}))
+    if whole is not None and (calls := _calls(whole)):
+        numbered = [{"index": index, **call} for index, call in enumerate(calls)]
+        yield event(head.chunk({"tool_calls": numbered}))
+    yield event(head.chunk({}, _finish_reason(whole)))
+    if usage:
+        yield event(head.usage(_usage(whole)))
+    yield event("[DONE]")
+
+
+def _completion(head: Head, message: AIMessage | None) -> dict[str, Any]:
+    said: dict[str, Any] = {"role": "assistant", "content": message.text if message else ""}
+    if message is not None and (calls := _calls(message)):
+        said["tool_calls"] = calls
+    return head.whole(said, _finish_reason(message), _usage(message))
+
+
+def _calls(message: AIMessage) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["args"])},
+        }
+        for call in message.tool_calls
+    ]
+
+
+def _finish_reason(message: AIMessage | None) -> str:
+    if message is not None and message.tool_calls:
+        return "tool_calls"
+    found = message.response_metadata.get("finish_reason") if message else None
+    return "length" if found in ("length", "max_tokens", "MAX_TOKENS") else "stop"
+
+
+def _usage(message: AIMessage | None) -> dict[str, int]:
+    found = message.usage_metadata if message else None
+    prompt, reply = (found["input_tokens"], found["output_tokens"]) if found else (0, 0)
+    return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply}

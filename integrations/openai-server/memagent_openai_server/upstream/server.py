@@ -1,0 +1,104 @@
+"""The server behind this one: what is sent to it is passed on as it is, and so is what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import httpx
+import orjson
+
+from memagent_openai_server.http.refusals import Refusal
+from memagent_openai_server.http.requests import unless_small
+from memagent_openai_server.upstream.errors import broken, reworded
+from memagent_openai_server.upstream.transport import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memagent_graph.models.endpoint import ChatEndpoint
+
+_LONGEST_CONNECT = 10.0
+_BESIDE = ("/tokenize", "/detokenize")
+"""Paths of vLLM that are not below `/v1`."""
+_PASSED_ON = ("content-type", "retry-after")
+
+
+class Upstream:
+    """An OpenAI-compatible server.
+
+    Its key is this server's own: those of clients are not passed on.
+
+    Args:
+        model: the model there.
+        name: what clients call it.
+    """
+
+    def __init__(self, model: ChatEndpoint, name: str) -> None:
+        self._model, self._name = model.model, name
+        self._base = str(model.base_url).rstrip("/")
+        self._headers = httpx.Headers(
+            {
+                "accept": "*/*",
+                "accept-encoding": "identity",
+                "content-type": "application/json",
+                "user-agent": "memagent",
+            }
+        )
+        if model.api_key is not None:
+            self._headers["authorization"] = f"Bearer {model.api_key.get_secret_value()}"
+        timeout = httpx.Timeout(model.timeout, connect=_LONGEST_CONNECT, pool=None)
+        self._extensions = {"timeout": timeout.as_dict()}
+        # Without a client of httpx, whose cookies and redirects cost more than they are worth here.
+        self._transport = Transport(str(model.base_url))
+
+    async def complete(self, body: bytes) -> httpx.Response:
+        """The response to a chat completion; see `post`."""
+        return await self.post("/v1/chat/completions", body)
+
+    async def post(self, path: str, body: bytes) -> httpx.Response:
+        """The response to a body of JSON, to be closed.
+
+        The body goes out as it is, unless clients call the model by another name than its server.
+
+        Args:
+            path: as OpenAI has it, below `/v1`, or as vLLM has it, beside that.
+            body: of the request.
+
+        Raises:
+            Refusal: The server refuses it, is down, or slow.
+        """
+        if self._model != self._name:
+            body = await unless_small(len(body), _renamed, body, self._model)
+        within = path.removeprefix("/v1")
+        url = (self._base.removesuffix("/v1") if path in _BESIDE else self._base) + within
+        request = httpx.Request(
+            "POST", url, content=body, headers=self._headers, extensions=self._extensions
+        )
+        try:
+            response = await self._transport.handle_async_request(request)
+        except httpx.TimeoutException as error:
+            raise Refusal(504, "The model took too long.", code="upstream_timeout") from error
+        except httpx.HTTPError as error:
+            message = "The model's server cannot be reached. Try again."
+            raise Refusal(503, message, code="upstream_unreachable") from error
+        if response.is_success:
+            return response
+        try:
+            payload = await response.aread()
+        except httpx.HTTPError as error:
+            raise broken() from error
+        raise await asyncio.to_thread(reworded, response, payload)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._transport.aclose()
+
+
+def _renamed(body: bytes, model: str) -> bytes:
+    return orjson.dumps({**orjson.loads(body), "model": model})
+
+
+def passed_on(response: httpx.Response) -> Mapping[str, str]:
+    """Headers of a response that are the client's business."""
+    return {name: response.headers[name] for name in _PASSED_ON if name in response.headers}

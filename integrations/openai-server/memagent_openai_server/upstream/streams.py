@@ -1,0 +1,124 @@
+"""What the model's server answers, as it comes: bytes for the client, or parts of a completion."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from memagent_openai_server.http.delivery import unless_gone
+from memagent_openai_server.upstream.errors import broken, error_in, reworded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from starlette.types import Receive
+
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""Of events in a stream."""
+_EVENT = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
+_LONGEST_END = 3
+"""Bytes of an end that can have come before its last."""
+_LONGEST_EVENT = 32 * 2**20
+"""Bytes: more than any model says."""
+_USUAL = (b"data: {", b"data:{", b"data: [DONE]", b":")
+"""How events begin that are no errors, unless they have that word."""
+
+
+async def read_whole(response: httpx.Response, receive: Receive) -> bytes:
+    """The body of a server's response.
+
+    Raises:
+        ClientDisconnect: The client is gone.
+        Refusal: The model's server broke off, or the body is an error.
+    """
+
+    async def read() -> bytes:
+        try:
+            return await response.aread()
+        except httpx.HTTPError as error:
+            raise broken() from error
+        finally:
+            await response.aclose()
+
+    body = await unless_gone(read(), receive)
+    if b'"error"' in body:
+        with suppress(ValueError):  # what is no JSON is the client's business
+            if error_in(json.loads(body)) is not None:
+                raise await asyncio.to_thread(reworded, response, body)
+    return body
+
+
+async def events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """The bytes of a stream of events, in pieces that end where events do.
+
+    So that signs of life come between events and never within one.
+
+    Raises:
+        Refusal: The model's server broke off, tells an error, or its event never ends.
+    """
+    held = bytearray()
+    try:
+        async for part in response.aiter_raw():
+            looked = max(0, len(held) - _LONGEST_END)
+            held += part
+            ends = [held.rfind(sign, looked) + len(sign) for sign in _ENDS if sign in held[looked:]]
+            if end := max(ends, default=0):
+                for piece in _checked(response, bytes(held[:end])):
+                    yield piece
+                del held[:end]
+            elif len(held) > _LONGEST_EVENT:
+                raise broken()
+        for piece in _checked(response, bytes(held)):
+            yield piece
+    except httpx.HTTPError as error:
+        raise broken() from error
+    finally:
+        await response.aclose()
+
+
+async def parts_of(response: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
+    """The parts of a completion that a server streams.
+
+    Raises:
+        Refusal: The model's server broke off, or tells an error.
+    """
+    async with aclosing(events(response)) as pieces:
+        async for piece in pieces:
+            for event in _EVENT.findall(piece):
+                data = _data(event)
+                if data and data != b"[DONE]":
+                    yield json.loads(data)
+
+
+def _checked(response: httpx.Response, piece: bytes) -> Iterator[bytes]:
+    """Whole events as they are, up to one that tells an error."""
+    for event in _EVENT.finditer(piece):
+        found = event[0]
+        if (b'"error"' not in found and found.startswith(_USUAL)) or not _tells_error(found):
+            continue
+        if event.start():
+            yield piece[: event.start()]
+        raise reworded(response, _data(found) or found)
+    if piece:
+        yield piece
+
+
+def _tells_error(event: bytes) -> bool:
+    """Whether an event is an error: by its data, its name, or by being nothing that it may be."""
+    data = _data(event)
+    if not data or data == b"[DONE]":
+        return event.startswith(b"error")  # as llama.cpp says it
+    try:
+        return error_in(json.loads(data)) is not None or event.startswith(b"event: error")
+    except ValueError:
+        return True
+
+
+def _data(event: bytes) -> bytes:
+    lines = (line for line in event.splitlines() if line.startswith(b"data:"))
+    return b"\n".join(line[5:].strip() for line in lines)

@@ -1,0 +1,217 @@
+"""Bodies that are packed, and how much of all of them is held at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import socket
+import subprocess
+import sys
+import zlib
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import httpx
+import pytest
+from servers.redis_server import wait_until
+
+from memagent_graph.errors import ConfigurationError
+from memagent_openai_server import Limits
+from memagent_openai_server.http.bodies import BytesUnderWay
+from memagent_openai_server.http.refusals import Refusal
+
+CHAT = "/v1/chat/completions"
+JSON = {"content-type": "application/json"}
+HI = {"model": "extractive", "messages": [{"role": "user", "content": "Who is there?"}]}
+MB = 2**20
+
+SERVE = """
+import sys
+from memagent_openai_server import Limits, create_app
+from memagent_openai_server.http.running import server
+app = create_app("extractive", limits=Limits(body_seconds=600))  # however busy the machine is
+running = server(app, host="127.0.0.1", port=0)
+async def started(*, sockets=None):
+    await type(running).startup(running, sockets=sockets)
+    print(running.servers[0].sockets[0].getsockname()[1], flush=True)
+running.startup = started
+running.run()
+"""
+
+
+@pytest.fixture
+def process(environment):
+    """A server in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SERVE],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        yield process
+        process.terminate()
+
+
+def resident(pid: int, what: str = "VmRSS") -> int:
+    """Bytes of memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(rf"{what}:\s+(\d+) kB", status)[1]) * 1024
+
+
+def head(length: int, *more: str) -> bytes:
+    lines = [f"POST {CHAT} HTTP/1.1", "host: localhost", "content-type: application/json"]
+    return "\r\n".join([*lines, f"content-length: {length}", *more, "", ""]).encode()
+
+
+@pytest.mark.slow
+def test_twenty_unfinished_bodies_of_31_megabytes_do_not_hold_500(process):
+    port = int(process.stdout.readline())
+    url = f"http://127.0.0.1:{port}"
+    assert httpx.post(f"{url}{CHAT}", json=HI, timeout=240).status_code == 200
+    before = resident(process.pid)
+    length, answers = 31 * MB, []
+    with ExitStack() as stack:
+        connections = [
+            stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), 240)))
+            for _ in range(20)
+        ]
+        for connection in connections:
+            connection.sendall(head(length))
+        for _ in range(length // MB):
+            for connection in connections:
+                connection.sendall(b"x" * (MB - 1))
+        short = httpx.post(f"{url}{CHAT}", json=HI, timeout=240)
+        held = resident(process.pid, "VmHWM") - before
+        for connection in connections:
+            connection.sendall(b"x" * (length // MB))
+            answers.append(connection.recv(65536))
+
+    assert held < 250 * MB
+    assert short.status_code in (200, 503)  # they all have one address
+    codes = {int(answer.split(b" ")[1]) for answer in answers}
+    assert codes == {400, 503}
+    assert all(b"retry-after: 5" in answer for answer in answers if b" 503 " in answer)
+    again = lambda: httpx.post(f"{url}{CHAT}", json=HI, timeout=240).status_code == 200  # noqa: E731
+    wait_until(again, "room", seconds=240)
+
+
+def test_a_caller_may_hold_as_much_as_it_leaves_free():
+    under_way = BytesUnderWay(900)
+    with under_way.hold("ann") as first, under_way.hold("ann") as second:
+        first.take(450)
+        with pytest.raises(Refusal) as caught:
+            second.take(1)
+        with under_way.hold("ben") as other:
+            other.take(225)
+            with pytest.raises(Refusal):
+                other.take(1)
+        with under_way.hold("ben") as other:  # what is over is counted no longer
+            other.take(225)
+
+    with under_way.hold("joe") as alone:
+        alone.take(450)
+    assert caught.value.status == 503
+    assert caught.value.headers == {"retry-after": "5"}
+
+
+def test_a_refused_body_makes_room_for_the_next(serve):
+    limits = Limits(body_bytes=5_000, bytes_under_way=10_000, body_seconds=600)
+    server = serve(limits=limits)
+    with ExitStack() as stack:
+        whole = json.dumps(HI).encode().ljust(5_000)
+        first, second = (stack.enter_context(closing(server.connect())) for _ in range(2))
+        first.sendall(head(5_000) + whole[:4_000])
+        wait_until(lambda: server.metric("memagent_requests_under_way") == 2, "it", seconds=240)
+        second.sendall(head(5_000) + whole)
+        refused = second.recv(65536)
+        first.sendall(whole[4_000:])
+        answered = first.recv(65536)
+
+    assert refused.startswith(b"HTTP/1.1 503")
+    assert answered.startswith(b"HTTP/1.1 200")
+    assert server.post(content=whole, headers=JSON).status_code == 200
+
+
+def test_a_limit_that_no_long_body_could_keep_is_refused_at_the_start():
+    with pytest.raises(ConfigurationError, match="--megabytes-under-way"):
+        Limits(body_bytes=2, bytes_under_way=3)
+
+
+PACKERS = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "GZIP": gzip.compress,
+    "deflate": zlib.compress,
+    "identity": bytes,
+}
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_packed_body_is_unpacked(shared, encoding, chunked):
+    text = "Nothing happens. " * 20_000 + "The vault opens at 6:40.\n\nWhen does the vault open?"
+    body = {"model": "extractive", "messages": [{"role": "user", "content": text}]}
+    packed = PACKERS[encoding](json.dumps(body).encode())
+    pieces = (packed[at : at + 7] for at in range(0, len(packed), 7))
+
+    found = shared.post(
+        content=pieces if chunked and len(packed) < 10_000 else packed,
+        headers={**JSON, "content-encoding": encoding},
+    )
+
+    assert "6:40" in found.json()["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress", "x" * 500])
+def test_another_encoding_is_refused_by_name(shared, encoding):
+    found = shared.post(json=HI, headers={"content-encoding": encoding})
+
+    assert found.status_code == 415
+    assert found.json()["error"]["code"] == "content_encoding"
+    assert repr(encoding[:50]) in found.json()["error"]["message"]
+    assert found.headers["accept-encoding"] == "gzip, deflate"
+
+
+GZIP = gzip.compress(json.dumps(HI).encode())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", GZIP[:-1], GZIP[:20], GZIP + b"x", GZIP + GZIP, json.dumps(HI).encode(), b"\x1f\x8b"],
+    ids=["nothing", "cut", "cut early", "more", "two", "not packed", "two bytes"],
+)
+def test_what_is_not_packed_as_it_says_is_refused(shared, content):
+    found = shared.post(content=content, headers={**JSON, "content-encoding": "gzip"})
+
+    assert found.status_code == 400
+    assert found.json()["error"]["code"] == "content_encoding"
+
+
+@pytest.mark.slow
+def test_a_bomb_is_refused_and_not_unpacked(process):
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(b" " * MB) for _ in range(400)) + packer.flush()
+    url = f"http://127.0.0.1:{int(process.stdout.readline())}{CHAT}"
+    assert httpx.post(url, json=HI, timeout=240).status_code == 200
+    before = resident(process.pid)
+
+    found = httpx.post(url, content=bomb, headers={**JSON, "content-encoding": "gzip"}, timeout=240)
+
+    assert len(bomb) < MB
+    assert found.status_code == 413
+    assert resident(process.pid, "VmHWM") - before < 80 * MB
+
+
+def test_a_packed_body_of_the_longest_length_is_taken(serve):
+    server = serve(limits=Limits(body_bytes=100_000))
+    whole = json.dumps(HI).encode()
+    codes = [
+        server.post(
+            content=gzip.compress(whole.ljust(length)),
+            headers={**JSON, "content-encoding": "gzip"},
+        ).status_code
+        for length in (100_000, 100_001)
+    ]
+
+    assert codes == [200, 413]

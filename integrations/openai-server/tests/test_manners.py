@@ -1,0 +1,176 @@
+"""What every HTTP client may expect of any server: ids, HEAD, slashes, and patience with keys."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from memagent_openai_server import create_app
+from memagent_openai_server.http import door, limits
+
+ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
+KEYS = {ANN: "ann", BEN: "ben"}
+CHAT = "/v1/chat/completions"
+GETS = ("/health", "/metrics", "/v1/models", "/v1/models/extractive", "/v1/models/x", "/nowhere")
+HI = {"model": "extractive", "messages": [{"role": "user", "content": "Who is there?"}]}
+IDS = {"x-request-id": "mine"}
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_a_response_has_one_request_id(shared, path):
+    found = [httpx.get(f"{shared.url}{path}", headers=IDS), httpx.post(f"{shared.url}{path}")]
+
+    ids = [response.headers.get_list("x-request-id") for response in found]
+    assert [len(each) for each in ids] == [1, 1]
+    assert all(each[0].startswith("req_") for each in ids)
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("stream", [False, True])
+def test_so_has_one_that_is_passed_on(behind, upstream, monkeypatch, status, stream):
+    headers = {"x-request-id": "theirs"}
+    send = upstream._handler.end_headers
+
+    def end_headers(handler):
+        handler.send_header("x-request-id", "theirs")
+        send(handler)
+
+    monkeypatch.setattr(upstream._handler, "end_headers", end_headers)
+    upstream.script = ["ok" if status == 200 else {"status": status, "headers": headers}]
+
+    found = behind.post(json={**HI, "model": "small", "stream": stream})
+
+    (id_,) = found.headers.get_list("x-request-id")
+    assert id_.startswith("req_")
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_head_is_answered_as_get_is_but_for_the_body(shared, path):
+    get, head = httpx.get(f"{shared.url}{path}"), httpx.head(f"{shared.url}{path}")
+
+    assert head.status_code == get.status_code
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert int(head.headers["content-length"]) > 0
+    assert head.content == b""
+
+
+def test_the_body_of_a_head_stays_away_under_any_server():
+    """The test client frames nothing, as a server might that trusts its application."""
+    with TestClient(create_app("extractive")) as client:
+        assert client.head("/v1/models").content == b""
+        assert client.head("/nowhere").content == b""
+
+
+def test_a_connection_goes_on_after_a_head(shared):
+    ask = "{} /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+    with shared.connect() as connection:
+        connection.sendall(ask.format("HEAD").encode())
+        head = connection.recv(65536)
+        connection.sendall(ask.format("GET").encode())
+        get = connection.recv(65536)
+
+    assert head.endswith(b"\r\n\r\n")
+    assert get.startswith(b"HTTP/1.1 200")
+
+
+def test_head_of_what_is_only_posted_to_is_not_allowed(shared):
+    assert httpx.head(f"{shared.url}{CHAT}").status_code == 405
+
+
+@pytest.mark.parametrize("slashes", ["/", "//", "///"])
+def test_a_slash_at_the_end_makes_no_difference(shared, slashes):
+    for path in GETS:
+        found, same = (httpx.get(f"{shared.url}{path}{end}") for end in (slashes, ""))
+        assert found.status_code == same.status_code
+        assert "location" not in found.headers
+    assert shared.post(f"{CHAT}{slashes}", json=HI).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "//evil.example/", "/v1/models//evil.example/"])
+def test_nothing_is_redirected_to_where_a_client_says(shared, path):
+    with shared.connect() as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nhost: evil.example\r\n\r\n".encode())
+        answer = connection.recv(65536)
+
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert b"location" not in answer.lower()
+
+
+def get(server, key: str | None, path: str = "/v1/models", *, address: str = "10.0.0.1"):
+    """Ask with a key, through a proxy that says from which address."""
+    headers = {"x-forwarded-for": address}
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
+    return httpx.get(f"{server.url}{path}", headers=headers, verify=False)
+
+
+@pytest.fixture
+def locked(serve, monkeypatch):
+    """A server whose clock stands still, however busy this machine is."""
+    now = limits.monotonic()
+    monkeypatch.setattr(limits, "monotonic", lambda: now)
+    return serve(keys=KEYS)
+
+
+def guess(server, address: str = "10.0.0.1", times: int = 25) -> list[int]:
+    return [
+        get(server, f"a-guess-{number}", address=address).status_code for number in range(times)
+    ]
+
+
+def test_keys_cannot_be_guessed_at_will(locked):
+    codes = guess(locked)
+    right = get(locked, ANN)
+
+    assert codes[:20] == [401] * 20
+    assert codes[-1] == 429
+    assert right.status_code == 429  # else guessing would go on
+    assert 1 <= int(right.headers["retry-after"]) <= 60
+    assert "wrong keys" in right.json()["error"]["message"]
+
+
+def test_who_guesses_locks_nobody_out(locked):
+    assert get(locked, ANN).status_code == 200
+    assert guess(locked)[-1] == 429
+
+    assert get(locked, ANN).status_code == 200  # a key in use, from the same address
+    assert get(locked, BEN, address="10.0.0.2").status_code == 200
+    assert get(locked, None, "/health").status_code == 200
+
+
+def test_a_missing_key_is_no_guess(locked):
+    assert {get(locked, None).status_code for _ in range(25)} == {401}
+    assert get(locked, ANN).status_code == 200
+
+
+def test_after_a_while_keys_are_looked_at_again(locked, monkeypatch):
+    now = limits.monotonic()
+    assert guess(locked)[-1] == 429
+
+    monkeypatch.setattr(limits, "monotonic", lambda: now + 120)
+
+    assert get(locked, ANN).status_code == 200
+
+
+def test_the_addresses_of_one_ipv6_network_are_one_and_those_of_mapped_ipv4_are_not(locked):
+    assert guess(locked, "2001:db8::1")[-1] == 429
+    assert guess(locked, "2001:db8::ffff", 1) == [429]
+    assert guess(locked, "2001:db8:0:1::1", 1) == [401]
+    assert guess(locked, "::ffff:10.0.0.7")[-1] == 429
+    assert guess(locked, "10.0.0.7", 1) == [429]
+    assert guess(locked, "::ffff:10.0.0.8", 1) == [401]
+
+
+def test_what_is_remembered_of_callers_is_bounded(locked, monkeypatch):
+    monkeypatch.setattr(limits, "_MOST_CALLERS", 5)
+    monkeypatch.setattr(door, "_MOST_ADMITTED", 5)
+    found = locked.app.middleware_stack
+    while not isinstance(found, door.Door):
+        found = found.app
+    for number in range(20):
+        assert guess(locked, f"10.0.0.{number}", 1) == [401]
+        assert get(locked, ANN, address=f"10.0.1.{number}").status_code == 200
+
+    assert len(found._wrong._buckets) == len(found._admitted) == 5

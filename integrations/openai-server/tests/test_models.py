@@ -1,0 +1,174 @@
+"""Several models behind one server."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+from servers.openai_server import OpenAIServer
+from servers.redis_server import wait_until
+
+from memagent_graph.errors import ConfigurationError
+from memagent_openai_server import Served, create_app
+from memagent_openai_server.models import models_from_file
+
+HI = [{"role": "user", "content": "Hello there"}]
+
+
+@pytest.fixture
+def other():
+    """The server of another model, with a smaller window."""
+    server = OpenAIServer(lambda body: "I am the other.")
+    server.models = [{"id": "org/other", "max_model_len": 1024}]
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def both(serve, upstream, other, small):
+    """Two models on servers of their own, and the built-in reader."""
+    models = {
+        "small": Served("openai:small", upstream.base_url),
+        "fast": Served("openai:org/other", other.base_url, window=1500),
+        "extractive": "extractive",
+    }
+    return serve(models, config=small)
+
+
+def test_all_are_listed_each_with_its_window(both):
+    client = both.client()
+
+    listed = [(card.id, getattr(card, "max_model_len", None)) for card in client.models.list().data]
+
+    assert listed == [("small", 2048), ("fast", 1500), ("extractive", None)]
+    assert client.models.retrieve("fast").max_model_len == 1500
+
+
+def test_a_request_goes_to_the_model_that_it_names_by_the_name_that_its_server_knows(
+    both, upstream, other
+):
+    client = both.client()
+
+    said = [
+        client.chat.completions.create(model=name, messages=HI).choices[0].message.content
+        for name in ("small", "fast")
+    ]
+    response = client.responses.create(model="fast", input="Hello")
+    other.script = [b"{}"]
+    both.post("/tokenize", json={"model": "fast", "prompt": "Hello"})
+
+    assert said == ["Nothing was found.", "I am the other."]
+    assert response.output_text == "I am the other."
+    assert response.model == "fast"
+    assert [body["model"] for body in upstream.requests] == ["small"]
+    assert [body["model"] for body in other.requests] == ["org/other"] * 3
+
+
+def test_what_is_too_long_is_read_by_the_model_that_is_named(both, upstream, other, asked):
+    found = both.client().chat.completions.create(model="fast", messages=asked(300))
+
+    assert found.memagent["chunks"] > 1
+    assert found.model == "fast"
+    assert upstream.requests == []
+    assert {body["model"] for body in other.requests} == {"org/other"}
+
+
+def test_what_one_model_read_another_goes_on_from(both, asked, question, needle):
+    client = both.client()
+    first = client.chat.completions.create(model="small", messages=asked())
+
+    second = client.chat.completions.create(
+        model="extractive",
+        messages=[{"role": "user", "content": question}],
+        extra_body={"memagent": {"memory": first.memagent["memory"]}},
+    )
+
+    assert second.choices[0].message.content == needle
+
+
+def test_a_model_that_none_of_them_is_is_not_there(both):
+    with pytest.raises(openai.NotFoundError, match="'small', 'fast', 'extractive'") as caught:
+        both.client().chat.completions.create(model="large", messages=HI)
+
+    assert caught.value.code == "model_not_found"
+    assert httpx.get(f"{both.url}/v1/models/large").status_code == 404
+
+
+def test_readings_of_all_models_end_at_one_signal(both, upstream, other, asked):
+    upstream.script, other.script = ["hang"], ["hang"]
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [
+            pool.submit(both.post, json={"model": name, "messages": asked()})
+            for name in ("small", "fast")
+        ]
+        wait_until(lambda: upstream.requests and other.requests, "both readings", seconds=240)
+        both.signal()
+        ended = [each.result() for each in waiting]
+
+    assert [found.json()["error"]["code"] for found in ended] == ["stopping", "stopping"]
+
+
+async def test_a_model_that_is_too_small_to_read_is_served_next_to_one_that_is_not(
+    upstream, other, small
+):
+    other.models = [{"id": "org/other", "max_model_len": 100}]
+    tiny = Served("openai:org/other", other.base_url)
+    models = {"small": Served("openai:small", upstream.base_url), "tiny": tiny}
+
+    await create_app(models, config=small).state.models.check()
+    with pytest.raises(ConfigurationError, match="Lower question_tokens"):
+        await create_app({"tiny": tiny}, config=small).state.models.check()
+
+
+def test_a_map_without_models_is_refused():
+    with pytest.raises(ConfigurationError, match="at least one"):
+        create_app({})
+
+
+def test_models_are_read_from_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTHER_KEY", "sk-other")
+    file = tmp_path / "models.toml"
+    file.write_text("""
+[small]
+model = "openai:small"
+base_url = "http://localhost:8000/v1"
+window = 2048
+
+["org/other"]
+model = "openai:other"
+base_url = "http://localhost:8001/v1"
+key = "OTHER_KEY"
+
+[extractive]
+model = "extractive"
+""")
+
+    small, other, builtin = models_from_file(file).values()
+
+    assert small == Served("openai:small", "http://localhost:8000/v1", 2048)
+    assert builtin == Served("extractive")
+    assert (other.model.model, other.model.base_url) == ("other", "http://localhost:8001/v1")
+    assert other.model.api_key.get_secret_value() == "sk-other"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[a", "cannot be read"),
+        ("a = 1", "a: Input should be"),
+        ("[a]\nmodle = 'x'", "a.model: Field required"),
+        ("[a]\nmodel = 'extractive'\nwindow = 0", "a.window"),
+        ("[a]\nmodel = 'openai:x'\nkey = 'MEMAGENT_UNSET'", "MEMAGENT_UNSET, with the key"),
+        ("[a]\nmodel = 'hf:x'\nkey = 'HOME'", "takes no key"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(tmp_path, text, message):
+    file = tmp_path / "models.toml"
+    file.write_text(text)
+
+    with pytest.raises(ConfigurationError, match=message):
+        models_from_file(file)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        models_from_file(tmp_path / "none.toml")

@@ -1,0 +1,321 @@
+"""Each field of a response is honoured, passed on or refused by name; and how responses end."""
+
+from __future__ import annotations
+
+import json
+import typing
+
+import openai
+import pytest
+from openai.types.responses import Response
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsBase,
+    ResponseCreateParamsNonStreaming,
+)
+
+from memagent_openai_server.responses.request import PASSED_ON, ResponseRequest
+
+HONOURED = {
+    "background": False,
+    "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+    "instructions": "Be kind.",
+    "max_output_tokens": 50,
+    "max_tool_calls": 3,
+    "metadata": {"who": "ann"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "store": False,
+    "stream_options": {"include_obfuscation": False},
+    "text": {"format": {"type": "json_object"}, "verbosity": "low"},
+    "tool_choice": {"type": "function", "name": "price"},
+    "tools": [{"type": "function", "name": "price", "parameters": {}, "strict": False}],
+    "top_logprobs": 2,
+    "truncation": "auto",
+    "user": "ann",
+}
+PASSED = {
+    "parallel_tool_calls": False,
+    "prompt_cache_key": "key",
+    "prompt_cache_options": {"mode": "auto"},
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "ann",
+    "service_tier": "flex",
+    "temperature": 0.5,
+    "top_p": 0.9,
+    # of other servers, or of chat completions alone:
+    "seed": 7,
+    "stop": ["END"],
+    "top_k": 5,
+    "frequency_penalty": 0.1,
+}
+REFUSED = {
+    "access_programs": [{"type": "x"}],
+    "background": True,
+    "background_options": {"x": 1},
+    "context_management": [{"type": "compaction"}],
+    "conversation": "conv_1",
+    "image": {"x": 1},
+    "moderation": {"model": "m"},
+    "prompt": {"id": "pmpt_1"},
+    "n": 2,
+    "messages": [],
+    "max_tokens": 5,
+    "max_completion_tokens": 5,
+    "response_format": {"type": "json_object"},
+    "reasoning_effort": "low",
+    "logprobs": True,
+    "modalities": ["audio"],
+    "web_search_options": {},
+}
+IN_THE_CHAT = {
+    "instructions": lambda sent: sent["messages"][0]["content"] == "Be kind.",
+    "include": lambda sent: sent["logprobs"] is True,
+    "max_output_tokens": lambda sent: sent["max_tokens"] == 50,
+    "reasoning": lambda sent: sent["reasoning_effort"] == "low" and "reasoning" not in sent,
+    "text": lambda sent: (
+        (sent["verbosity"], sent["response_format"]["type"]) == ("low", "json_object")
+    ),
+    "tool_choice": lambda sent: sent["tool_choice"]["function"] == {"name": "price"},
+    "tools": lambda sent: sent["tools"][0]["function"]["name"] == "price",
+    "top_logprobs": lambda sent: (sent["logprobs"], sent["top_logprobs"]) == (True, 2),
+    "user": lambda sent: sent["user"] == "ann",
+}
+"""What becomes of a field in the chat completion."""
+
+
+def make(running, **fields):
+    known = typing.get_type_hints(ResponseCreateParamsNonStreaming)
+    ours = {name: value for name, value in fields.items() if name in known}
+    extra = {name: value for name, value in fields.items() if name not in known}
+    options = {"model": "small", "input": "Hello", **ours}
+    return running.client().responses.create(**options, extra_body=extra)
+
+
+def parameters() -> list[str]:
+    return sorted({*typing.get_type_hints(ResponseCreateParamsBase), "stream"})
+
+
+@pytest.mark.parametrize("name", parameters())
+def test_every_parameter_of_the_installed_sdk_is_honoured_passed_on_or_refused(name):
+    plain = {"input", "model", "previous_response_id", "stream"}  # in all other tests
+    assert name in {*ResponseRequest.model_fields, *PASSED_ON}
+    assert name in {*HONOURED, *PASSED, *REFUSED, *plain}
+
+
+def test_no_field_is_both_known_and_passed_on():
+    assert not {*PASSED_ON} & {*ResponseRequest.model_fields}
+    assert {*PASSED_ON} <= {*PASSED}
+    assert {*ResponseRequest.model_fields} <= {
+        *HONOURED,
+        *REFUSED,
+        *("input", "model", "previous_response_id", "stream", "memagent"),
+        *("audio", "functions", "function_call", "verbosity"),  # refused as those of REFUSED are
+    }
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_a_field_that_chat_completions_have_too_is_passed_on(behind, upstream, name):
+    response = make(behind, **{name: PASSED[name]})
+
+    assert upstream.requests[-1][name] == PASSED[name]
+    if name in Response.model_fields:
+        assert json.loads(response.to_json())[name] == PASSED[name]
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_a_field_is_honoured_and_repeated_in_the_response(behind, upstream, name):
+    fields = {name: HONOURED[name]}
+    if name == "tool_choice":
+        fields["tools"] = HONOURED["tools"]
+
+    response = make(behind, **fields)
+
+    assert IN_THE_CHAT.get(name, lambda _: True)(upstream.requests[-1])
+    if name in Response.model_fields and name != "background":
+        told = json.loads(response.to_json())[name]
+        assert told == HONOURED[name]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_field_that_is_not_offered_is_refused_by_name(behind, upstream, name):
+    with pytest.raises(openai.BadRequestError, match=name) as refused:
+        make(behind, **{name: REFUSED[name]})
+
+    assert refused.value.param == name
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"text": {"shape": 1}}, "text.shape"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format"),
+        ({"include": ["file_search_call.results"]}, "include.0"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"truncation": "middle"}, "truncation"),
+        ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "tool_choice"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+            "input.0",
+        ),
+    ],
+)
+def test_a_value_that_is_not_offered_is_refused_by_name(behind, upstream, fields, param):
+    with pytest.raises(openai.BadRequestError) as refused:
+        make(behind, **fields)
+
+    assert refused.value.param == param
+    assert upstream.requests == []
+
+
+def test_a_choice_among_tools_pictures_and_files_reach_the_model(behind, upstream):
+    allowed = {"type": "allowed_tools", "mode": "required"}
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,x", "detail": "low"}
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:x"}
+
+    make(
+        behind,
+        tools=HONOURED["tools"],
+        tool_choice={**allowed, "tools": [{"type": "function", "name": "price"}]},
+        input=[{"role": "user", "content": [picture, file]}],
+    )
+
+    sent = upstream.requests[-1]
+    tools = [{"type": "function", "function": {"name": "price"}}]
+    assert sent["tool_choice"]["allowed_tools"] == {"mode": "required", "tools": tools}
+    assert sent["messages"][0]["content"] == [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "detail": "low"}},
+        {"type": "file", "file": {"file_data": "data:x", "filename": "a.pdf"}},
+    ]
+
+
+TOKEN = {"token": "Yes", "bytes": None, "logprob": -0.1, "top_logprobs": []}
+
+
+def test_log_probabilities_come_with_the_text(behind, upstream):
+    upstream.script = [{"logprobs": {"content": [TOKEN], "refusal": None}}]
+
+    response = make(behind, top_logprobs=1)
+
+    (found,) = response.output[0].content[0].logprobs
+    assert (found.token, found.logprob) == ("Yes", -0.1)
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
+)
+def test_a_reply_that_was_cut_is_incomplete_with_its_reason(behind, upstream, finish, reason):
+    client = behind.client()
+    upstream.script = [{"finish_reason": finish}] * 2
+
+    response = client.responses.create(model="small", input="Hello")
+    *_, last = client.responses.create(model="small", input="Hello", stream=True)
+
+    assert last.type == "response.incomplete"
+    for found in (response, last.response, client.responses.retrieve(response.id)):
+        assert (found.status, found.incomplete_details.reason) == ("incomplete", reason)
+        assert found.output[0].status == "incomplete"
+        assert found.output_text == "Nothing was found."
+
+
+def test_an_answer_after_a_reading_that_is_cut_is_incomplete(behind, asked):
+    response = make(behind, input=asked(), max_output_tokens=2)
+
+    assert (response.status, response.incomplete_details.reason) == (
+        "incomplete",
+        "max_output_tokens",
+    )
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["cut", "malformed", b"[]", b'{"choices": []}', b'{"choices": [{}]}', b"nonsense", b"null"],
+)
+def test_a_broken_upstream_is_a_502(behind, upstream, said):
+    upstream.script = [said]
+
+    with pytest.raises(openai.InternalServerError) as failed:
+        make(behind)
+
+    assert (failed.value.status_code, failed.value.code) == (502, "upstream_broken")
+
+
+PART = {"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": None}]}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"data: {json.dumps(PART)}\n\n".encode(),
+        f"data: {json.dumps(PART)}\n\ndata: [DONE]\n\n".encode(),
+        f"data: {json.dumps(PART)}\n\ndata: {{\n\n".encode(),
+        f'data: {json.dumps(PART)}\n\ndata: {{"error": {{"message": "key sk-1"}}}}\n\n'.encode(),
+        f"data: {json.dumps(PART)}\n\ndata: []\n\n".encode(),
+    ],
+)
+def test_an_upstream_that_breaks_in_a_stream_ends_it_with_a_failed_response(behind, upstream, said):
+    upstream.script = [said]
+
+    *_, last = behind.client().responses.create(model="small", input="Hello", stream=True)
+
+    assert last.type == "response.failed"
+    assert last.response.status == "failed"
+    assert last.response.error.code == "server_error"
+    assert last.response.output_text == "Half"
+    assert "sk-1" not in last.to_json()
+    with pytest.raises(openai.NotFoundError):
+        behind.client().responses.retrieve(last.response.id)
+
+
+def test_what_a_model_thinks_aloud_or_refuses_is_told_whole_and_in_a_stream(behind, upstream):
+    client = behind.client()
+    thinking = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    refusing = {"role": "assistant", "content": None, "refusal": "No."}
+    upstream.script = [
+        {"message": thinking},
+        {"message": refusing},
+        {"message": thinking},
+        _events({"role": "assistant"}, {"refusal": "N"}, {"refusal": "o."}),
+    ]
+
+    whole = [client.responses.create(model="small", input="Hello") for _ in range(2)]
+    streamed = []
+    for _ in range(2):
+        with client.responses.stream(model="small", input="Hello") as stream:
+            streamed.append(stream.get_final_response())
+
+    for thought, refused in (whole, streamed):
+        assert thought.output[0].summary[0].text == "Hm."
+        assert thought.output_text == "Yes."
+        assert refused.output[0].content[0].refusal == "No."
+    client.responses.create(model="small", input="Why?", previous_response_id=whole[1].id)
+    assert upstream.requests[-1]["messages"][1]["content"] == [
+        {"type": "refusal", "refusal": "No."}
+    ]
+
+
+def test_cached_and_thought_tokens_are_told(behind, upstream):
+    message = {"role": "assistant", "content": "Yes."}
+    usage = {
+        "prompt_tokens": 7,
+        "completion_tokens": 3,
+        "total_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    upstream.script = [json.dumps({"choices": [choice], "usage": usage}).encode()]
+
+    made = make(behind)
+
+    kept = behind.client().responses.retrieve(made.id)
+    for usage in (made.usage, kept.usage):
+        assert usage.input_tokens_details.cached_tokens == 4
+        assert usage.output_tokens_details.reasoning_tokens == 2
+
+
+def _events(*deltas) -> bytes:
+    parts = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    parts.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    return b"".join(f"data: {json.dumps(part)}\n\n".encode() for part in parts)

@@ -1,0 +1,280 @@
+"""Errors of the model's server: reworded for clients, and quoted in the log for the operator."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import httpx
+import openai
+import pytest
+
+from memagent_openai_server.http.records import JsonLines, log
+from memagent_openai_server.upstream.echoes import without_echoes
+
+HI = [{"role": "user", "content": "My heron is called Walther Behrens of Lübeck."}]
+KEY = "sk-of-the-server-0123456789"
+SECRETS = (KEY, "10.1.2.3", "internal", "vault.corp", "Behrens", "Traceback", "sk-")
+LEAK = f"at http://10.1.2.3:8000/internal, Bearer {KEY}, vault.corp: Traceback"
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture
+def behind(serve, upstream, small, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    return serve("openai:small", base_url=upstream.base_url, config=small)
+
+
+def caught(server, messages=HI, **fields) -> openai.APIError:
+    with pytest.raises(openai.APIError) as found:
+        result = server.client().chat.completions.create(model="small", messages=messages, **fields)
+        list(result)
+    return found.value
+
+
+def check_silent(error: openai.APIError) -> None:
+    response = getattr(error, "response", None)
+    heard = f"{error} {error.body} {response.text if response is not None else ''}"
+    assert not [secret for secret in SECRETS if secret in heard]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind", "code", "param"),
+    [
+        (400, {"message": f"maximum context length is 2048 tokens {LEAK}"}, openai.BadRequestError,
+         "context_length_exceeded", "messages"),
+        (400, {"message": f"Bad {LEAK}", "param": "temperature"}, openai.BadRequestError,
+         "invalid_value", "temperature"),
+        (400, {"message": f"temperature must be non-negative {LEAK}"}, openai.BadRequestError,
+         "invalid_value", "temperature"),
+        (422, [{"loc": ["body", "temperature"], "msg": LEAK}], openai.UnprocessableEntityError,
+         "invalid_value", "temperature"),
+        (400, {"message": LEAK, "param": "sk-of-nobody"}, openai.BadRequestError,
+         "upstream_refused", None),
+        (404, {"message": f"The model `small` does not exist {LEAK}"}, openai.NotFoundError,
+         "model_not_found", "model"),
+        (409, {"message": LEAK}, openai.ConflictError, "upstream_refused", None),
+        (429, {"message": LEAK}, openai.RateLimitError, "rate_limit_exceeded", None),
+        (429, {"message": LEAK, "code": "insufficient_quota"}, openai.RateLimitError,
+         "insufficient_quota", None),
+        (400, {"message": LEAK, "code": "content_filter"}, openai.BadRequestError,
+         "content_filter", None),
+        (500, {"message": LEAK}, openai.InternalServerError, "upstream_failed", None),
+        (503, LEAK, openai.InternalServerError, "upstream_failed", None),
+        (401, {"message": LEAK}, openai.InternalServerError, "upstream_key", None),
+        (403, {"message": LEAK}, openai.InternalServerError, "upstream_key", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_status_and_the_meaning_of_an_error_stay_and_its_words_do_not(
+    behind, upstream, status, error, kind, code, param, stream
+):
+    upstream.script = [{"status": status, "error": error, "headers": {"x-internal": LEAK}}]
+
+    found = caught(behind, stream=stream, temperature=-1)
+
+    assert type(found) is kind
+    assert found.status_code == (502 if status in (401, 403) else status)
+    assert (found.code, found.param) == (code, param)
+    check_silent(found)
+    assert "x-internal" not in found.response.headers
+
+
+def test_a_client_learns_how_long_the_context_is(behind, upstream):
+    message = "This model's maximum context length is 2048 tokens, however you asked for 3000."
+    upstream.script = [{"status": 400, "error": {"message": message}}]
+
+    assert "2048 tokens" in str(caught(behind))
+
+
+@pytest.mark.parametrize(
+    ("told", "wait"), [("7", "7"), ("0.3", "1"), ("inf", "86400"), ("x", None)]
+)
+def test_when_to_try_again_is_passed_on(behind, upstream, told, wait):
+    upstream.script = [{"status": 429, "headers": {"retry-after": told}}]
+
+    assert caught(behind).response.headers.get("retry-after") == wait
+
+
+@pytest.mark.parametrize("field", ["model", "heron", "temperatur"])
+def test_no_word_of_an_error_is_taken_for_a_field_that_was_not_sent(behind, upstream, field):
+    upstream.script = [{"status": 400, "error": {"message": f"'{field}' is odd", "param": field}}]
+
+    found = caught(behind, temperature=-1)
+
+    assert (found.param or "") in ("", "model")
+
+
+def part(text: str) -> str:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "small"}
+    return f"data: {json.dumps({**head, 'choices': [choice], 'error': None})}\n\n"
+
+
+ERRORS = [
+    f"data: {json.dumps({'error': {'message': LEAK, 'code': 400, 'param': 'temperature'}})}\n\n",
+    f"data: {json.dumps({'error': LEAK})}\n\n",
+    f"event: error\ndata: {json.dumps({'message': LEAK})}\n\n",
+    f"data: {json.dumps({'object': 'error', 'message': LEAK, 'code': 400})}\n\n",
+    f"error: {json.dumps({'message': LEAK})}\n\n",
+    f"data: Internal error {LEAK}\n\n",
+    f"id: 3\r\ndata: {json.dumps({'error': {'message': LEAK}})}\r\n\r\n",
+    f"data: {json.dumps({'error': {'message': LEAK}})}",
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("read", [False, True])
+def test_an_error_within_a_stream_is_reworded_and_what_came_before_it_is_not(
+    behind, upstream, asked, error, read
+):
+    events = f"{part('One ')}: a comment\n\n{part('two')}{error}data: [DONE]\n\n".encode()
+    upstream.reply = lambda body: "Nothing."
+    messages, fields = HI, {"temperature": -1}
+    if read:
+        messages, fields = asked(500), {"temperature": -1, "tools": [TOOL]}
+        behind.client().chat.completions.create(model="small", messages=messages)
+    upstream.script = [events]
+
+    stream = behind.client().chat.completions.create(
+        model="small", messages=messages, stream=True, **fields
+    )
+    text = ""
+    with pytest.raises(openai.APIError) as found:
+        for each in stream:
+            text += (each.choices[0].delta.content or "") if each.choices else ""
+
+    assert text == "One two"
+    check_silent(found.value)
+    assert "The model's server" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "line", ['data: {"choices": [], "error": null}', 'data: {"choices": [], "x": "error"}', "id: 4"]
+)
+def test_an_event_that_is_no_error_is_passed_on_as_it_is(behind, upstream, line):
+    whole = f"{line}\n\nretry: 10\n\n{part('One')}data: [DONE]\n\n".encode()
+    upstream.script = [whole]
+
+    found = behind.post(json={"model": "small", "messages": HI, "stream": True})
+
+    assert found.content == whole
+
+
+def test_an_error_that_calls_itself_a_success_is_an_error(behind, upstream):
+    error = {"message": LEAK, "code": 429}
+    upstream.script = [json.dumps({"error": error}).encode()]
+
+    found = caught(behind)
+
+    assert type(found) is openai.RateLimitError
+    check_silent(found)
+
+
+def test_a_refusal_after_a_reading_is_reworded_too(behind, upstream, asked):
+    behind.client().chat.completions.create(model="small", messages=asked(500))
+    upstream.script = [
+        {"status": 400, "error": {"message": LEAK, "param": "tools[0].function"}}
+    ] * 2
+
+    for stream in (False, True):
+        found = caught(behind, asked(500), tools=[TOOL], stream=stream)
+        assert found.param == "tools[0].function"
+        check_silent(found)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_responses_api_rewords_them_too(behind, upstream, stream):
+    upstream.script = [{"status": 429, "error": {"message": LEAK}, "headers": {"retry-after": "3"}}]
+
+    with pytest.raises(openai.RateLimitError) as found:
+        list(behind.client().responses.create(model="small", input="Hi", stream=stream))
+
+    check_silent(found.value)
+    assert found.value.response.headers["retry-after"] == "3"
+
+
+def logged(caplog) -> list[dict]:
+    lines = [
+        json.loads(JsonLines().format(each)) for each in caplog.records if each.name == log.name
+    ]
+    return [line for line in lines if line["event"] == "upstream"]
+
+
+def test_the_operator_reads_what_it_said_without_keys_and_texts_of_the_client(
+    behind, upstream, caplog
+):
+    message = f"No GPU at http://10.1.2.3:8000 for '{HI[0]['content']}', Bearer {KEY}"
+    upstream.script = [{"status": 500, "error": {"message": message, "type": "EngineError"}}]
+
+    with caplog.at_level(logging.INFO):
+        found = caught(behind)
+
+    (line,) = logged(caplog)
+    assert "500 EngineError" in line["said"]
+    assert "No GPU at http://10.1.2.3:8000" in line["said"]
+    assert line["id"] == found.response.headers["x-request-id"]
+    assert KEY not in str(line)
+    assert "Behrens" not in str(line)
+
+
+def test_an_error_within_a_stream_is_logged(behind, upstream, caplog):
+    upstream.script = [ERRORS[0].encode()]
+
+    with caplog.at_level(logging.INFO):
+        caught(behind, stream=True)
+
+    (line,) = logged(caplog)
+    assert "10.1.2.3" in line["said"]
+    assert KEY not in str(line)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "500 input_value='Heron Walther' is odd",
+        "500 the text my heron is called odd has no end",
+        "500 `Heron Walther`",
+    ],
+)
+def test_what_an_error_quotes_of_a_request_is_left_out(said):
+    request = {"messages": [{"role": "user", "content": "my heron is called\n odd, Heron Walther"}]}
+
+    shown = without_echoes(said, request, "")
+
+    assert "heron" not in shown.lower()
+    assert shown.startswith("500 ")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-proj-abcdef123",
+        "Bearer abc.def",
+        "0123456789abcdef0123456789abcdef",
+        "redis://user:pass-word@host/0",
+        "what-the-key-is",
+    ],
+)
+def test_keys_are_left_out_of_the_log(secret):
+    shown = without_echoes(f"401 Incorrect API key provided: {secret}", {}, "what-the-key-is")
+
+    assert secret not in shown
+    assert "pass-word" not in shown
+    assert "Incorrect API key provided" in shown
+
+
+def test_an_error_about_a_long_request_is_quoted_by_its_status_alone():
+    request = {"messages": [{"role": "user", "content": "a b " * 300_000}]}
+
+    assert without_echoes("500 a b c", request, "") == "500"
+
+
+def test_a_redirect_is_no_answer(behind, upstream):
+    upstream.script = [{"status": 307, "headers": {"location": "http://10.1.2.3/"}}]
+
+    found = behind.post(json={"model": "small", "messages": HI})
+
+    assert found.status_code == 502
+    assert "location" not in found.headers
+    assert httpx.get(f"{behind.url}/health").is_success

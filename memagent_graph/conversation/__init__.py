@@ -1,0 +1,1 @@
+"""Memory of people, across conversations."""

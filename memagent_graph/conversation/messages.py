@@ -1,0 +1,167 @@
+"""A conversation as groups that belong together, and as lines that a reader can read."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+TOLD_AT = "told_at"
+"""Where in a message's `additional_kwargs` the time stands at which it was said (ISO 8601)."""
+
+USER, ASSISTANT, TOOL = "user", "assistant", "tool "
+
+LINE = re.compile(r"(?m)^\[(?P<day>\d{4}-\d\d-\d\d)[^\]\n]*\] (?P<speaker>[^:\n]+): ")
+"""How each message begins in `rendered`; what goes on from it is indented."""
+
+
+def marked(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The messages, those that lack an id or the time at which they were said as copies with it."""
+    now = datetime.now(UTC).isoformat(timespec="minutes")
+    return [_marked(message, now) for message in messages]
+
+
+def _marked(message: BaseMessage, now: str) -> BaseMessage:
+    changes: dict[str, Any] = {}
+    if not message.id:
+        changes["id"] = str(uuid4())
+    if isinstance(message, HumanMessage) and TOLD_AT not in message.additional_kwargs:
+        changes["additional_kwargs"] = {**message.additional_kwargs, TOLD_AT: now}
+    return message.model_copy(update=changes) if changes else message
+
+
+def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:
+    """Messages that may only go together: one that calls tools with what the tools returned.
+
+    System messages are in no group.
+    """
+    found: list[list[BaseMessage]] = []
+    calls: dict[str, list[BaseMessage]] = {}
+    for message in messages:
+        if isinstance(message, ToolMessage) and message.tool_call_id in calls:
+            calls[message.tool_call_id].append(message)
+        elif not isinstance(message, SystemMessage):
+            found.append([message])
+            if isinstance(message, AIMessage):
+                called = [*message.tool_calls, *message.invalid_tool_calls]
+                calls |= {call["id"]: found[-1] for call in called if call["id"]}
+    return found
+
+
+def beyond(
+    messages: Sequence[BaseMessage],
+    *,
+    window: int,
+    tokens: int,
+    count: Callable[[BaseMessage], int],
+) -> list[BaseMessage]:
+    """The messages to be folded: none while there are few, else all but the last half.
+
+    What stays begins with a human message, has the last human message and the last group, and no
+    group is split. System messages always stay.
+
+    Args:
+        messages: the conversation.
+        window: most messages that stay, system messages not counted.
+        tokens: most tokens that they may have.
+        count: measures a message.
+    """
+    found = groups(messages)
+    sizes = [sum(map(count, group)) for group in found]
+    if sum(map(len, found)) <= window and sum(sizes) <= tokens:
+        return []
+    kept = len(found)
+    left, room = max(1, window // 2), tokens // 2
+    while kept and (
+        kept == len(found) or (len(found[kept - 1]) <= left and sizes[kept - 1] <= room)
+    ):
+        kept -= 1
+        left -= len(found[kept])
+        room -= sizes[kept]
+    humans = [at for at, group in enumerate(found) if isinstance(group[0], HumanMessage)]
+    first = next((at for at in humans if at >= kept), None)
+    stays = humans[-1] if first is None and humans else None
+    gone = found[:kept] if first is None else found[:first]
+    return [message for at, group in enumerate(gone) if at != stays for message in group]
+
+
+def rendered(messages: Iterable[BaseMessage]) -> str:
+    """The conversation as text: `[2026-11-21T08:30+00:00] user: I moved to Berlin.` and so on.
+
+    Tools that were called and what they returned have lines of their own. Pictures, sound and
+    files are named by their type. What a model thought aloud is left out.
+    """
+    lines = []
+    told = datetime.now(UTC).isoformat(timespec="minutes")
+    for message in messages:
+        told = _told_at(message) or told
+        for speaker, said in _said(message):
+            # Indented, a line of somebody's text cannot pass for the beginning of another message.
+            lines.append(f"[{told}] {speaker}: " + "\n  ".join(said.splitlines()))
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _told_at(message: BaseMessage) -> str | None:
+    told = message.additional_kwargs.get(TOLD_AT)
+    if isinstance(told, datetime):
+        told = told.isoformat(timespec="minutes")
+    return told if isinstance(told, str) and re.match(r"\d{4}-\d\d-\d\d[^\]\n]*$", told) else None
+
+
+def _said(message: BaseMessage) -> Iterable[tuple[str, str]]:
+    text = _described(message)
+    if isinstance(message, ToolMessage):
+        failed = " failed" if message.status == "error" else ""
+        yield f"{TOOL}{_name(message.name or 'result')}{failed}", text
+        return
+    default = ASSISTANT if isinstance(message, AIMessage) else USER
+    speaker = _name(message.name or default)
+    if text:
+        yield speaker, text
+    if isinstance(message, AIMessage):
+        for call in [*message.tool_calls, *message.invalid_tool_calls]:
+            arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
+            yield f"{TOOL}{_name(call['name'] or 'unnamed')} called by {speaker}", arguments
+
+
+def _name(name: str) -> str:
+    return re.sub(r"[\s:\]\[]+", " ", name).strip() or "unnamed"
+
+
+def _described(message: BaseMessage) -> str:
+    """Text as it is, everything else by its type."""
+    if isinstance(message.content, str):
+        return message.content.strip()
+    parts = (_part(block) for block in message.content)
+    return "\n".join(filter(None, parts)).strip()
+
+
+def _part(block: str | dict[str, Any]) -> str:
+    if isinstance(block, str):
+        return block
+    kind = str(block.get("type", "content"))
+    if "text" in block and isinstance(block["text"], str):
+        return block["text"]
+    if kind in _UNSPOKEN:
+        return ""
+    kind = kind.removeprefix("input_").removesuffix("_url")
+    detail = next((str(block[key]) for key in _DETAILS if block.get(key)), "")
+    return f"[{kind}: {detail}]" if detail else f"[{kind}]"
+
+
+_UNSPOKEN = {"reasoning", "thinking", "redacted_thinking", "tool_use", "tool_call", "function_call"}
+"""Tool calls among the content stand in `tool_calls` as well."""
+_DETAILS = ("filename", "name", "title", "mime_type", "media_type", "format")

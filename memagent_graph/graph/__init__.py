@@ -1,0 +1,1 @@
+"""The fold as a LangGraph state machine."""

@@ -1,0 +1,327 @@
+"""The fold as a LangGraph state machine.
+
+START → open_document ─┬→ read_chunk → overwrite_memory ─┬→ read_chunk            more text
+                       │                                 └→ write_answer → END    done
+                       └→ question (one for each of several, with the same steps) → END
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, cast
+
+from langchain_core.documents import Document
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, RetryPolicy, Send
+
+from memagent_graph.config import ReadingConfig
+from memagent_graph.errors import QuestionError, TransientModelError
+from memagent_graph.graph.nodes import (
+    NO_LIMIT,
+    begin_question,
+    open_document,
+    overwrite_memory,
+    question_node,
+    read_chunk,
+    text_node,
+    waiting_node,
+    write_answer,
+)
+from memagent_graph.graph.reading import Reading, check_window
+from memagent_graph.graph.state import (
+    Answered,
+    QuestionState,
+    ReadingInput,
+    ReadingOutput,
+    ReadingState,
+    Run,
+    fold_name,
+)
+from memagent_graph.memory.records import NAMESPACE, check_namespace
+from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.seams import as_kind, checkpointer_of, runtime_of
+from memagent_graph.text.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.store.base import BaseStore
+    from langgraph.types import Checkpointer
+
+    from memagent_graph.prompts import Prompts
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.tokens import TokenizerLike
+
+    Compiled = CompiledStateGraph[ReadingState, Run, QuestionState, Answered]
+    _Stops = tuple[list[str], list[str]]
+
+_THREADS = 256
+"""In which synchronous code answers several questions at once."""
+
+
+class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOutput]):
+    """What `create_memagent` returns: a compiled graph that reads documents of any length.
+
+    It differs from its base in three things. The recursion limit is lifted, because callers
+    cannot: langchain-core puts 25 into `batch` and `|`, even over `with_config`. The document
+    travels in the run's context, so that checkpoints can leave it out. And with a checkpointer
+    every step is on disk before the next begins, unless the caller chose another durability.
+    """
+
+    def stream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Stream a reading; arguments are those of `CompiledStateGraph.stream`.
+
+        Args:
+            input: `{"question": str, "document": ...}`, or None to go on with a stopped run.
+            config: the run's config; with a checkpointer it names a `thread_id`.
+            options: among them `context={"document": ...}`, which keeps the document out of
+                the input, and so out of the first checkpoint.
+        """
+        config, saver = self._lift(config)
+        if config.get("max_concurrency") is None:  # else as many questions as the pool has threads
+            config["max_concurrency"] = _THREADS
+        run = _new_run(config, options)
+        if saver is not None and run.document is None and _continues(input):
+            run.document = _document_of(next(saver.list(**_first_checkpoint(config)), None))
+        input = _carry(input, run)
+        yield from super().stream(input, config, **_chosen(options, run, saver))
+
+    async def astream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        """Stream a reading from async code; see `stream`."""
+        config, saver = self._lift(config)
+        run = _new_run(config, options)
+        if saver is not None and run.document is None and _continues(input):
+            saved = cast(
+                "AsyncGenerator[CheckpointTuple]", saver.alist(**_first_checkpoint(config))
+            )
+            async with aclosing(saved):
+                run.document = _document_of(await anext(saved, None))
+        input = _carry(input, run)
+        parts = cast(
+            "AsyncGenerator[Any]", super().astream(input, config, **_chosen(options, run, saver))
+        )
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
+
+    def _lift(
+        self, config: RunnableConfig | None
+    ) -> tuple[RunnableConfig, BaseCheckpointSaver[Any] | None]:
+        config = {**ensure_config(merge_configs(self.config, config)), "recursion_limit": NO_LIMIT}
+        return config, checkpointer_of(self, config)
+
+
+def create_memagent(
+    model: str | BaseChatModel | Reader | None = None,
+    *,
+    config: ReadingConfig | None = None,
+    store: BaseStore | None = None,
+    namespace: Sequence[str] = NAMESPACE,
+    checkpointer: Checkpointer = None,
+    prompts: Prompts | None = None,
+    tokenizer: TokenizerLike = None,
+    interrupt_before: Sequence[str] | None = None,
+    interrupt_after: Sequence[str] | None = None,
+    name: str = "memagent",
+) -> ReadingGraph:
+    """Create a graph that reads a document chunk by chunk and answers from its memory.
+
+    Args:
+        model: a chat model, a model string such as `"vllm:Qwen/Qwen2.5-7B-Instruct"` or
+            `"openai:gpt-4o"`, or a `Reader`. None takes `MEMAGENT_MODEL`, or else the built-in
+            `"extractive"` reader, which needs no model.
+        config: budgets and switches of the reading.
+        store: where memories are kept for other agents.
+        namespace: labels under which they are kept there; agents share memories when these are
+            the same. A Redis Cluster puts what has the same first label on one node: begin with
+            the tenant.
+        checkpointer: makes runs resumable: after a crash or an interrupt,
+            `agent.invoke(None, config)` goes on at the chunk where the run stopped.
+        prompts: the two prompts for a chat model, if not the library's own.
+        tokenizer: counts tokens and cuts chunks: a `tokenizers.Tokenizer`, a hub id, a folder
+            or a tokenizer.json. None takes the reader's own, or else an estimate.
+        interrupt_before: nodes to stop before, "overwrite_memory" for example.
+        interrupt_after: nodes to stop after.
+        name: the graph's name, which its events carry.
+
+    Returns:
+        A compiled graph: `agent.invoke({"question": str, "document": document})` returns the
+        fields of `ReadingOutput`; `{"questions": [str, ...], "document": document}` reads for all
+        of them at once. A `str` document is text; a `Path` is a file or a folder.
+
+    Raises:
+        ConfigurationError: The window does not fit the model, the model is not known, or LangGraph
+            does not allow the namespace.
+
+    Example:
+        ```python
+        agent = create_memagent()
+        text = "Filler. " * 9000 + "The vault opens at 6:40."
+        agent.invoke({"question": "When does the vault open?", "document": text})["answer"]
+        ```
+    """
+    config = config or ReadingConfig()
+    reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
+    check_window(reader.identity, config, question_tokens=0)
+    counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
+    reading = Reading(name, reader, config, counter, store, check_namespace(namespace))
+    retry = RetryPolicy(
+        initial_interval=config.retry_interval,
+        max_interval=60.0,
+        max_attempts=config.max_attempts,
+        retry_on=TransientModelError,
+    )
+    builder = StateGraph(
+        ReadingState, context_schema=Run, input_schema=ReadingInput, output_schema=ReadingOutput
+    )
+    builder.add_node("open_document", waiting_node(open_document, reading))
+    stops = list(interrupt_before or ()), list(interrupt_after or ())
+    builder.add_node("question", question_node(_question_graph(reading, retry, stops)))
+    builder.add_edge(START, "open_document")
+    builder.add_edge("question", END)
+    builder.add_conditional_edges("open_document", _first_step, [*_STEPS, "question"])
+    _add_steps(builder, reading, retry)
+    compiled = builder.compile(
+        checkpointer,
+        store=store,
+        interrupt_before=stops[0],
+        interrupt_after=stops[1],
+        name=name,
+    )
+    return as_kind(ReadingGraph, compiled)
+
+
+def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Compiled:
+    """What answers one of several questions: the same steps, without opening a document."""
+    builder = StateGraph(
+        ReadingState, context_schema=Run, input_schema=QuestionState, output_schema=Answered
+    )
+    builder.add_node("begin_question", waiting_node(begin_question, reading))
+    builder.add_edge(START, "begin_question")
+    builder.add_conditional_edges("begin_question", _next_step, _STEPS)
+    _add_steps(builder, reading, retry)
+    before, after = ([name for name in names if name in builder.nodes] for names in stops)
+    return builder.compile(name="question", interrupt_before=before, interrupt_after=after)
+
+
+def _add_steps(
+    builder: StateGraph[Any, Any, Any, Any], reading: Reading, retry: RetryPolicy
+) -> None:
+    """The fold itself."""
+    builder.add_node("read_chunk", text_node(read_chunk, reading))
+    for work in (overwrite_memory, write_answer):
+        builder.add_node(work.__name__, waiting_node(work, reading), retry_policy=retry)
+    builder.add_edge("read_chunk", "overwrite_memory")
+    builder.add_conditional_edges("overwrite_memory", _next_step, _STEPS)
+    builder.add_edge("write_answer", END)
+
+
+_STEPS = ["read_chunk", "write_answer"]
+
+
+def _first_step(state: ReadingState) -> str | list[Send]:
+    questions = state.get("questions")
+    if state["question"] or not questions:
+        return _next_step(state)
+    return [
+        Send(
+            "question",
+            QuestionState(
+                number=number,
+                question=question,
+                source={**state["source"], "fold": fold_name(number)},
+                version=state.get("version"),
+            ),
+        )
+        for number, question in enumerate(questions)
+    ]
+
+
+def _next_step(state: ReadingState) -> str:
+    return "write_answer" if state["progress"]["stopped"] else "read_chunk"
+
+
+def _continues(input: Any) -> bool:
+    return input is None or isinstance(input, Command)
+
+
+def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
+    context = options.get("context")
+    if isinstance(context, Run):
+        return context
+    run = Run(document=context.get("document")) if isinstance(context, dict) else Run()
+    host = runtime_of(config)
+    if host is not None and host.execution_info is not None:
+        run.task = host.execution_info.task_id
+    if host is not None and "custom" not in (options.get("stream_mode") or ()):
+        run.write = host.stream_writer  # else the host sees events with subgraphs=True only
+    return run
+
+
+def _carry(input: Any, run: Run) -> Any:
+    """The input with its document moved to the run, but for what a checkpoint can keep."""
+    given = input.update if isinstance(input, Command) else input
+    if not isinstance(given, dict):
+        return input
+    fresh = _fresh(given)
+    if given.get("document") is None:
+        return input if isinstance(input, Command) else {**fresh, **input}
+    run.document = given["document"]
+    if isinstance(input, Command):
+        return input
+    return {**fresh, **input, "document": run.document if _plain(run.document) else None}
+
+
+def _fresh(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What an input does not say and the thread's last run may have left."""
+    if given.get("question") and given.get("questions") is not None:
+        raise QuestionError('Ask either {"question": ...} or {"questions": [...]}.')
+    if "questions" in given:
+        return {"version": None, "question": ""}
+    # A question is known to be asked alone; what is not written is in no checkpoint.
+    return {"version": None} if given.get("question") else {"version": None, "questions": None}
+
+
+def _chosen(
+    options: dict[str, Any], run: Run, saver: BaseCheckpointSaver[Any] | None
+) -> dict[str, Any]:
+    chosen = {**options, "context": run}
+    if saver is not None and chosen.get("durability") is None:
+        chosen["durability"] = "sync"
+    return chosen
+
+
+def _first_checkpoint(config: RunnableConfig) -> dict[str, Any]:
+    """Arguments that find the checkpoint in which the newest run keeps its input."""
+    keys = ("thread_id", "checkpoint_ns")
+    place = {key: config["configurable"].get(key, "") for key in keys}
+    return {"config": {"configurable": place}, "filter": {"source": "input"}, "limit": 1}
+
+
+def _document_of(saved: CheckpointTuple | None) -> Any:
+    if saved is None:
+        return None
+    return (saved.checkpoint["channel_values"].get(START) or {}).get("document")
+
+
+def _plain(document: Any) -> bool:
+    """Whether a checkpoint can keep this document and open it again: no streams, no objects."""
+    if isinstance(document, list | tuple):
+        return all(map(_plain, document))
+    return isinstance(document, str | bytes | PurePath | dict | Document)

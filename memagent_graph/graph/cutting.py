@@ -1,0 +1,195 @@
+"""Where a run gets its chunks from: each is cut once, ahead of the reader that takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.errors import SourceChangedError, SourceError
+from memagent_graph.graph.state import span_of
+from memagent_graph.sync import in_thread
+from memagent_graph.text.chunking import next_chunk
+from memagent_graph.text.opening import open_source
+from memagent_graph.text.source import TextSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Fold, Run, SourceRecord
+    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.source import Source
+
+_PATIENCE = 0.002
+"""Seconds after which a reader is one that waits for a model: others need all of the processor."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+"""Seconds between two looks at how far other folds are."""
+_FEW_TOKENS = 256
+"""Of a chunk that is cut in less time than a thread takes to begin."""
+
+
+_KEPT = 8
+"""Chunks that wait for folds which are slower than others: none gets further ahead than half."""
+_LONGEST_WAIT = 5.0
+"""Seconds for which a fold waits for slower ones; cutting a chunk anew is not worth more."""
+
+
+class _Begun:
+    """A chunk that is cut, for as many folds as there are.
+
+    Attributes:
+        future: has it.
+        taken: how many have taken it.
+    """
+
+    def __init__(self) -> None:
+        self.future: Future[Chunk | None] = Future()
+        self.taken = 0
+
+
+class Cutter:
+    """Cuts one document for a run, each chunk once for all folds that read it.
+
+    Args:
+        reading: knows how.
+        source: the document.
+        shared: how many folds read the same.
+    """
+
+    def __init__(self, reading: Reading, source: Source, shared: int = 1) -> None:
+        self.source = source
+        self._reading = reading
+        self._shared = shared
+        self._few = type(source) is TextSource and reading.config.chunk_tokens <= _FEW_TOKENS
+        self._begun: dict[int, _Begun] = {}
+        self._steps: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def chunk(self, fold: Fold) -> Chunk:
+        """The chunk at a fold's position.
+
+        Raises:
+            SourceChangedError: The document ends before it.
+        """
+        position, end = fold["progress"]["position"], span_of(fold).end
+        begun, mine = self._taken(position, taken=1)
+        if mine:
+            _settle(begun.future, partial(self._cut, position, end))
+        chunk = begun.future.result()
+        if chunk is None:
+            message = f"{self.source.name} ends before the position that the reading had reached."
+            raise SourceChangedError(message)
+        return chunk
+
+    def at_once(self, position: int) -> bool:
+        """Whether the chunk there takes less time than handing the work to a thread does."""
+        begun = self._begun.get(position)
+        return self._few or (begun is not None and begun.future.done())
+
+    @contextmanager
+    def ahead(self, chunk: Chunk, end: int) -> Iterator[None]:
+        """Cut the chunk after `chunk` while a reader that takes its time reads this one."""
+        if self._few or chunk.end >= end:
+            yield
+            return
+        starting = asyncio.get_running_loop().call_later(_PATIENCE, self._begin, chunk.end, end)
+        try:
+            yield
+        finally:
+            starting.cancel()
+
+    def expect(self, folds: Iterable[str]) -> None:
+        """Some folds are going to begin: those that are faster wait for them."""
+        self._steps = dict.fromkeys(folds, 0)
+
+    async def turn(self, fold: Fold, seconds: float | None) -> None:
+        """Wait for folds that are far behind this one, for so many seconds and not for ever."""
+        if self._shared == 1:
+            return
+        step = self._steps[span_of(fold).fold] = fold["progress"]["step"]
+        longest = _LONGEST_WAIT if seconds is None else min(seconds, _LONGEST_WAIT)
+        give_up, pause = monotonic() + longest, _SHORTEST_PAUSE
+        while far := [name for name, at in [*self._steps.items()] if step - at > _KEPT // 2]:
+            if monotonic() > give_up:
+                for name in far:
+                    self._steps.pop(name, None)  # until it moves
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def leave(self, fold: Fold) -> None:
+        """A fold ended: nobody waits for it."""
+        self._steps.pop(span_of(fold).fold, None)
+
+    def _begin(self, position: int, end: int) -> None:
+        begun, mine = self._taken(position, taken=0)
+        if mine:
+            in_thread(partial(_settle, begun.future, partial(self._cut, position, end)))
+
+    def _taken(self, position: int, taken: int) -> tuple[_Begun, bool]:
+        """The chunk at a position, and whether who asks is to cut it."""
+        with self._lock:
+            found = self._begun.get(position)
+            begun = found or _Begun()
+            begun.taken += taken
+            if begun.taken >= self._shared:
+                self._begun.pop(position, None)
+            else:
+                self._begun[position] = begun
+            while len(self._begun) > _KEPT:
+                del self._begun[next(iter(self._begun))]
+            return begun, found is None
+
+    def _cut(self, position: int, end: int) -> Chunk | None:
+        reading = self._reading
+        return next_chunk(
+            self.source,
+            position,
+            end=end,
+            tokenizer=reading.tokenizer,
+            chunk_tokens=reading.config.chunk_tokens,
+            exact_cuts=reading.config.exact_cuts,
+        )
+
+
+def _settle(future: Future[Chunk | None], cut: Callable[[], Chunk | None]) -> None:
+    try:
+        future.set_result(cut())
+    except BaseException as error:  # noqa: BLE001 - whoever takes the chunk is to have it
+        future.set_exception(error)
+
+
+def cutter_of(reading: Reading, run: Run, record: SourceRecord) -> Cutter:
+    """The run's cutter; of a resumed run, over the document given again or found by its uri.
+
+    Raises:
+        SourceError: It cannot be opened again.
+        SourceChangedError: It is not what the reading began with.
+    """
+    with run.opening:
+        if run.cutter is None:
+            source = _reopened(run.document, record)
+            run.cutter = Cutter(reading, source, record.get("shared", 1))
+        return run.cutter
+
+
+def _reopened(document: Any, record: SourceRecord) -> Source:
+    if document is None and record["uri"] is None:
+        message = (
+            f"{record['name']} cannot be opened again: resume with "
+            'invoke(None, config, context={"document": ...}).'
+        )
+        raise SourceError(message)
+    source = open_source({"uri": record["uri"]} if document is None else document)
+    if source.digest != record["digest"]:
+        message = (
+            f"{record['name']} is not what it was when the reading began. Start over by "
+            "invoking with the question and the document."
+        )
+        raise SourceChangedError(message)
+    return source

@@ -1,0 +1,177 @@
+"""One step of the fold, with the rules that keep a memory safe whatever the reader does."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import ContextLengthError, EmptyReplyError
+from memagent_graph.graph.state import Progress, memory_of, noted, span_of
+from memagent_graph.readers.base import Step, Update, Usage
+from memagent_graph.text.chunking import Chunk, next_chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Fold
+    from memagent_graph.graph.versions import Chain
+    from memagent_graph.readers.base import Memory, Reader
+    from memagent_graph.text.tokens import Tokenizer
+
+
+async def advance(
+    reading: Reading,
+    fold: Fold,
+    chunk: Chunk,
+    *,
+    chain: Chain | None = None,
+    seconds: float | None = None,
+    tell: Callable[[Fold, int], None] | None = None,
+    config: RunnableConfig | None = None,
+) -> Fold:
+    """Read one chunk: the fold after it. Nothing else overwrites a memory.
+
+    Args:
+        reading: the reader and its budgets.
+        fold: before the chunk.
+        chunk: the one at the fold's position.
+        chain: the fold's versions in the store.
+        seconds: how long the reader may take; None for no limit.
+        tell: who is told of the fold after the chunk and of the tokens of its memory, before its
+            version is stored.
+        config: of the run, for the reader.
+
+    Raises:
+        TimeoutError: The reader, or who reads the same and is followed, took longer.
+        ModelError: As the reader raised it; the memory is what it was.
+        MemoryConflictError: A named memory moved on too many times.
+    """
+    memory = memory_of(fold) if chain is None else await chain.before(fold)
+
+    async def read(memory: Memory) -> Update:
+        step = Step(fold["question"], fold["question"], memory, chunk)
+        asked = overwrite(reading.reader, step, tokenizer=reading.tokenizer, config=config)
+        async with nullcontext() if chain is None else chain.beating():
+            return await (asked if seconds is None else asyncio.wait_for(asked, seconds))
+
+    if chain is None:
+        update = await read(memory)
+    elif theirs := await chain.followed(fold, chunk):
+        update = Update(theirs)
+    else:
+        update = await read(memory)
+        if other := await chain.overtaken():  # somebody else had read the last chunk first
+            memory, update = other, await read(other)
+    after, tokens = overwritten(reading, fold, chunk, memory, update)
+    if tell is not None:
+        tell(after, tokens)
+    return after if chain is None else await chain.keep(after, chunk, tokens)
+
+
+def overwritten(
+    reading: Reading, fold: Fold, chunk: Chunk, memory: Memory, update: Update
+) -> tuple[Fold, int]:
+    """The fold after a chunk, and the tokens of its memory.
+
+    Args:
+        reading: has the budgets.
+        fold: before the chunk.
+        chunk: what was read.
+        memory: that it was read from.
+        update: what the reader made of both.
+    """
+    before, usage = fold["progress"], update.usage
+    if update.memory is not None:
+        memory, tokens, cut = reading.within_budget(update.memory)
+    else:
+        tokens, cut = reading.tokenizer.count(memory.text), before["cut"]
+    progress = Progress(
+        position=chunk.end,
+        step=before["step"] + 1,
+        tokens=before["tokens"] + chunk.tokens,
+        calls=before["calls"] + usage.calls,
+        input_tokens=before["input_tokens"] + usage.input_tokens,
+        output_tokens=before["output_tokens"] + usage.output_tokens,
+        seconds=before["seconds"] + usage.seconds,
+        cut=cut,
+        stopped=None,
+        version=before["version"],
+    )
+    most = reading.most_updates(fold)
+    if chunk.end >= span_of(fold).end:
+        progress["stopped"] = "end"
+    elif update.done:
+        progress["stopped"] = "done"
+    elif most is not None and progress["calls"] >= most:
+        progress["stopped"] = "max_calls"
+    return {**fold, **noted(memory), "progress": progress}, tokens
+
+
+async def overwrite(
+    reader: Reader, step: Step, *, tokenizer: Tokenizer, config: RunnableConfig | None = None
+) -> Update:
+    """Ask for what replaces the memory, in as many calls as the model's window asks for.
+
+    A chunk that the model's context cannot hold is halved until it fits. White space is not
+    worth a call.
+
+    Raises:
+        EmptyReplyError: The reader returned nothing, which must not replace a memory.
+        ContextLengthError: Not even a single code point of the chunk fits.
+        ModelError: As the reader raised it.
+    """
+    if not step.chunk.text.strip():
+        return Update(None)
+    started = perf_counter()
+    try:
+        update = await reader.update(step, config=config)
+    except ContextLengthError:
+        if len(step.chunk.text) == 1:
+            raise
+        failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
+        return await _overwrite_halves(reader, step, failed, tokenizer=tokenizer, config=config)
+    if update.memory is not None and not update.memory.text.strip():
+        raise EmptyReplyError("The reader returned an empty memory; the last one was kept.")
+    return replace(update, usage=replace(update.usage, calls=1, seconds=perf_counter() - started))
+
+
+async def _overwrite_halves(
+    reader: Reader,
+    step: Step,
+    before: Update,
+    *,
+    tokenizer: Tokenizer,
+    config: RunnableConfig | None,
+) -> Update:
+    total = before
+    for half in _halves(step.chunk, tokenizer):
+        part = replace(step, memory=total.memory or step.memory, chunk=half)
+        update = await overwrite(reader, part, tokenizer=tokenizer, config=config)
+        usage = total.usage + update.usage
+        total = replace(update, memory=update.memory or total.memory, usage=usage)
+        if total.done:
+            break
+    return total
+
+
+def _halves(chunk: Chunk, tokenizer: Tokenizer) -> Iterator[Chunk]:
+    budget = max(1, chunk.tokens // 2)
+    start = chunk.start
+    while start < chunk.end:
+        part = next_chunk(chunk.source, start, tokenizer=tokenizer, chunk_tokens=budget)
+        if part is None:  # pragma: no cover - the source ended before its own chunk
+            return
+        if part.end > chunk.end:
+            text = part.text[: chunk.end - start]
+            part = replace(part, text=text, end=chunk.end, tokens=tokenizer.count(text))
+        if len(part.text) == len(chunk.text):  # a single token of several code points
+            middle = len(part.text) // 2
+            part = replace(part, text=part.text[:middle], end=part.start + middle)
+        yield part
+        start = part.end

@@ -1,0 +1,95 @@
+"""Two who read the same pay once: one holds the lease, the others follow what it stores."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.memory.lease import LAPSE, Lease, can_lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.version import MemoryVersion
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.2
+"""Seconds between looks at what the holder of the lease has stored."""
+
+
+class Sharing:
+    """What one fold has to do with others that read the same.
+
+    Args:
+        bank: where all of them store.
+        left: seconds until the deadline, None without one.
+    """
+
+    def __init__(self, bank: MemoryBank, left: Callable[[], float | None]) -> None:
+        self._bank = bank
+        self._left = left
+        self._lease: Lease | None = None
+
+    async def followed(self, subject: str, key: str) -> MemoryVersion | None:
+        """What another agent made of a chunk; None if it is to be read here.
+
+        Waits as long as that agent shows that it lives, and no longer than the deadline.
+
+        Args:
+            subject: what all read on from where this fold began.
+            key: id of the version after the chunk.
+
+        Raises:
+            TimeoutError: The deadline came first.
+        """
+        if self._lease is None and can_lease(self._bank.store):
+            self._lease = Lease(self._bank.records, subject)
+        lease = self._lease
+        if lease is None or lease.held:
+            return None
+        loop = asyncio.get_running_loop()
+        pause, alone_at = _FIRST_PAUSE, loop.time() + 2 * LAPSE
+        while self._answers():
+            mine = await lease.acquire()
+            found = await self._found(key)
+            if found is not None:
+                lease.held = False  # though it may be ours: the next chunk can be stored as well
+                lease.alive()
+                return found
+            # Where the lease can neither be had nor be seen, this run reads on its own.
+            if mine or (not lease.foreign and loop.time() > alone_at):
+                return None
+            if lease.foreign:
+                alone_at = loop.time() + 2 * LAPSE
+            left = self._left()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            await asyncio.sleep(pause if left is None else min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return None
+
+    def beating(self) -> AbstractAsyncContextManager[Any]:
+        """Shows others that this run lives, if it holds the lease, while it waits for its model."""
+        if self._lease is None or not self._lease.held or not self._answers():
+            return nullcontext()
+        return self._lease.beating()
+
+    async def release(self) -> None:
+        """Free the lease; that of a store which is away lapses instead."""
+        if self._lease is not None and self._answers():
+            await self._lease.release()
+
+    def forget(self) -> None:
+        """Begin anew: the next chunk is of another chain."""
+        self._lease = None
+
+    def _answers(self) -> bool:
+        return self._bank.records.guard.circuit == "closed"
+
+    async def _found(self, key: str) -> MemoryVersion | None:
+        try:
+            return await self._bank.afind([key])
+        except Exception:  # noqa: BLE001 - whatever a store raises, the circuit is open now
+            return None

@@ -1,0 +1,135 @@
+"""The fold as one node of someone else's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.graph.build import create_memagent
+from memagent_graph.graph.state import ReadingInput, Run
+from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.seams import RunnableCallable, with_checkpointer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.runtime import Runtime
+    from langgraph.store.base import BaseStore
+    from langgraph.types import Checkpointer
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.build import ReadingGraph
+    from memagent_graph.prompts import Prompts
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.tokens import TokenizerLike
+
+Key = str | Callable[[Any], Any]
+"""A key or attribute of the host's state, or a function that takes the value out of it."""
+
+
+class MemAgentNode(RunnableCallable):
+    """Reads the document in the host's state and writes the answer into it.
+
+    The host sees the reading's events in `stream_mode="custom"`, its state with
+    `subgraphs=True`, and its checkpoints if the host has a checkpointer. A document that the
+    host keeps in its state as text is stored in each of the host's checkpoints; a `Path` is not.
+
+    Args:
+        model: a chat model, a model string or a `Reader`, as for `create_memagent`.
+        question: where the host's state has the question: a key, or a function of the state.
+        document: where it has the document.
+        answer: the key that gets the answer, or a function from the reading's output (the
+            fields of `ReadingOutput`) to an update of the host's state.
+        memory: the key that gets the final memory; None leaves it out.
+        evidence: the key that gets the evidence; None leaves it out.
+        usage: the key that gets the usage; None leaves it out.
+        config: budgets and switches of the reading.
+        store: where memories are kept, if not in the host's store.
+        namespace: labels under which they are kept there.
+        checkpointer: where the reading's checkpoints go, if not to the host's checkpointer.
+        prompts: the two prompts for a chat model.
+        tokenizer: counts tokens and cuts chunks.
+        interrupt_before: nodes of the reading to stop before.
+        interrupt_after: nodes of the reading to stop after.
+        name: the node's name, which its events carry.
+
+    Example:
+        ```python
+        builder = StateGraph(MyState)  # has the keys "query", "contract" and "finding"
+        builder.add_node(
+            "read", MemAgentNode(model, question="query", document="contract", answer="finding")
+        )
+        ```
+    """
+
+    agent: ReadingGraph
+
+    def __init__(
+        self,
+        model: str | BaseChatModel | Reader | None = None,
+        *,
+        question: Key = "question",
+        document: Key = "document",
+        answer: str | Callable[[dict[str, Any]], Any] = "answer",
+        memory: str | None = None,
+        evidence: str | None = None,
+        usage: str | None = None,
+        config: ReadingConfig | None = None,
+        store: BaseStore | None = None,
+        namespace: Sequence[str] = NAMESPACE,
+        checkpointer: Checkpointer = None,
+        prompts: Prompts | None = None,
+        tokenizer: TokenizerLike = None,
+        interrupt_before: list[str] | None = None,
+        interrupt_after: list[str] | None = None,
+        name: str = "memagent",
+    ) -> None:
+        agent = create_memagent(
+            model,
+            config=config,
+            store=store,
+            namespace=namespace,
+            prompts=prompts,
+            tokenizer=tokenizer,
+            interrupt_before=interrupt_before,
+            interrupt_after=interrupt_after,
+            name=name,
+        )
+        wanted = {"memory": memory, "evidence": evidence, "usage": usage}
+
+        def ask(state: Any, runtime: Runtime[Any]) -> tuple[ReadingInput, Run]:
+            text = _value(state, document)
+            info = runtime.execution_info
+            run = Run(document=text, write=runtime.stream_writer, task=info.task_id if info else "")
+            return {"question": _value(state, question)}, run
+
+        def answered(output: dict[str, Any]) -> dict[str, Any]:
+            update = {key: output[name] for name, key in wanted.items() if key is not None}
+            if callable(answer):
+                return {**update, **answer(output)}
+            return {**update, answer: output["answer"]}
+
+        def lend(config: RunnableConfig) -> RunnableConfig:
+            return config if checkpointer is None else with_checkpointer(config, checkpointer)
+
+        # Closures over `agent`, not methods: LangGraph looks for subgraphs in closures.
+        def read(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
+            asked, run = ask(state, runtime)
+            return answered(agent.invoke(asked, lend(config), context=run))
+
+        async def aread(
+            state: Any, config: RunnableConfig, runtime: Runtime[Any]
+        ) -> dict[str, Any]:
+            asked, run = ask(state, runtime)
+            return answered(await agent.ainvoke(asked, lend(config), context=run))
+
+        super().__init__(read, aread, name=name, trace=False)
+        self.agent = agent
+
+
+def _value(state: Any, key: Key) -> Any:
+    if callable(key):
+        return key(state)
+    return state[key] if isinstance(state, Mapping) else getattr(state, key)

@@ -1,0 +1,46 @@
+"""Who is told what a reading does, beside the events: callback handlers of its run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.graph.state import Fold
+    from memagent_graph.readers.base import Answer
+
+
+class Observer:
+    """What a `BaseCallbackHandler` is besides, to be told; each method may be left out.
+
+    In all of them `step` is the run id of a node's attempt: models that are called in it have it
+    above them, and above it is the run of its fold. What a method raises ends the run.
+    """
+
+    def opened(self, step: UUID, fold: Fold, about: Mapping[str, Any]) -> None:
+        """A document is open; `fold` begins there, and `about` is the run's metadata."""
+
+    def begins(self, step: UUID) -> None:
+        """The reader is going to be asked; if it fails, this is all that is heard of it."""
+
+    def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
+        """A chunk was read."""
+
+    def answered(self, step: UUID, answer: Answer) -> None:
+        """The answer was written."""
+
+
+def observers(config: RunnableConfig) -> list[Observer]:
+    """Those in a node's config."""
+    handlers = getattr(config.get("callbacks"), "handlers", ())
+    return [handler for handler in handlers if isinstance(handler, Observer)]
+
+
+def step_of(config: RunnableConfig) -> UUID:
+    """The run id of the node that has this config."""
+    found: UUID = config["callbacks"].parent_run_id  # type: ignore[assignment,union-attr]
+    return found

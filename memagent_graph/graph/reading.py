@@ -1,0 +1,155 @@
+"""What the nodes of one graph share, and the rules that need no state of LangGraph's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import (
+    ConfigurationError,
+    ModelError,
+    QuestionError,
+    TransientModelError,
+)
+from memagent_graph.graph.state import backed
+from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.version import reading_fingerprint
+from memagent_graph.models.retry import obey
+from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.state import Fold, Run
+    from memagent_graph.readers.base import Identity, Memory, Reader
+    from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import Tokenizer
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A reader with its budgets, its tokenizer, its store if it has its own, and its namespace."""
+
+    name: str
+    reader: Reader
+    config: ReadingConfig
+    tokenizer: Tokenizer
+    store: BaseStore | None = None
+    namespace: tuple[str, ...] = NAMESPACE
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for everything that shapes the memories of this reading."""
+        config = self.config
+        budgets = (config.chunk_tokens, config.memory_tokens, config.exact_cuts)
+        return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
+
+    def check_question(self, question: str | None) -> int:
+        """Count the question's tokens; `QuestionError` when it is empty or over its budget."""
+        if not question or not question.strip():
+            raise QuestionError('The question is empty: invoke with {"question": ...}.')
+        tokens, budget = self.tokenizer.count(question), self.config.question_tokens
+        if tokens > budget:
+            message = (
+                f"The question has {tokens} tokens and its budget is {budget}: shorten it, move "
+                "what is to be read into the document, or raise question_tokens."
+            )
+            raise QuestionError(message)
+        return tokens
+
+    async def prepare(self, question_tokens: int) -> None:
+        """Let the reader find out about its model, and check that the model's context suffices.
+
+        Raises:
+            ConfigurationError: It does not.
+            ModelError: There is no such model.
+        """
+        check_window(await self.reader.prepare(), self.config, question_tokens)
+
+    def chunks(self, source: Source) -> Iterator[Chunk]:
+        """All chunks of a source."""
+        return chunks(
+            source,
+            tokenizer=self.tokenizer,
+            chunk_tokens=self.config.chunk_tokens,
+            exact_cuts=self.config.exact_cuts,
+        )
+
+    async def judged(
+        self, error: ModelError, attempt: int, step: int | None, fold: str = ""
+    ) -> ModelError:
+        """The error to raise: this one while attempts are left, else one that names the chunk."""
+        if isinstance(error, TransientModelError) and attempt < self.config.max_attempts:
+            await obey(error)
+            return error
+        place = "answering" if step is None else f"reading chunk {step}"
+        place += f" for question {fold}" if fold else ""
+        times = f" after {attempt} attempts" if attempt > 1 else ""
+        kept = "" if step is None else f" The memory of the {step - 1} chunks before it is kept."
+        message = f"{place.capitalize()} failed{times}: {error}{kept}"
+        lasting = ModelError if isinstance(error, TransientModelError) else type(error)
+        return lasting(message, chunk=step)
+
+    def within_budget(self, memory: Memory) -> tuple[Memory, int, bool]:
+        """The memory, with evidence for what is in it, its tokens, and whether it had to be cut."""
+        text, budget = memory.text, self.config.memory_tokens
+        tokens = self.tokenizer.count(text)
+        if tokens <= budget:
+            return backed(text, memory.evidence), tokens, False
+        text = cut_at_sentence(text, budget, self.tokenizer)
+        return backed(text, memory.evidence), self.tokenizer.count(text), True
+
+    def most_updates(self, fold: Fold) -> int | None:
+        """How many calls a fold may make; None for no limit."""
+        most = self.config.max_calls
+        return fold["source"].get("calls", None if most is None else most - 1)  # one answers
+
+    def updates_each(self, questions: int) -> int | None:
+        """How many updates each of several questions may have.
+
+        Raises:
+            ConfigurationError: `max_calls` is too few for an update and an answer each.
+        """
+        most = self.config.max_calls
+        if most is not None and most < 2 * questions:
+            message = (
+                f"{questions} questions need max_calls of {2 * questions} or more, not {most}."
+            )
+            raise ConfigurationError(message)
+        return None if most is None else most // questions - 1
+
+    def seconds_left(self, run: Run) -> float | None:
+        """Seconds until the deadline, None without one."""
+        deadline = self.config.deadline
+        return None if deadline is None else run.started + deadline - monotonic()
+
+
+def check_window(identity: Identity, config: ReadingConfig, question_tokens: int) -> None:
+    """Raise `ConfigurationError` when the model's context, if known, is too short for the budgets.
+
+    Args:
+        identity: of the reader; knows the context's length.
+        config: the budgets.
+        question_tokens: of the question; 0 while there is none. Its budget would be too much to
+            ask: with it, the default budgets would not fit the 8,192 tokens that they are for.
+    """
+    needed = config.window_tokens - config.question_tokens + question_tokens
+    holds = identity.window_tokens
+    if holds is None or holds >= needed:
+        return
+    smallest = config.model_copy(update={"chunk_tokens": 1}).window_tokens
+    advice = (
+        f"Lower chunk_tokens to {config.chunk_tokens - config.window_tokens + holds} or less"
+        if smallest <= holds
+        else "Lower question_tokens, memory_tokens, answer_tokens and chunk_tokens"
+    )
+    message = (
+        f"The budgets need a context of {needed} tokens for this question, and up to "
+        f"{config.window_tokens} for a longer one, but that of {identity.name} holds {holds}. "
+        f"{advice}, or serve the model with a longer context."
+    )
+    raise ConfigurationError(message)

@@ -1,0 +1,405 @@
+"""What the graph's channels hold, and the events that a reading emits.
+
+Whatever is checkpointed is plain (strings, numbers, lists, dicts) and does not grow with the
+document: other types would warn on load, and come back as dicts in LangGraph's strict mode.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import astuple, dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
+from langgraph.errors import EmptyChannelError
+from typing_extensions import TypedDict
+
+from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.readers.base import Evidence, Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.graph.cutting import Cutter
+    from memagent_graph.graph.versions import Chain
+    from memagent_graph.text.source import Source
+
+Stopped = Literal["end", "done", "max_calls", "deadline"]
+"""Why a reading ended: the document's end, the reader had enough, or a budget was spent."""
+
+
+class SourceRecord(TypedDict, total=False):
+    """Identifies the document, and the memory that it goes into, from one run to the next.
+
+    Attributes:
+        name: what to call the document.
+        digest: of its content.
+        length: code points.
+        uri: what opens it again, if anything does.
+        memory_name: the named memory that this reading continues, if any.
+        head: the version that it had when the reading began.
+        fold: as start and end, of a `Span`, where there are several folds.
+        calls: most updates of that fold; None for no limit.
+        shared: folds that read the same, if more than one.
+    """
+
+    name: str
+    digest: str
+    length: int
+    uri: str | None
+    memory_name: str
+    head: str | None
+    fold: str
+    start: int
+    end: int
+    calls: int | None
+    shared: int
+
+
+class Progress(TypedDict):
+    """How far a reading got and what it cost; only `overwrite_memory` moves it.
+
+    Attributes:
+        position: code points read.
+        step: chunks read.
+        tokens: tokens of those chunks.
+        calls: reader calls that returned.
+        input_tokens: prompt tokens of those calls.
+        output_tokens: completion tokens of those calls.
+        seconds: time spent in them.
+        cut: whether the memory was over its budget and lost its end.
+        stopped: why the reading ended; None while it goes on.
+        version: id of the memory's version, or of the chain's root; None without a store.
+    """
+
+    position: int
+    step: int
+    tokens: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    cut: bool
+    stopped: Stopped | None
+    version: str | None
+
+
+class Span(NamedTuple):
+    """The part of a document that a fold reads.
+
+    Attributes:
+        fold: tells the folds of a graph apart; empty for the only one.
+        start: where it begins, in code points of the document.
+        end: where it ends.
+    """
+
+    fold: str
+    start: int
+    end: int
+
+
+class Fold(TypedDict):
+    """One question over one span of a document, with the memory so far: plain values.
+
+    Attributes:
+        question: what to find out.
+        source: what identifies the document.
+        memory: the notes so far.
+        places: the fields of `Evidence` as rows, which are half the size of dicts with text
+            this short; each checkpoint has them.
+        progress: how far reading got.
+    """
+
+    question: str
+    source: SourceRecord
+    memory: str
+    places: list[list[Any]]
+    progress: Progress
+
+
+class ReadingInput(TypedDict, total=False):
+    """What a reading is asked.
+
+    Attributes:
+        question: what to find out.
+        questions: instead of one, several, for each of which the document is read at the same time.
+        document: what to read: anything that `open_source` takes.
+        version: instead of a document, the id of a stored memory, or its name: answer from it.
+        memory_name: continue the memory of this name with the document, or begin it.
+    """
+
+    question: str
+    questions: list[str]
+    document: Annotated[Any, UntrackedValue]
+    version: str | None
+    memory_name: Annotated[str | None, UntrackedValue]
+
+
+Answers = list[dict[str, Any]]
+
+
+def _gathered(answers: Answers, more: Answers | None) -> Answers:
+    """Records in the order of their questions; None forgets them."""
+    return [] if more is None else sorted([*answers, *more], key=lambda record: record["number"])
+
+
+class Gathered(BinaryOperatorAggregate[Answers]):
+    """Holds the records of several questions; nothing, where there is one."""
+
+    def get(self) -> Answers:
+        """The records.
+
+        Raises:
+            EmptyChannelError: There are none.
+        """
+        if not self.value:
+            raise EmptyChannelError
+        found: Answers = self.value
+        return found
+
+    def is_available(self) -> bool:
+        """Whether there are any."""
+        return bool(self.value)
+
+
+class Answered(TypedDict, total=False):
+    """What a reading returns for a question.
+
+    Attributes:
+        answer: the answer itself.
+        response: the whole reply that the answer was taken from.
+        memory: the final memory.
+        evidence: where the memory's statements stand in the document, for readers that know:
+            dicts with the fields of `Evidence`.
+        citations: likewise, where the answer stands.
+        usage: calls, input_tokens, output_tokens, seconds, and document_tokens read.
+        coverage: share of the document that was read, 0 to 1.
+        stopped: why reading ended: "end", "done", "max_calls" or "deadline".
+        reader: name of the reader that answered.
+        version: id of the final memory's version, None without a store.
+        warnings: what went wrong without stopping the reading, such as an unreachable store.
+    """
+
+    answer: str | None
+    response: str
+    memory: str
+    evidence: list[dict[str, Any]]
+    citations: list[dict[str, Any]]
+    usage: dict[str, Any]
+    coverage: float
+    stopped: Stopped
+    reader: str
+    version: str | None
+    warnings: list[str]
+
+
+class ReadingOutput(Answered, total=False):
+    """What a reading returns.
+
+    Attributes:
+        answers: for several questions: a dict for each, in their order, with the fields of
+            `Answered`, its `question` and `number` (from 0), and `error`: why it failed, None if
+            it did not.
+    """
+
+    answers: Annotated[Answers, Gathered(list, _gathered)]
+
+
+class ReadingState(ReadingInput, ReadingOutput, total=False):
+    """All channels. Document and chunk are left out of checkpoints, and so gone on a resume.
+
+    Attributes:
+        chunk: the `Chunk` being read.
+        source: as `places` and `progress`, of the `Fold`.
+    """
+
+    chunk: Annotated[Any, UntrackedValue]
+    source: SourceRecord
+    places: list[list[Any]]
+    progress: Progress
+
+
+class QuestionState(TypedDict):
+    """One of several questions, as it is sent to be answered.
+
+    Attributes:
+        number: counted from 0.
+        question: what to find out.
+        source: what identifies the document, for this question's fold.
+        version: the stored memory to answer from, if nothing is read.
+    """
+
+    number: int
+    question: str
+    source: SourceRecord
+    version: str | None
+
+
+@dataclass
+class Run:
+    """What lives as long as one call of the graph; handed to the nodes as its context.
+
+    Attributes:
+        document: the document as the caller gave it, None when only its record is known.
+        write: where events go; None until a node knows the run's own stream.
+        started: when the call began, in seconds of the monotonic clock.
+        config: of the node that runs.
+        store: where versions go, None without one.
+        namespace: labels under which they are in it.
+        chains: the versions of each fold that is read, by its name, once they were asked for.
+        cutter: what the chunks come from, once the document is open.
+        opening: who opens the document again.
+        task: of the host's node in which this runs; empty at the top.
+    """
+
+    document: Any = None
+    write: Callable[[Any], None] | None = None
+    started: float = field(default_factory=monotonic)
+    config: RunnableConfig = field(default_factory=RunnableConfig)
+    store: BaseStore | None = None
+    namespace: tuple[str, ...] = NAMESPACE
+    chains: dict[str, Chain] = field(default_factory=dict)
+    cutter: Cutter | None = None
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    task: str = ""
+
+    def emit(self, event: OpenedEvent | ChunkEvent | AnswerEvent) -> None:
+        """Send an event to whoever streams this run."""
+        if self.write is not None:
+            self.write(event)
+
+
+class OpenedEvent(TypedDict):
+    """The document was opened.
+
+    Attributes:
+        task: id of the host's task in which this reading runs; empty without a host. It tells
+            branches of a host's own `Send` apart.
+        length: code points.
+        skipped: files of a folder that are hidden, not text, or lead out of it.
+    """
+
+    event: Literal["opened"]
+    agent: str
+    task: str
+    source: str
+    length: int
+    skipped: int
+
+
+class ChunkEvent(TypedDict):
+    """A chunk was read.
+
+    Attributes:
+        task: as in `OpenedEvent`.
+        question: that it was read for.
+        fold: tells the folds of one reading apart; empty for the only one.
+        chunk: its number, counted from 1.
+        chunks: how many there will be, estimated from those read so far.
+        position: code points read, out of `length`.
+        tokens: tokens read so far.
+        memory_tokens: size of the memory now.
+        added: lines that the memory gained.
+        removed: lines that it lost.
+    """
+
+    event: Literal["chunk"]
+    agent: str
+    task: str
+    question: str
+    fold: str
+    source: str
+    chunk: int
+    chunks: int
+    position: int
+    length: int
+    tokens: int
+    memory_tokens: int
+    added: list[str]
+    removed: list[str]
+
+
+class AnswerEvent(TypedDict):
+    """The answer was written; fields are those of the events before."""
+
+    event: Literal["answer"]
+    agent: str
+    task: str
+    question: str
+    source: str
+    answer: str
+    coverage: float
+
+
+class Noted(TypedDict):
+    """The part of a fold that is its memory."""
+
+    memory: str
+    places: list[list[Any]]
+
+
+def begun(question: str, source: SourceRecord) -> Fold:
+    """A fold that has read nothing."""
+    progress = Progress(
+        position=source.get("start", 0),
+        step=0,
+        tokens=0,
+        calls=0,
+        input_tokens=0,
+        output_tokens=0,
+        seconds=0.0,
+        cut=False,
+        stopped=None,
+        version=None,
+    )
+    nothing = noted(Memory())
+    return Fold(question=question, source=source, **nothing, progress=progress)
+
+
+def record_of(source: Source) -> SourceRecord:
+    """What identifies a document."""
+    return SourceRecord(
+        name=source.name, digest=source.digest, length=source.length, uri=source.uri
+    )
+
+
+def fold_name(question: int) -> str:
+    """What tells the fold of one of several questions from the others', by its number from 0."""
+    return str(question + 1)
+
+
+def span_of(fold: Fold) -> Span:
+    """What a fold reads: the whole document, unless its record says otherwise."""
+    source = fold["source"]
+    end = source.get("end", source["length"])
+    return Span(source.get("fold", ""), source.get("start", 0), end)
+
+
+def fold_of(state: ReadingState) -> Fold:
+    """The fold in the graph's channels."""
+    return Fold(
+        question=state["question"],
+        source=state["source"],
+        memory=state["memory"],
+        places=state["places"],
+        progress=state["progress"],
+    )
+
+
+def noted(memory: Memory) -> Noted:
+    """A memory as the graph's channels hold it."""
+    return {"memory": memory.text, "places": [list(astuple(item)) for item in memory.evidence]}
+
+
+def memory_of(fold: Fold) -> Memory:
+    """The memory, with evidence for what is still in it: a person may have edited it since."""
+    return backed(fold["memory"], [Evidence(*row) for row in fold["places"]])
+
+
+def backed(text: str, evidence: Iterable[Evidence]) -> Memory:
+    """A memory with the evidence for what is in it."""
+    return Memory(text, tuple(item for item in evidence if item.text in text))

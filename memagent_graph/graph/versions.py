@@ -1,0 +1,408 @@
+"""How a fold meets the store: versions found again, followed, stored, and heads moved."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+)
+from memagent_graph.graph.following import Sharing
+from memagent_graph.graph.state import Fold, begun, memory_of, noted, span_of
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.guard import PATIENCE
+from memagent_graph.memory.version import (
+    MemoryVersion,
+    child_id,
+    edited,
+    reading_fingerprint,
+    reading_key,
+    root_id,
+)
+from memagent_graph.memory.writer import VersionWriter
+from memagent_graph.readers.base import Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Run, SourceRecord
+    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.source import Source
+
+_LAST_PATIENCE = 3.0
+"""Seconds that it has at the end to take what it has not taken yet."""
+_BEYOND = 0.2
+"""Seconds that it has for each operation after the deadline."""
+_CLOSED = (
+    "Memory {name!r} could not be opened: {error} Read again when the store is back, or without "
+    "memory_name."
+)
+
+
+class Chain:
+    """The versions of one fold, as one call of the graph reads it. The first is the root.
+
+    Args:
+        reading: whose fold it is.
+        run: the call of the graph; it has a store.
+        question: of the fold.
+
+    Attributes:
+        fingerprint: of the versions; one of this run's own when memories are not reused.
+        reuses: whether memories that the store has are taken over.
+        parent: id of the version that the chunk is read from.
+    """
+
+    def __init__(self, reading: Reading, run: Run, question: str) -> None:
+        assert run.store is not None  # noqa: S101 - `chain_of` looked
+        self.question, self.parent = question, ""
+        self.bank = MemoryBank(
+            run.store,
+            run.namespace,
+            ttl=reading.config.ttl,
+            patience=lambda: self._patience(PATIENCE),
+        )
+        asked = run.config.get("configurable", {}).get("memagent_reuse", True)
+        self.reuses: bool = reading.config.reuse and asked
+        known = reading.fingerprint
+        self.fingerprint = known if self.reuses else reading_fingerprint(known, uuid4())
+        self._reading, self._run = reading, run
+        self._sharing = Sharing(self.bank, lambda: reading.seconds_left(run))
+        self._writer: VersionWriter | None = None
+        self._known: tuple[str, str] | None = None  # id and text of what was stored last
+        self._finished: MemoryVersion | None = None
+        self._lost = 0
+        self._missed: str | None = None  # why the store was not asked for what it knows
+        self._unmoved: str | None = None  # why a named memory's head is where it was
+
+    @property
+    def root(self) -> str:
+        """The id before the first chunk."""
+        return root_id(self.question, self.fingerprint)
+
+    async def begin(self, source: Source, record: SourceRecord, name: str | None) -> Fold:
+        """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
+
+        Only a named memory needs the store: a fold without a name goes on without what it knows.
+
+        Raises:
+            StoreError: The store cannot be reached, and a memory is named.
+        """
+        fold = begun(self.question, {**record})
+        fold["progress"]["version"] = self.root
+        try:
+            if name:
+                head = await self.bank.ahead(name)
+                fold["source"] |= {"memory_name": name, "head": head.id if head else None}
+                if head is not None:
+                    fold = {**fold, **noted(head.memory)}
+                    fold["progress"]["version"] = head.id
+            return await self._past_what_is_known(source, fold) if self.reuses else fold
+        except MemoryConflictError:  # the name was moved meanwhile
+            return await self.begin(source, record, name)
+        except StoreError as error:
+            if name and isinstance(error, BadRecordError | MemoryNotFoundError):
+                raise
+            if name:
+                raise StoreError(_CLOSED.format(name=name, error=error)) from error
+            self._missed = str(error)
+            return fold
+
+    async def end_of(self, reference: str, record: SourceRecord) -> Fold:
+        """A stored memory as the end of a fold, to be answered from.
+
+        Raises:
+            MemoryNotFoundError: There is no such version or name.
+        """
+        version = await self.bank.aget(reference)
+        fold = begun(self.question, {**record, **_record_of(version)})
+        fold["progress"] |= {
+            "position": version.end,
+            "step": version.step,
+            "stopped": "end",
+            "version": version.id,
+        }
+        return {**fold, **noted(version.memory)}
+
+    async def before(self, fold: Fold) -> Memory:
+        """The memory to read on from; sets `parent`.
+
+        A memory that a person edited in the state first becomes a version of its own: otherwise
+        the stored child of the unedited one would overtake the edit.
+        """
+        memory, version = memory_of(fold), fold["progress"]["version"]
+        self.parent = version or self.root
+        if self._known == (version, memory.text):
+            return memory
+        try:
+            stored: MemoryVersion | None = await self.bank.aget(self.parent)
+        except MemoryNotFoundError:  # the root, or a version that was never written
+            stored = None
+        except StoreError as error:  # not known: take it for the one that was stored
+            self._missed = str(error)
+            return memory
+        if stored is None and fold["progress"]["step"] == 0:
+            stored = self._nothing(fold)
+        if stored is not None and stored.text != memory.text:
+            after = edited(stored, memory.text)
+            self.parent = after.id
+            self._writes(fold).add(after)
+        return memory
+
+    async def followed(self, fold: Fold, chunk: Chunk) -> Memory | None:
+        """What another agent, which reads the same, made of a chunk; None to read it here.
+
+        Raises:
+            TimeoutError: The deadline came first.
+        """
+        if not (self.reuses and self._reading.config.lease):
+            return None
+        begin = fold["source"].get("head") or self.root
+        found = await self._sharing.followed(
+            f"{begin}-{fold['source']['digest']}", self._child(chunk)
+        )
+        return None if found is None else found.memory
+
+    def beating(self) -> AbstractAsyncContextManager[Any]:
+        """Shows who follows that this run lives while it waits for its model."""
+        return self._sharing.beating()
+
+    async def release(self) -> None:
+        """Let others read on."""
+        await self._sharing.release()
+
+    async def overtaken(self) -> Memory | None:
+        """What another agent stored first as the memory that was read from, if it differs."""
+        other = None if self._writer is None else await self._writer.settle()
+        return other.memory if other is not None and other.id == self.parent else None
+
+    async def keep(self, fold: Fold, chunk: Chunk, tokens: int) -> Fold:
+        """Begin to store the memory after `chunk`; at the end move a named memory's head to it.
+
+        Args:
+            fold: after the chunk.
+            chunk: what was read.
+            tokens: of the memory.
+
+        Returns:
+            The fold, begun anew at the winner's head if a race for the head was lost.
+        """
+        progress, memory = fold["progress"], memory_of(fold)
+        version = MemoryVersion(
+            id=self._child(chunk),
+            parent=self.parent,
+            root=self.root,
+            text=memory.text,
+            tokens=tokens,
+            step=progress["step"],
+            question=self.question,
+            source=chunk.source.digest,
+            source_name=chunk.source.name,
+            start=chunk.start,
+            end=chunk.end,
+            length=chunk.source.length,
+            fingerprint=self.fingerprint,
+            evidence=memory.evidence,
+            cut=progress["cut"],
+        )
+        self._writes(fold).add(version)
+        self._known = version.id, version.text
+        fold = {**fold, "progress": {**progress, "version": version.id}}
+        if not progress["stopped"]:
+            return fold
+        if fold["source"].get("memory_name"):
+            return await self._move_head(fold)
+        self._finished = version
+        return fold
+
+    async def finish(self, fold: Fold) -> tuple[Memory | None, list[str]]:
+        """Wait until all is stored; say what another agent stored first, and what went wrong.
+
+        Raises:
+            StoreError: Strict, and something could not be stored.
+        """
+        if self._writer is None:
+            await self.release()
+            missed = self._missed
+            return None, [] if missed is None else [f"Nothing stored was used: {missed}"]
+        await self._writer.settle()
+        left = 0
+        if self._unmoved is None:  # else it was waited for already
+            left = await self._flush(self._writer)
+        other = await self._writer.settle()
+        await self.release()  # not before: who took it would read the last chunk again
+        message = self._unmoved
+        if left and message is None:
+            message = str(_unstored(left, self._writer.error))
+        elif message is None:
+            try:
+                if self._finished is not None:
+                    await self.bank.arecord_reading(self._finished)
+                if self._reading.config.keep_versions is not None:
+                    await self.bank.athin(self._owner(fold), self._reading.config.keep_versions)
+            except StoreError as error:
+                message = f"The memory is stored, and could not be listed: {error}"
+        if message is not None and self._reading.config.strict:
+            raise StoreError(message)
+        memory = None if other is None else other.memory
+        return memory, [] if message is None else [message]
+
+    async def _past_what_is_known(self, source: Source, fold: Fold) -> Fold:
+        """The fold, moved on past all chunks that the store knows from there."""
+        name = fold["source"].get("memory_name")
+        read: list[Chunk] = []
+        ids = self._ids(source, fold, read)
+        found = await self.bank.afind(ids)
+        if found is None and not name:
+            found = await self._read_to_its_end(source)
+        if found is None:
+            return fold
+        await asyncio.to_thread(_cut_up_to, found.end, ids, read)
+        known = [chunk for chunk in read if chunk.end <= found.end]
+        await self.bank.aadopt(self._owner(fold), found.id)
+        whole = found.end >= span_of(fold).end
+        # All of it may have been read before, by another name or by a run that was killed here.
+        head = fold["source"].get("head")
+        if name and whole and not await self.bank.amove_head(name, found.id, expected=head):
+            message = f"{name!r} was moved on meanwhile."
+            raise MemoryConflictError(message)
+        fold["progress"] |= {
+            "position": found.end,
+            "step": len(known),
+            "tokens": sum(chunk.tokens for chunk in known),
+            "version": found.id,
+            "stopped": "end" if whole else None,
+        }
+        return {**fold, **noted(found.memory)}
+
+    def _ids(self, source: Source, fold: Fold, read: list[Chunk]) -> Iterator[str]:
+        """Ids of the versions after each chunk, worked out as they are asked for."""
+        self.parent = fold["progress"]["version"] or self.root
+        for chunk in self._reading.chunks(source):
+            read.append(chunk)
+            self.parent = self._child(chunk)
+            yield self.parent
+
+    async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
+        """The end of a reading of this very document, whose earlier versions were thinned out."""
+        found = await self.bank.areading(reading_key(self.root, source.digest))
+        wanted = (self.root, source.digest, False)
+        if found is None or (found.root, found.source, found.edited) != wanted:
+            return None
+        return found
+
+    async def _move_head(self, fold: Fold) -> Fold:
+        record, progress = fold["source"], fold["progress"]
+        name, version = record["memory_name"], progress["version"]
+        assert version is not None  # noqa: S101 - `keep` stored it
+        writer = self._writes(fold)
+        await writer.settle()
+        left = await self._flush(writer)
+        try:
+            if left:  # a head must not lead to what is not stored
+                raise _unstored(left, writer.error)
+            if await self.bank.amove_head(name, version, expected=record["head"]):
+                return fold
+        except MemoryNotFoundError:
+            pass  # somebody forgot this memory meanwhile: read it again, from its beginning
+        except StoreError as error:
+            self._unmoved = f"Memory {name!r} is still what it was before this reading: {error}"
+            return fold
+        self._lost += 1
+        self.bank.records.guard.count(lost_races=1)
+        if self._lost > MOST_LOST_RACES:
+            message = (
+                f"Other writers moved {name!r} on {self._lost} times. What was read is kept as "
+                f"version {version}: branch it, or read again."
+            )
+            raise MemoryConflictError(message)
+        await pause(self._lost)
+        head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
+        await self.release()
+        self._sharing.forget()  # the chain which begins at the new head is another one's to read
+        at = self.root if head is None else head.id
+        return {
+            **fold,
+            **noted(Memory() if head is None else head.memory),
+            "source": {**record, "head": None if head is None else head.id},
+            "progress": {**progress, "position": 0, "stopped": None, "version": at},
+        }
+
+    def _child(self, chunk: Chunk) -> str:
+        return child_id(self.parent, chunk.digest, self.fingerprint)
+
+    def _nothing(self, fold: Fold) -> MemoryVersion:
+        """The memory before the first chunk, which is not stored, as what an edit follows."""
+        source = fold["source"]
+        return MemoryVersion(
+            id=self.parent,
+            parent="",
+            root=self.parent,
+            text="",
+            tokens=0,
+            step=0,
+            question=self.question,
+            source=source["digest"],
+            source_name=source["name"],
+            start=0,
+            end=0,
+            length=source["length"],
+            fingerprint=self.fingerprint,
+        )
+
+    def _writes(self, fold: Fold) -> VersionWriter:
+        if self._writer is None:
+            name = fold["source"].get("memory_name")
+            self._writer = VersionWriter(self.bank, self._owner(fold), name)
+        return self._writer
+
+    def _owner(self, fold: Fold) -> str:
+        """The memory that the versions belong to."""
+        name = fold["source"].get("memory_name")
+        return name or reading_key(self.root, fold["source"]["digest"])
+
+    async def _flush(self, writer: VersionWriter) -> int:
+        patience = self._patience(_LAST_PATIENCE)
+        return await writer.flush(patience, strictly=patience < _LAST_PATIENCE)
+
+    def _patience(self, most: float) -> float:
+        """Seconds to wait for the store: `most`, and hardly any beyond the deadline."""
+        left = self._reading.seconds_left(self._run)
+        return most if left is None else min(most, max(left, 0.0) + _BEYOND)
+
+
+def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
+    """The chain of a fold in this call; None for one that began without a store."""
+    if run.store is None or fold["progress"]["version"] is None:
+        return None
+    name = span_of(fold).fold
+    if name not in run.chains:  # of a resumed run
+        run.chains[name] = Chain(reading, run, fold["question"])
+    return run.chains[name]
+
+
+def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
+    """Ask for more ids, each of which adds a chunk to `read`, until one ends at `end`."""
+    while read[-1].end < end and next(ids, None):
+        pass
+
+
+def _record_of(version: MemoryVersion) -> SourceRecord:
+    return {
+        "name": version.source_name,
+        "digest": version.source,
+        "length": version.length,
+        "uri": None,
+    }
+
+
+def _unstored(left: int, error: Exception | None) -> StoreError:
+    return StoreError(f"{left} memory versions could not be stored: {error}")

@@ -1,0 +1,125 @@
+"""Any of LangGraph's stores as an `AtomicStore`, as far as it can be one."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from langgraph.store.base import GetOp, Item, PutOp
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph.errors import StoreError
+from memagent_graph.memory.atomic import AtomicStore, agrees, arrange
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from langgraph.store.base import BaseStore, Op, Result
+
+    from memagent_graph.memory.atomic import Announcement, Given, Namespace
+
+
+def atomic(store: BaseStore) -> AtomicStore:
+    """The store itself if it can, LangGraph's SQLite stores with what they lack, or a substitute.
+
+    The substitute reads and then writes: within one process nothing is lost on an
+    `InMemoryStore`; on others, a write between the two is, which is said once in a warning.
+    """
+    if isinstance(store, AtomicStore):
+        return store
+    try:
+        from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
+
+        from memagent_graph.memory.sqlite import AtomicSqlite
+    except ImportError:
+        return GetThenPut(store)
+    if isinstance(store, SqliteStore | AsyncSqliteStore):
+        return AtomicSqlite(store)
+    return GetThenPut(store)
+
+
+class GetThenPut:
+    """The substitute: see `atomic`.
+
+    Args:
+        store: where the items are.
+    """
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+        self._alone: AbstractContextManager[Any] = nullcontext()
+        if isinstance(store, InMemoryStore):
+            self._alone = _locks.setdefault(store, threading.Lock())
+        else:
+            message = (
+                f"{type(store).__name__} has no compare-and-put: when two writers move the same "
+                "named memory at once, one update can be lost. Use RedisStore or SQLite if "
+                "several write."
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+    async def aput_if_absent(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        *,
+        topic: str | None = None,
+        also: Sequence[PutOp] = (),
+        ttl: float | None = None,
+    ) -> dict[str, Any]:
+        """See `AtomicStore`."""
+        put = arrange([PutOp(namespace, key, value, ttl=ttl)], (), self._store.ttl_config)
+        rest = arrange(also, [namespace], self._store.ttl_config)
+        with self._alone:
+            (item,) = await self._batch([GetOp(namespace, key)])
+            if ops := put + rest if item is None else rest:
+                await self._batch(ops)
+            return dict(value) if item is None else item.value
+
+    async def acommit(
+        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
+    ) -> bool:
+        """See `AtomicStore`."""
+        ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
+        with self._alone:
+            if not _agree(await self._batch([GetOp(*place) for place in given]), given):
+                return False
+            await self._batch(ops)
+            return True
+
+    async def watch(
+        self,
+        namespace: Namespace,
+        topic: str,
+        *,
+        after: str = "$",
+    ) -> AsyncIterator[Announcement]:
+        """Not possible.
+
+        Raises:
+            StoreError: Always.
+        """
+        message = f"{type(self._store).__name__} cannot be watched. Use RedisStore or SQLite."
+        raise StoreError(message)
+        yield  # what makes this an iterator, as the others are
+
+    async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
+        """Nothing: there are no announcements."""
+
+    async def _batch(self, ops: Sequence[Op]) -> list[Any]:
+        if isinstance(self._store, InMemoryStore):  # never waits, so that `_alone` holds up nobody
+            return self._store.batch(ops)
+        return await self._store.abatch(ops)
+
+
+_locks: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
+
+
+def _agree(items: Sequence[Result], given: Given) -> bool:
+    values = [item.value if isinstance(item, Item) else None for item in items]
+    return all(map(agrees, values, given.values()))

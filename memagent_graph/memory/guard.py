@@ -1,0 +1,305 @@
+"""A circuit breaker for each store: no caller waits for a store that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+    StoreRefusedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from langgraph.store.base import BaseStore
+
+T = TypeVar("T")
+
+PATIENCE = 1.5
+"""Seconds that a store has to answer."""
+FIRST_PAUSE = 0.5
+"""Seconds before the first retry of a store that is away. Each further pause is twice as long."""
+LONGEST_PAUSE = 5.0
+"""Seconds between retries, at most."""
+_LONGEST_WAIT = 120.0
+"""Seconds that an operation may take while others are answered: a burst is not an outage."""
+_TICK = 0.05
+"""Seconds between two looks at what waits."""
+
+_ANSWERS = (BadRecordError, MemoryConflictError, MemoryNotFoundError, StoreRefusedError)
+_MISTAKES = (TypeError, ValueError)
+_log = logging.getLogger(__name__)
+
+
+class StoreMetrics(NamedTuple):
+    """Counts for one store object since the program began.
+
+    Attributes:
+        retries: calls that tested whether the store is back, and repeats that callers or the
+            store itself counted.
+        pending: writes that wait for the store.
+        lost_races: writes that another writer preceded.
+        circuit: "closed" while the store answers, "open" while calls are refused, "half-open"
+            when the next call may test the store, or is testing it.
+    """
+
+    retries: int
+    pending: int
+    lost_races: int
+    circuit: Literal["closed", "open", "half-open"]
+
+
+class _Pass(NamedTuple):
+    """Permission for one call: how often the circuit had opened by then, and if it is a test."""
+
+    openings: int
+    test: bool
+
+
+class _Clock:
+    """The time of one event loop, which stands still where the loop does.
+
+    One timer for all that waits: a thousand of their own would be what a burst waits for.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._ticking: asyncio.TimerHandle | None = None
+
+    async def wait(self, task: asyncio.Task[T], is_enough: Callable[[], bool]) -> None:
+        """Wait until a task is done, or there was enough of it."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def end(_: object = None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        task.add_done_callback(end)
+        self._waiting[done] = is_enough
+        if self._ticking is None:
+            self._ticking = loop.call_later(_TICK, self._tick, loop)
+        try:
+            await done
+        finally:
+            del self._waiting[done]
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.now += _TICK  # however long it was: while nothing can run, nothing can arrive
+        for done, is_enough in self._waiting.items():
+            if not done.done() and is_enough():
+                done.set_result(None)
+        self._ticking = loop.call_later(_TICK, self._tick, loop) if self._waiting else None
+
+
+class StoreGuard:
+    """What is known of a store: whether it answers, and what it cost.
+
+    Safe to use from any thread and event loop.
+
+    Args:
+        clock: a monotonic clock, in seconds.
+
+    Attributes:
+        failures: failed tries since the store last answered; 0 while it is there.
+        retries: as in `StoreMetrics`, without those of the store itself.
+        pending: as in `StoreMetrics`.
+        lost_races: as in `StoreMetrics`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.failures = self.retries = self.pending = self.lost_races = 0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._openings = 0
+        self._answers = 0
+        self._testing = False
+        self._pause = FIRST_PAUSE
+        self._next_try = 0.0
+        self._reason = ""
+        self._clocks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clock] = WeakKeyDictionary()
+        self._abandoned: set[asyncio.Task[object]] = set()  # an event loop's are weak
+
+    @property
+    def away(self) -> bool:
+        """Whether a call would be refused: the last try failed, and the next is not due."""
+        with self._lock:
+            return self._refusing()
+
+    @property
+    def circuit(self) -> Literal["closed", "open", "half-open"]:
+        """See `StoreMetrics`."""
+        with self._lock:
+            if not self.failures:
+                return "closed"
+            return "half-open" if self._testing or not self._refusing() else "open"
+
+    def count(self, *, pending: int = 0, lost_races: int = 0) -> None:
+        """Add to the counts; a negative number subtracts."""
+        with self._lock:
+            self.pending += pending
+            self.lost_races += lost_races
+
+    async def call(self, operation: Callable[[], Awaitable[T]], *, patience: float = PATIENCE) -> T:
+        """Carry out an operation of the store, unless the store is away.
+
+        An operation that takes too long is cancelled and left behind; it may still take effect.
+        `BadRecordError`, `MemoryConflictError`, `MemoryNotFoundError` and `StoreRefusedError` are
+        answers, and pass through; so do `TypeError` and `ValueError`, which say nothing of the
+        store.
+
+        Args:
+            operation: begins the operation. It must not use this guard itself.
+            patience: seconds in which the store must answer somebody. While it answers others,
+                as in a burst, it is waited for longer, unless this is less than `PATIENCE`; the
+                time in which this event loop stands still does not count.
+
+        Raises:
+            StoreError: At once while the circuit is open; otherwise, the operation failed or
+                took longer than `patience`.
+        """
+        permission = self._admit()
+        try:
+            result = await self._within(patience, operation)
+        except _ANSWERS:
+            self._close()
+            raise
+        except _MISTAKES:
+            raise
+        except StoreError as error:
+            self._open(permission, str(error))
+            raise
+        except Exception as error:
+            what = ": ".join(filter(None, (type(error).__name__, str(error))))
+            failure = StoreError(f"The memory store failed: {what}")
+            self._open(permission, str(failure))
+            raise failure from error
+        else:
+            self._close()
+            return result
+        finally:
+            self._leave(permission)
+
+    async def _within(self, patience: float, operation: Callable[[], Awaitable[T]]) -> T:
+        """The result of an operation; one that resists its cancellation is not waited for."""
+        task: asyncio.Task[T] = asyncio.create_task(_run(operation))
+        task.add_done_callback(_retrieve)
+        try:
+            done = await self._patiently(task, patience)
+        finally:
+            if not task.done():
+                self._abandoned.add(task)
+                task.add_done_callback(self._abandoned.discard)
+                task.cancel()
+        if not done:
+            message = f"The memory store did not answer within {patience:.2g} s."
+            raise StoreError(message)
+        if task.cancelled():  # by the store: a cancellation of the caller ends the wait above
+            message = "The memory store cancelled the operation."
+            raise StoreError(message)
+        return task.result()
+
+    async def _patiently(self, task: asyncio.Task[T], patience: float) -> bool:
+        """Wait for a task; say whether it is done."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if loop not in self._clocks:
+                self._clocks[loop] = _Clock()
+            clock = self._clocks[loop]
+        longest = time.monotonic() + (_LONGEST_WAIT if patience >= PATIENCE else patience)
+        answers = self._answers
+        begun = clock.now
+
+        def is_enough() -> bool:
+            nonlocal answers, begun
+            if answers != self._answers:
+                answers, begun = self._answers, clock.now
+            return clock.now - begun >= patience or time.monotonic() >= longest
+
+        await clock.wait(task, is_enough)
+        return task.done()
+
+    def _refusing(self) -> bool:
+        return self.failures > 0 and (self._testing or self._clock() < self._next_try)
+
+    def _admit(self) -> _Pass:
+        with self._lock:
+            if self._refusing():
+                message = (
+                    f"The memory store is away ({self._reason}). It is retried every few seconds."
+                )
+                raise StoreError(message)
+            test = self.failures > 0
+            if test:
+                self._testing = True
+                self.retries += 1
+            return _Pass(self._openings, test)
+
+    def _leave(self, permission: _Pass) -> None:
+        if permission.test:
+            with self._lock:
+                self._testing = False
+
+    def _close(self) -> None:
+        with self._lock:
+            was_away = self.failures > 0
+            self._answers += 1
+            self.failures = 0
+            self._pause = FIRST_PAUSE
+        if was_away:
+            _log.debug("store back")
+
+    def _open(self, permission: _Pass, reason: str) -> None:
+        with self._lock:
+            if permission.openings != self._openings:
+                return  # it began before the failure that is already counted
+            self._openings += 1
+            self.failures += 1
+            first, pause = self.failures == 1, self._pause
+            self._next_try = self._clock() + pause
+            self._pause = min(2 * pause, LONGEST_PAUSE)
+            self._reason = reason.rstrip(".")
+        _log.debug("store away: %s; retried in %g s", reason, pause)
+        if first:
+            _log.warning("The memory store is away (%s). It is retried.", reason.rstrip("."))
+
+
+def guard_of(store: BaseStore) -> StoreGuard:
+    """The guard of a store, the same one at each call."""
+    with _lock:
+        try:
+            return _guards.setdefault(store, StoreGuard())
+        except TypeError:  # it cannot be hashed, or not be referred to weakly
+            return _kept.setdefault(id(store), (store, StoreGuard()))[1]
+
+
+def store_metrics(store: BaseStore) -> StoreMetrics:
+    """Counts for a store, and the state of its circuit."""
+    guard = guard_of(store)
+    retries = guard.retries + getattr(store, "retries", 0)
+    return StoreMetrics(retries, guard.pending, guard.lost_races, guard.circuit)
+
+
+_lock = threading.Lock()
+_guards: WeakKeyDictionary[BaseStore, StoreGuard] = WeakKeyDictionary()
+_kept: dict[int, tuple[BaseStore, StoreGuard]] = {}  # with the store, so that its id stays its own
+
+
+async def _run(operation: Callable[[], Awaitable[T]]) -> T:
+    return await operation()
+
+
+def _retrieve(task: asyncio.Task[T]) -> None:
+    """Look at its exception, so that asyncio does not report it as unseen."""
+    if not task.cancelled():
+        task.exception()

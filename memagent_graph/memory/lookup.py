@@ -1,0 +1,186 @@
+"""Memories found again in a store: by name, by id, by what was read, and all that led to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
+from memagent_graph.memory.history import History, walk
+from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.version import MemoryVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from memagent_graph.memory.records import Records, Value
+
+_MEND = "`memagent memory check --repair` goes back to what is left of it."
+
+_log = logging.getLogger(__name__)
+
+
+async def find(records: Records, ids: Iterable[str]) -> MemoryVersion | None:
+    """See `MemoryBank.afind`."""
+    found: MemoryVersion | None = None
+    listed = isinstance(ids, list)
+    ids, size = iter(ids), 1
+    while batch := (
+        [*islice(ids, size)] if listed else await asyncio.to_thread(list, islice(ids, size))
+    ):
+        for version in await versions(records, batch):
+            if not isinstance(version, MemoryVersion):
+                return found
+            found = version
+        size *= 2
+    return found
+
+
+async def get(records: Records, reference: str) -> MemoryVersion:
+    """See `MemoryBank.aget`."""
+    of_name, of_reading, version = await records.values(
+        [(place, reference) for place in (records.heads, records.readings, records.versions)]
+    )
+    pointer = of_reading if of_name is None else of_name
+    if pointer is not None:
+        return await _pointed(records, reference, pointer)
+    if version is None:
+        message = f"There is no memory {reference!r}: neither a name nor a version's id."
+        raise MemoryNotFoundError(message)
+    return _readable(reference, version)
+
+
+async def head(records: Records, name: str) -> MemoryVersion | None:
+    """See `MemoryBank.ahead`."""
+    (pointer,) = await records.values([(records.heads, name)])
+    return None if pointer is None else await _pointed(records, name, pointer)
+
+
+async def reading(records: Records, key: str) -> MemoryVersion | None:
+    """See `MemoryBank.areading`."""
+    (pointer,) = await records.values([(records.readings, key)])
+    if not isinstance(pointer, dict):
+        return None
+    (version,) = await versions(records, [pointer.get("version", "")])
+    return version if isinstance(version, MemoryVersion) else None
+
+
+async def history(records: Records, reference: str) -> History:
+    """See `MemoryBank.ahistory`."""
+    tip = await get(records, reference)
+    known, found = {tip.id: tip}, History()
+    names, asked, wanted = set[str](), set[str](), [tip.id]
+    while wanted:
+        asked.update(wanted)
+        stored = await records.by_id(wanted)
+        new = {name for _, value in stored for name in owners_of(value)} - names
+        names |= new
+        ids = dict.fromkeys(wanted)
+        for name in new:  # what led to a version is listed by its other owners
+            ids |= dict.fromkeys(await records.keys(records.members(name)))
+        more = await versions(records, [key for key in ids if key not in known])
+        known |= {version.id: version for version in more if isinstance(version, MemoryVersion)}
+        found = walk(tip, known, known.values())
+        wanted = [key for key in found.gaps if key not in asked]
+    return found
+
+
+async def list_memories(
+    records: Records, *, question: str | None, source: str | None
+) -> list[tuple[str, MemoryVersion]]:
+    """See `MemoryBank.alist`."""
+    pointers = await list_names(records)
+    heads = await versions(records, [key for _, key in pointers], refresh=False)
+    found = []
+    for (name, key), version in zip(pointers, heads, strict=True):
+        if isinstance(version, MemoryVersion):
+            found.append((name, version))
+        else:
+            reason = version or f"version {key} is gone"
+            _log.warning("Memory %r cannot be listed: %s (memagent memory check)", name, reason)
+    return [
+        (name, version)
+        for name, version in found
+        if question in (None, version.question) and source in (None, version.source)
+    ]
+
+
+async def list_names(records: Records) -> list[tuple[str, str]]:
+    """Names and readings' keys, with the ids that they point to."""
+    found = []
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if isinstance(item, BadRecordError):
+                _log.warning("%s (memagent memory check)", item)
+            elif isinstance(item.value.get("version"), str):
+                found.append((item.key, item.value["version"]))
+            else:
+                _log.warning("Memory %r leads nowhere (memagent memory check)", item.key)
+    return found
+
+
+async def list_owners(records: Records, key: str) -> list[str]:
+    """The memories that list a version, whatever its record says."""
+    names = [name for name, _ in await list_names(records)]
+    listed = await records.values([(records.members(name), key) for name in names])
+    return [name for name, entry in zip(names, listed, strict=True) if entry is not None]
+
+
+async def versions(
+    records: Records, keys: Sequence[str], *, refresh: bool = True
+) -> list[MemoryVersion | BadRecordError | None]:
+    """Versions by their ids: what cannot be read is an error, what is gone is None."""
+    places = [(records.versions, key) for key in keys]
+    values = await records.values(places, refresh=refresh)
+    found: list[MemoryVersion | BadRecordError | None] = []
+    for key, value in zip(keys, values, strict=True):
+        try:
+            found.append(None if value is None else _readable(key, value))
+        except BadRecordError as error:
+            found.append(error)
+    return found
+
+
+def gone(key: str) -> MemoryNotFoundError:
+    """The error of a version that is not there."""
+    return MemoryNotFoundError(f"Version {key} is gone: it expired or was deleted in the store.")
+
+
+async def _pointed(records: Records, name: str, pointer: Value | BadRecordError) -> MemoryVersion:
+    """The version that a name points to; what is wrong with it is said of the name."""
+    try:
+        return await _version(records, _target(name, pointer))
+    except NewerRecordError as error:
+        message = f"Memory {name!r} cannot be read: {error}"
+        raise NewerRecordError(message, key=name) from error
+    except BadRecordError as error:
+        message = f"Memory {name!r} cannot be read: {error} {_MEND}"
+        raise BadRecordError(message, key=name) from error
+    except MemoryNotFoundError as error:
+        message = f"Memory {name!r} cannot be read: {error} {_MEND}"
+        raise MemoryNotFoundError(message) from error
+
+
+async def _version(records: Records, key: str) -> MemoryVersion:
+    (value,) = await records.values([(records.versions, key)])
+    if value is None:
+        raise gone(key)
+    return _readable(key, value)
+
+
+def _target(name: str, pointer: Value | BadRecordError) -> str:
+    """The id that a name points to."""
+    if isinstance(pointer, BadRecordError):
+        raise pointer
+    target = pointer.get("version")
+    if not isinstance(target, str):
+        raise BadRecordError("It leads nowhere.", key=name)
+    return target
+
+
+def _readable(key: str, value: Value | BadRecordError) -> MemoryVersion:
+    if isinstance(value, BadRecordError):
+        raise value
+    return MemoryVersion.from_record(value, key)

@@ -1,0 +1,192 @@
+"""Whose a version is: one version can belong to several memories, and goes with the last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memagent_graph.errors import MemoryConflictError
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.errors import BadRecordError
+    from memagent_graph.memory.records import Place, Records, Value
+
+_AT_ONCE = 100
+"""Versions that are changed in one step."""
+
+
+class Released(NamedTuple):
+    """What `release` did.
+
+    Attributes:
+        deleted: how many versions.
+        shared: other memories that had some of them, and how many: those stay.
+        roots: of them all.
+        done: whether it came to its end.
+    """
+
+    deleted: int
+    shared: Counter[str]
+    roots: set[str]
+    done: bool
+
+    def plus(self, more: Released) -> Released:
+        """Both together."""
+        shared, roots = self.shared + more.shared, self.roots | more.roots
+        return Released(self.deleted + more.deleted, shared, roots, more.done)
+
+
+async def adopt(records: Records, owner: str, key: str) -> None:
+    """Let a version belong to a memory, besides those that have it already.
+
+    What led to it need not be adopted: whoever releases that lets it be inherited.
+
+    Args:
+        records: of the bank.
+        owner: the memory's name.
+        key: the version's id; nothing happens if it is not there.
+    """
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        ((_, value),) = await records.by_id([key])
+        if not isinstance(value, dict) or owner in owners_of(value):
+            return
+        puts = adopting(records, owner, key, value)
+        if await records.commit(puts, {(records.versions, key): value}):
+            return
+    raise _busy(owner)
+
+
+def adopting(records: Records, owner: str, key: str, value: Value) -> list[PutOp]:
+    """What makes a version belong to a memory."""
+    names = sorted({*owners_of(value), owner})
+    return [
+        records.put(records.versions, key, {**value, "owners": names}),
+        records.put(records.members(owner), key, {}),
+    ]
+
+
+async def release(
+    records: Records,
+    owner: str,
+    ids: Iterable[str],
+    given: Mapping[Place, Any],
+    keep: Container[str] = (),
+    *,
+    spare: bool = False,
+) -> Released:
+    """Take versions from a memory, and delete those that no other has or needs.
+
+    What led to a version that another memory has is inherited by that memory. So the newest
+    versions go first: what another memory takes up meanwhile finds all that led to it.
+
+    Args:
+        records: of the bank.
+        owner: the memory's name.
+        ids: of its versions.
+        given: what must be so all the while; nothing more is done when it no longer is.
+        keep: ids of versions that the memory keeps.
+        spare: whether it keeps those that no other memory has or needs.
+    """
+    first = dict(await records.by_id([*ids]))
+    done = Released(0, Counter(), set(), done=True)
+    heirs: dict[str, set[str]] = {}
+    left = iter(_children_first(first))
+    while batch := [*islice(left, _AT_ONCE)]:
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            found = (
+                [(key, first[key]) for key in batch] if lost == 0 else await records.by_id(batch)
+            )
+            step = _step(records, owner, found, heirs, keep, spare=spare)
+            if not step.puts or await records.commit(step.puts, {**given, **step.given}):
+                done = done.plus(step.released)
+                heirs = step.heirs
+                break
+            if await records.values([*given]) != [*given.values()]:
+                return done._replace(done=False)
+        else:
+            raise _busy(owner)
+    return done
+
+
+class _Step(NamedTuple):
+    """What is to be written, if all is as given, and what that does."""
+
+    puts: list[PutOp]
+    given: dict[Place, Any]
+    heirs: dict[str, set[str]]
+    released: Released
+
+
+def _step(
+    records: Records,
+    owner: str,
+    found: Sequence[tuple[str, Value | BadRecordError | None]],
+    before: Mapping[str, set[str]],
+    keep: Container[str],
+    *,
+    spare: bool,
+) -> _Step:
+    heirs = {key: {*names} for key, names in before.items()}
+    puts, given = [], {}
+    deleted, shared, roots = 0, Counter[str](), set[str]()
+    for key, value in found:
+        names = {*owners_of(value), *heirs.pop(key, ())} - {owner}
+        if names and isinstance(value, dict):
+            heirs.setdefault(str(value.get("parent")), set()).update(names)
+        if key in keep or (spare and not names):
+            continue
+        puts.append(records.put(records.members(owner), key, None))
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            given[records.versions, key] = value
+            roots.add(str(value.get("root")))
+        if names and isinstance(value, dict):
+            shared.update(names)
+            kept = {**value, "owners": sorted(names)}
+            puts.append(records.put(records.versions, key, kept))
+            new = names - {*owners_of(value)}
+            puts += [records.put(records.members(name), key, {}) for name in new]
+        else:
+            deleted += 1
+            puts.append(records.put(records.versions, key, None))
+    return _Step(puts, given, heirs, Released(deleted, shared, roots, done=True))
+
+
+def _children_first(values: Mapping[str, Any]) -> list[str]:
+    """Ids of versions, each before the one that it follows."""
+    parents = {
+        key: value.get("parent") if isinstance(value, dict) else None
+        for key, value in values.items()
+    }
+    depths: dict[str, int] = {}
+    for key in parents:
+        path: list[str] = []
+        current: Any = key
+        while current in parents and current not in depths and current not in path[-1:]:
+            path.append(current)
+            current = parents[current]
+        depth = depths.get(current, 0)
+        for one in reversed(path):
+            depth += 1
+            depths[one] = depth
+    return sorted(depths, key=depths.__getitem__, reverse=True)
+
+
+def owners_of(value: Any) -> list[str]:
+    """The memories that a stored version belongs to; of what cannot be read, none."""
+    owners = value.get("owners") if isinstance(value, dict) else None
+    return [name for name in owners if isinstance(name, str)] if isinstance(owners, list) else []
+
+
+def _busy(owner: str) -> MemoryConflictError:
+    message = f"Versions of {owner!r} were changed {MOST_LOST_RACES} times meanwhile: try again."
+    return MemoryConflictError(message)

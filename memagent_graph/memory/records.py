@@ -1,0 +1,208 @@
+"""The items of memories: where they are in a store, and how they are read when some are bad.
+
+| namespace, below the bank's | key | value |
+|---|---|---|
+| versions | a version's id | its record, and `owners`: the memories that it belongs to |
+| heads | a memory's name | `version`: where the memory is now |
+| readings | the key of a reading without a name | the same |
+| members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
+| leases | what is being read | its holder: see `Lease` |
+| threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
+
+from memagent_graph.errors import BadRecordError, ConfigurationError
+from memagent_graph.memory.adapted import atomic
+from memagent_graph.memory.guard import guard_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from types import EllipsisType
+
+    from langgraph.store.base import BaseStore, Item, Op
+
+T = TypeVar("T")
+Namespace = tuple[str, ...]
+Place = tuple[Namespace, str]
+Value = dict[str, Any]
+
+NAMESPACE = ("memagent",)
+"""Labels under which memories are kept unless the caller names others."""
+
+UNKNOWN = "?"
+"""Key of an item that cannot be read, in stores that do not say which it was."""
+
+_PAGE = 2_000
+_BAD = (BadRecordError, ValueError)
+"""What stores raise for an item that they cannot read: ours, and JSON's of others."""
+
+
+def check_namespace(namespace: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels of a namespace that LangGraph allows.
+
+    Raises:
+        ConfigurationError: There is no label, one is empty or has a period, or the first is
+            "langgraph".
+    """
+    labels = tuple(namespace)
+    whole = all(isinstance(label, str) and label and not {*label} & {".", "\0"} for label in labels)
+    if isinstance(namespace, str) or not labels or not whole or labels[0] == "langgraph":
+        message = (
+            f"The namespace {namespace!r} cannot be used: give labels such as "
+            '("ann", "memagent"), none of them empty or with a period, the first not "langgraph".'
+        )
+        raise ConfigurationError(message)
+    return labels
+
+
+class Records:
+    """The items below one namespace of a store.
+
+    Args:
+        store: any LangGraph store.
+        namespace: where in it.
+        ttl: minutes that an item lives after it was written or read; None for the store's default.
+        patience: seconds that each operation may take, asked for anew each time; None for as many
+            as the store takes. With it, a store that is away is not waited for.
+    """
+
+    def __init__(
+        self,
+        store: BaseStore,
+        namespace: Namespace,
+        ttl: float | None,
+        patience: Callable[[], float] | None,
+    ) -> None:
+        self.store = store
+        self.atomic = atomic(store)
+        self.namespace = namespace
+        self.versions = (*namespace, "versions")
+        self.heads = (*namespace, "heads")
+        self.readings = (*namespace, "readings")
+        self.all_members = (*namespace, "members")
+        self.leases = (*namespace, "leases")
+        self.threads = (*namespace, "threads")
+        self.ttl = ttl
+        self.guard = guard_of(store)
+        self._patience = patience
+        self._refresh = bool((store.ttl_config or {}).get("refresh_on_read", True))
+
+    def members(self, name: str) -> Namespace:
+        """Where the ids of a memory's versions are listed."""
+        digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return (*self.all_members, digest)
+
+    def put(self, namespace: Namespace, key: str, value: Mapping[str, Any] | None) -> PutOp:
+        """The operation that sets an item, or deletes it when the value is None."""
+        default = (self.store.ttl_config or {}).get("default_ttl")
+        return PutOp(
+            namespace,
+            key,
+            None if value is None else dict(value),
+            ttl=default if self.ttl is None else self.ttl,
+        )
+
+    async def call(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """The result of an operation, for as long as patience lasts."""
+        if self._patience is None:
+            return await operation()
+        return await self.guard.call(operation, patience=self._patience())
+
+    async def items(self, ops: Sequence[Op]) -> list[Any]:
+        """The results of a store's operations, whichever of its two sides works."""
+        return await self.call(partial(self._items, ops))
+
+    async def commit(
+        self,
+        puts: Sequence[PutOp],
+        given: Mapping[Place, Mapping[str, Any] | EllipsisType | None],
+        topic: str | None = None,
+    ) -> bool:
+        """All `puts` in one step, if all is as `given`; see `AtomicStore.acommit`."""
+        return await self.call(lambda: self.atomic.acommit(puts, given=given, topic=topic))
+
+    async def values(
+        self, places: Sequence[Place], *, refresh: bool = True
+    ) -> list[Value | BadRecordError | None]:
+        """What is stored in these places; where that cannot be read, the error that says so.
+
+        Args:
+            places: where to look.
+            refresh: whether times to live begin again, where the store does so at a read.
+        """
+        if not places:
+            return []
+        try:
+            items = await self.items([GetOp(*place, refresh and self._refresh) for place in places])
+        except _BAD as error:
+            if len(places) == 1:
+                return [_bad(places[0][1], error)]
+            middle = len(places) // 2
+            first, last = places[:middle], places[middle:]
+            return [
+                *await self.values(first, refresh=refresh),
+                *await self.values(last, refresh=refresh),
+            ]
+        return [None if item is None else item.value for item in items]
+
+    async def by_id(self, ids: Sequence[str]) -> list[tuple[str, Value | BadRecordError | None]]:
+        """Versions' ids with what is stored under them."""
+        found = await self.values([(self.versions, key) for key in ids])
+        return [*zip(ids, found, strict=True)]
+
+    async def pointers(self, name: str) -> dict[Place, Value | BadRecordError | None]:
+        """Where a memory is now, as a name and as a reading without one."""
+        places = [(self.heads, name), (self.readings, name)]
+        return dict(zip(places, await self.values(places), strict=True))
+
+    async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
+        """All items in and below a namespace; for one that cannot be read, an error.
+
+        No time to live begins again: looking at everything is no use of anything.
+        """
+        offset, size = 0, _PAGE
+        while True:
+            try:
+                search = SearchOp(namespace, None, size, offset, None, refresh_ttl=False)
+                found = await self.items([search])
+            except _BAD as error:
+                if size == 1:
+                    yield _bad(UNKNOWN, error)
+                    offset += 1
+                size = max(1, size // 2)
+                continue
+            for item in found[0]:
+                if tuple(item.namespace)[: len(namespace)] == namespace:
+                    yield item  # some stores take a prefix for the beginning of a string
+            if len(found[0]) < size:
+                return
+            offset, size = offset + size, min(_PAGE, 2 * size)
+
+    async def keys(self, namespace: Namespace) -> list[str]:
+        """The keys of a namespace's items; those of items that cannot be read as well."""
+        return [item.key async for item in self.scan(namespace)]
+
+    async def forget_label(self) -> None:
+        """Let the store forget the first label, if nothing is left below it."""
+        below = MatchCondition("prefix", self.namespace[:1])
+        await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
+
+    async def _items(self, ops: Sequence[Op]) -> list[Any]:
+        try:
+            return await self.store.abatch(ops)
+        except NotImplementedError:  # LangGraph's SqliteStore has only its sync side
+            return await asyncio.to_thread(self.store.batch, ops)
+
+
+def _bad(key: str, error: Exception) -> BadRecordError:
+    if isinstance(error, BadRecordError):
+        return error
+    return BadRecordError(f"What is stored under {key!r} cannot be read: {error}", key=key)

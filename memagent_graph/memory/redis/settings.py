@@ -1,0 +1,42 @@
+"""Settings of a server that decide whether it keeps what is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.memory.redis.pipeline import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NAMES = ("maxmemory", "maxmemory-policy", "save", "appendonly")
+_IN_INFO = {"maxmemory": "maxmemory", "maxmemory_policy": "maxmemory-policy"}
+
+
+def ask(key: bytes) -> list[Wire]:
+    """What to send to the server that has `key`."""
+    questions = [Wire(key, ("CONFIG", "GET", name)) for name in _NAMES]
+    return [*questions, Wire(key, ("INFO",))]
+
+
+def read(replies: Sequence[Any]) -> dict[str, str]:
+    """What the replies to `ask` say: all, or what INFO has where CONFIG is forbidden."""
+    *configs, info = replies
+    settings: dict[str, str] = {}
+    if isinstance(info, dict):  # redis-py has parsed it
+        settings |= {name: str(info[known]) for known, name in _IN_INFO.items() if known in info}
+        if "aof_enabled" in info:
+            settings["appendonly"] = "yes" if info["aof_enabled"] else "no"
+    for reply in configs:
+        if isinstance(reply, Exception):
+            continue
+        # Pairs or a dictionary, by the protocol that redis-py speaks.
+        pairs = (
+            reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+        )
+        settings |= {_text(name): _text(value) for name, value in pairs}
+    return settings
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,118 @@
+"""Memories taken away: their names, their versions, and what was announced of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
+from memagent_graph.memory import owners
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.lookup import versions
+from memagent_graph.memory.version import MemoryVersion
+
+if TYPE_CHECKING:
+    from memagent_graph.memory.records import Records
+
+
+class Forgotten(NamedTuple):
+    """What `MemoryBank.forget` did.
+
+    Attributes:
+        versions: how many were deleted.
+        shared: other memories that had some of them, and how many: those stay.
+    """
+
+    versions: int
+    shared: dict[str, int]
+
+
+async def delete(records: Records, name: str) -> None:
+    """See `MemoryBank.adelete`."""
+    if not any((await records.pointers(name)).values()):
+        raise _nameless(name)
+    await _unname(records, name)
+    await owners.release(records, name, await records.keys(records.members(name)), {}, spare=True)
+
+
+async def forget(records: Records, name: str) -> Forgotten:
+    """See `MemoryBank.aforget`."""
+    deleted, shared, roots = 0, Counter[str](), set[str]()
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        pointers = await records.pointers(name)
+        ids = await records.keys(records.members(name))
+        if not ids and not any(pointers.values()):
+            break
+        await _unname(records, name)
+        released = await owners.release(records, name, ids, dict.fromkeys(pointers))
+        deleted, shared = deleted + released.deleted, shared + released.shared
+        roots |= released.roots
+    else:
+        message = f"{name!r} was written again and again meanwhile: forget it once more."
+        raise MemoryConflictError(message)
+    if lost == 0:
+        raise _nameless(name)
+    for topic in (name, *roots):
+        await _forget_topic(records, topic)
+    return Forgotten(deleted, dict(shared))
+
+
+async def thin(records: Records, name: str, keep: int) -> int:
+    """See `MemoryBank.athin`."""
+    ids = await records.keys(records.members(name))
+    if len(ids) <= keep:
+        return 0
+    pointers = await records.pointers(name)
+    known = {v.id: v for v in await versions(records, ids) if isinstance(v, MemoryVersion)}
+    heads = [found.get("version") for found in pointers.values() if isinstance(found, dict)]
+    kept: set[str] = set()
+    tip = known.get(str(heads[0])) if heads else None
+    while tip is not None and len(kept) < keep:
+        kept.add(tip.id)
+        tip = known.get(tip.parent)
+    if not kept:
+        return 0
+    readable = {
+        place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
+    }
+    return (await owners.release(records, name, ids, readable, kept)).deleted
+
+
+async def clear(records: Records) -> int:
+    """See `MemoryBank.aclear`."""
+    topics: set[str] = set()
+    count, bad = 0, None
+    while True:
+        places = []
+        async for item in records.scan(records.namespace):
+            if not isinstance(item, BadRecordError):
+                topics.add(str(item.value.get("root")))
+            elif item.namespace is None:
+                bad = item
+                continue
+            places.append((tuple(item.namespace or ()), item.key))
+            topics.add(item.key)
+        if not places:
+            break
+        await records.items([records.put(*place, None) for place in places])
+        count += len(places)
+    for topic in topics:
+        await _forget_topic(records, topic)
+    await records.forget_label()
+    if bad is not None:
+        raise bad
+    return count
+
+
+async def _unname(records: Records, name: str) -> None:
+    places = (records.heads, records.readings)
+    await records.items([records.put(place, name, None) for place in places])
+
+
+async def _forget_topic(records: Records, topic: str) -> None:
+    await records.call(lambda: records.atomic.aforget_topic(records.versions, topic))
+
+
+def _nameless(name: str) -> MemoryNotFoundError:
+    return MemoryNotFoundError(f"There is no memory named {name!r}.")

@@ -1,0 +1,268 @@
+"""What is done with all memories of a bank at once: collect, check, export, import."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryNotFoundError,
+    NewerRecordError,
+    StoreError,
+)
+from memagent_graph.memory.history import History, walk
+from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.records import UNKNOWN
+from memagent_graph.memory.version import MemoryVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.records import Place, Records, Value
+
+_AGE = timedelta(days=30)
+_AT_ONCE = 100
+
+
+class Finding(NamedTuple):
+    """Something that is not as it should be.
+
+    Attributes:
+        kind: a name that leads nowhere; a version whose predecessor is gone; a record that cannot
+            be read; a version of a memory that has no name, which `collect` deletes some day.
+        key: of the memory or version.
+        text: what is wrong, and what was done or lost.
+    """
+
+    kind: Literal["dangling", "gap", "bad", "orphan"]
+    key: str
+    text: str
+
+
+class _Contents(NamedTuple):
+    """All of a bank: records by id, what cannot be read, and what names point to, None if bad."""
+
+    versions: dict[str, Value]
+    bad: list[BadRecordError]
+    pointers: dict[str, Any]
+
+
+async def collect(bank: MemoryBank, older_than: timedelta | None = None) -> int:
+    """See `MemoryBank.collect`."""
+    records = bank.records
+    found = await _contents(records)
+    kept = _led_to(found)
+    limit = (datetime.now(UTC) - (_AGE if older_than is None else older_than)).isoformat()
+    gone = [
+        key
+        for key, version in found.versions.items()
+        if key not in kept and str(version.get("created_at")) < limit
+    ]
+    count = 0
+    for start in range(0, len(gone), _AT_ONCE):
+        batch = gone[start : start + _AT_ONCE]
+        if await _delete(records, found, batch):
+            count += len(batch)
+        else:  # somebody took one of them up meanwhile
+            count += sum([await _delete(records, found, [key]) for key in batch])
+    return count
+
+
+async def _delete(records: Records, found: _Contents, keys: list[str]) -> bool:
+    """Delete versions, if they are as they were found and still lead from no name."""
+    puts: list[PutOp] = []
+    given: dict[Place, Value | None] = {}
+    for key in keys:
+        puts.append(records.put(records.versions, key, None))
+        given[records.versions, key] = found.versions[key]
+        for owner in owners_of(found.versions[key]):
+            puts.append(records.put(records.members(owner), key, None))
+            if owner not in found.pointers:
+                given |= {(records.heads, owner): None, (records.readings, owner): None}
+    return await records.commit(puts, given)
+
+
+async def check(bank: MemoryBank, *, repair: bool) -> list[Finding]:
+    """See `MemoryBank.check`."""
+    records = bank.records
+    found = await _contents(records)
+    versions = _verified(found)
+    bad = [*found.bad]
+    for namespace in (records.all_members, records.leases, records.threads):
+        scanned = records.scan(namespace)
+        bad += [item async for item in scanned if isinstance(item, BadRecordError)]
+    findings = []
+    for error in bad:
+        done = await _remove(records, error) if repair else ""
+        findings.append(Finding("bad", error.key, f"{error}{done}"))
+    owned = _owned(found)
+    newer = {error.key for error in bad if isinstance(error, NewerRecordError)}
+    for name, target in found.pointers.items():
+        if target in found.versions or target in newer:
+            continue
+        left = [versions[key] for key in owned[name]]
+        text = await _mend(records, name, left) if repair else "leads nowhere"
+        findings.append(Finding("dangling", name, text))
+    return findings + _loose(found, versions)
+
+
+def _loose(found: _Contents, versions: dict[str, MemoryVersion]) -> list[Finding]:
+    """Versions whose predecessor is gone, and those that no name leads to."""
+    findings = []
+    kept = _led_to(found)
+    for key, version in versions.items():
+        first = version.parent == version.root
+        if key in kept and not first and version.parent not in found.versions:
+            text = f"follows {version.parent}, which is gone: what led to it is lost"
+            findings.append(Finding("gap", key, text))
+        elif key not in kept:
+            text = "no name leads to it: a reading under way, or one that was broken off"
+            findings.append(Finding("orphan", key, text))
+    return findings
+
+
+async def _remove(records: Records, error: BadRecordError) -> str:
+    """Delete what cannot be read; say so. Names are mended later, from their versions."""
+    namespace = error.namespace or records.versions
+    if isinstance(error, NewerRecordError):
+        return " It was left as it is."
+    if namespace in (records.heads, records.readings) or error.key == UNKNOWN:
+        return ""
+    listed = namespace[:-1] == records.all_members
+    await records.items([records.put(namespace, error.key, {} if listed else None)])
+    return " It was written anew." if listed else " It was deleted."
+
+
+async def _mend(records: Records, name: str, versions: list[MemoryVersion]) -> str:
+    """Point a name to the newest of its versions that is left, or take it away."""
+    newest = max(versions, key=lambda version: version.created_at, default=None)
+    pointers = await records.pointers(name)
+    value = None if newest is None else {"version": newest.id}
+    there = [place for place, found in pointers.items() if found is not None]
+    await records.items([records.put(*place, value) for place in there])
+    if newest is None:
+        return "led nowhere and nothing is left of it: the name was deleted"
+    return f"led nowhere: it is what it was at {newest.created_at}, step {newest.step}, again"
+
+
+async def export(bank: MemoryBank, names: Iterable[str] | None = None) -> list[str]:
+    """See `MemoryBank.export`."""
+    lines: dict[str, None] = {}
+    for name, history in await _histories(bank, names):
+        for version in reversed(history):
+            lines[json.dumps({"version": version.to_record()})] = None
+        lines[json.dumps({"name": name, "head": history[0].id})] = None
+    return [*lines]
+
+
+async def _histories(bank: MemoryBank, names: Iterable[str] | None) -> list[tuple[str, History]]:
+    if names is not None:
+        return [(name, await bank.ahistory(name)) for name in names]
+    found = await _contents(bank.records)
+    versions, owned = _verified(found), _owned(found)
+    return [
+        (name, walk(versions[target], versions, [versions[key] for key in owned[name]]))
+        for name, target in found.pointers.items()
+        if target in versions
+    ]
+
+
+async def import_lines(bank: MemoryBank, lines: Iterable[str]) -> int:
+    """See `MemoryBank.import_`."""
+    versions, heads = _parsed(lines)
+    owners: dict[str, list[str]] = {key: [] for key in versions}
+    for name, head in heads.items():
+        key = head
+        while key in versions and name not in owners[key]:
+            owners[key].append(name)
+            key = versions[key].parent
+    for key, version in versions.items():
+        if not owners[key]:
+            await bank.aappend(version)
+        for owner in owners[key]:
+            await bank.aappend(version, owner=owner, topic=owner)
+    for name, head in heads.items():
+        try:
+            await bank.amove_head(name, head, expected=None)
+        except MemoryNotFoundError as error:
+            message = f"The version of {name!r} is neither in these lines nor in the store."
+            raise StoreError(message) from error
+    return len(versions)
+
+
+def _parsed(lines: Iterable[str]) -> tuple[dict[str, MemoryVersion], dict[str, str]]:
+    """Versions by their ids, and the ids that names lead to."""
+    versions: dict[str, MemoryVersion] = {}
+    heads: dict[str, str] = {}
+    for line in filter(str.strip, lines):
+        try:
+            record = json.loads(line)
+            if "version" in record:
+                version = MemoryVersion.from_record(record["version"])
+                versions[version.id] = version
+            else:
+                heads[record["name"]] = str(record["head"])
+        except (BadRecordError, KeyError, TypeError, ValueError) as error:
+            message = f"Not a line that `memagent memory export` writes: {line[:60]!r}"
+            raise StoreError(message) from error
+    return versions, heads
+
+
+def _led_to(found: _Contents) -> set[str]:
+    """Ids of the versions that some name leads to, beyond gaps too."""
+    owned = _owned(found)
+    reached: set[str] = set()
+    for name, target in found.pointers.items():
+        key, root = target, None
+        while (value := found.versions.get(key)) is not None and key not in reached:
+            reached.add(key)
+            key, root = value.get("parent"), value.get("root")
+        if target is None or (key not in found.versions and key != root):
+            reached.update(owned[name])
+    return reached
+
+
+def _owned(found: _Contents) -> defaultdict[str, list[str]]:
+    """Ids of the versions of each memory."""
+    owned = defaultdict(list)
+    for key, value in found.versions.items():
+        for owner in owners_of(value):
+            owned[owner].append(key)
+    return owned
+
+
+def _verified(found: _Contents) -> dict[str, MemoryVersion]:
+    """The versions; moves those that cannot be used to what is bad."""
+    versions = {}
+    for key, value in [*found.versions.items()]:
+        try:
+            versions[key] = MemoryVersion.from_record(value, key)
+        except BadRecordError as error:
+            found.bad.append(error)
+            del found.versions[key]
+    return versions
+
+
+async def _contents(records: Records) -> _Contents:
+    found = _Contents({}, [], {})
+    async for item in records.scan(records.versions):
+        if isinstance(item, BadRecordError):
+            found.bad.append(item)
+        else:
+            found.versions[item.key] = item.value
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if isinstance(item, BadRecordError):
+                found.bad.append(item)
+                if item.key != UNKNOWN:
+                    found.pointers[item.key] = None
+            else:
+                target = item.value.get("version")
+                found.pointers[item.key] = target if isinstance(target, str) else None
+    return found

@@ -1,0 +1,70 @@
+"""Every private name of LangGraph and LangChain that this library needs, and nothing else.
+
+Each has a test in tests/test_seams.py that says what breaks without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_RUNTIME
+from langgraph._internal._runnable import RunnableCallable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+    from langgraph.runtime import Runtime
+    from langgraph.types import Checkpointer
+
+    Compiled = CompiledStateGraph[Any, Any, Any, Any]
+
+__all__ = [
+    "RunnableCallable",
+    "as_kind",
+    "checkpointer_of",
+    "identifying_params",
+    "runtime_of",
+    "with_checkpointer",
+    "with_runtime_only",
+]
+
+Kind = TypeVar("Kind", bound="Compiled")
+
+
+def as_kind(kind: type[Kind], compiled: Compiled) -> Kind:
+    """A compiled graph as one of a subclass, which `StateGraph.compile` cannot be told to make."""
+    fields = {name: value for name, value in vars(compiled).items() if name != "__orig_class__"}
+    return kind(**fields)
+
+
+def checkpointer_of(graph: Compiled, config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
+    """The checkpointer of a run: the graph's own, or the one that its host lends it."""
+    return graph._resolve_checkpointer(config)  # noqa: SLF001 - it has no public name
+
+
+def with_checkpointer(config: RunnableConfig, checkpointer: Checkpointer) -> RunnableConfig:
+    """A config that lends a checkpointer to a graph which runs within a node."""
+    configurable = {**config["configurable"], CONFIG_KEY_CHECKPOINTER: checkpointer}
+    return {**config, "configurable": configurable}
+
+
+def runtime_of(config: RunnableConfig) -> Runtime[Any] | None:
+    """The runtime of the host in whose node or tool this runs; None at the top."""
+    found: Runtime[Any] | None = config.get("configurable", {}).get(CONFIG_KEY_RUNTIME)
+    return found
+
+
+def with_runtime_only(config: RunnableConfig) -> RunnableConfig:
+    """The host's config without its checkpoints: two calls of one step would share theirs."""
+    runtime = runtime_of(config)
+    kept = {} if runtime is None else {CONFIG_KEY_RUNTIME: runtime}
+    return {**config, "configurable": kept}
+
+
+def identifying_params(model: BaseChatModel) -> Mapping[str, Any]:
+    """What LangChain tells two configurations of a model apart by."""
+    return model._identifying_params  # noqa: SLF001 - it has no public name

@@ -1,0 +1,164 @@
+"""The process that converts documents: `python -m memagent_graph.text.conversion`.
+
+It takes a `Request` a line on standard input, and writes a `Reply` a line on standard output, with
+the text behind it. It ends when its standard input does, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from zipfile import BadZipFile, ZipFile, is_zipfile
+
+from memagent_graph.text import confinement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Limit: TypeAlias = Literal["time", "memory", "output"]
+
+CONVERTERS = {
+    ".pdf": "PdfConverter",
+    ".docx": "DocxConverter",
+    ".pptx": "PptxConverter",
+    ".xlsx": "XlsxConverter",
+    ".epub": "EpubConverter",
+    ".html": "HtmlConverter",
+    ".htm": "HtmlConverter",
+}
+"""The converter of each suffix; no other is tried, whatever a file turns out to be. Those for
+archives, pictures and sound would unpack it, start programs or send it to a service."""
+
+_LONGEST_ERROR = 2000
+"""Characters of an error that are passed on; it may quote the document."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to convert, and what that may take.
+
+    Attributes:
+        path: the file, absolute.
+        seconds: of wall-clock time.
+        memory: bytes that the process may hold, its libraries included.
+        output: bytes of text in UTF-8.
+    """
+
+    path: str
+    seconds: float
+    memory: int
+    output: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of it.
+
+    Attributes:
+        size: bytes of the text that follows.
+        error: why there is none.
+        limit: what it would have taken too much of.
+        missing: whether a package that it needs is not installed.
+    """
+
+    size: int = 0
+    error: str | None = None
+    limit: Limit | None = None
+    missing: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no text."""
+        return self.error is not None or self.limit is not None
+
+
+def main() -> None:
+    """Convert what is asked for, one document after the other."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C waits for parsers written in C
+    lines = SimpleQueue[str]()
+    asked, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no reply
+    threading.Thread(target=_listen, args=(asked, lines), daemon=True).start()
+    try:
+        import markitdown  # noqa: F401 - takes a second, which no document is charged with
+    except ImportError as error:
+        _send(replies, Reply(error=str(error), missing=True))
+        return
+    confinement.refuse_connections_processes_and_files()
+    _send(replies, Reply())
+    while True:
+        request = Request(**json.loads(lines.get()))
+        with confinement.limits(request.seconds, request.memory):
+            reply, text = _convert(request)
+        _send(replies, reply, text)
+
+
+def _listen(asked: IO[str], lines: SimpleQueue[str]) -> None:
+    for line in asked:
+        lines.put(line)
+    os._exit(0)  # the parent is gone or wants no more, also of what is being converted
+
+
+def _send(replies: IO[bytes], reply: Reply, text: bytes = b"") -> None:
+    replies.write(json.dumps(asdict(reply)).encode() + b"\n")
+    replies.write(text)
+    replies.flush()
+
+
+def _convert(request: Request) -> tuple[Reply, bytes]:
+    path = Path(request.path)
+    try:
+        unpacked = _unpacked_size(path)
+        if unpacked > request.memory:
+            return Reply(error=f"unpacks to {unpacked:,} bytes", limit="memory"), b""
+        converted = _markitdown(path.suffix.lower()).convert_local(path)
+        text = converted.text_content.encode("utf-8", "surrogatepass")
+    except BadZipFile as error:
+        return Reply(error=f"a broken archive: {error}"), b""
+    except Exception as error:  # noqa: BLE001 - a parser may raise anything
+        kinds = {type(cause).__name__ for cause in _causes(error)}
+        if "MemoryError" in kinds:
+            return Reply(limit="memory"), b""
+        missing = "MissingDependencyException" in kinds
+        return Reply(error=str(error)[:_LONGEST_ERROR], missing=missing), b""
+    if len(text) > request.output:
+        return Reply(limit="output"), b""
+    return Reply(size=len(text)), text
+
+
+@cache
+def _markitdown(suffix: str) -> Any:
+    from markitdown import MarkItDown, converters
+
+    converter = MarkItDown(enable_builtins=False, enable_plugins=False)
+    converter.register_converter(getattr(converters, CONVERTERS[suffix])())
+    return converter
+
+
+def _unpacked_size(path: Path) -> int:
+    if not is_zipfile(path):
+        return 0
+    with ZipFile(path) as archive:  # gives no more of a file than its directory says
+        return sum(item.file_size for item in archive.infolist())
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that led to it, also in the attempts that markitdown made."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        for attempt in getattr(found, "attempts", None) or ():
+            yield from _causes(attempt.exc_info[1])
+        found = found.__cause__ or found.__context__
+
+
+if __name__ == "__main__":
+    main()

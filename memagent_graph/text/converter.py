@@ -1,0 +1,194 @@
+"""One process that converts documents, as its parent sees it: asked, watched and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from asyncio import CancelledError
+from concurrent.futures import wait
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import IO, cast
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.sync import in_thread, is_cancelled
+from memagent_graph.text.conversion import Limit, Reply, Request
+
+LOOK_SECONDS = 0.02
+"""Between two looks at the memory of a process, and at whether anybody still waits for it."""
+
+_START_SECONDS = 120.0
+"""In which a process must have started."""
+
+_LONGEST_LINE = 1 << 16
+"""Bytes of a reply without its text."""
+
+_ENVIRONMENT = (
+    "DYLD_LIBRARY_PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LD_LIBRARY_PATH",
+    "PYTHONHOME",
+    "PYTHONUTF8",
+    "SYSTEMROOT",
+)
+"""What Python may need to start. Keys and tokens stay here."""
+
+_MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What converting one document may take.
+
+    Attributes:
+        seconds: of wall-clock time.
+        memory_mb: MiB that the process may hold; its libraries alone take about 200.
+        output_mb: MiB of text in UTF-8.
+    """
+
+    seconds: float = 120
+    memory_mb: float = 1024
+    output_mb: float = 64
+
+    @classmethod
+    def from_environment(cls) -> Limits:
+        """Those that variables set (`MEMAGENT_CONVERSION_SECONDS`), or else the defaults.
+
+        Raises:
+            ConfigurationError: One is not a number above 0.
+        """
+        return cls(**{name: _setting(name, default) for name, default in asdict(cls()).items()})
+
+
+def _setting(name: str, default: float) -> float:
+    variable = f"MEMAGENT_CONVERSION_{name.upper()}"
+    given = os.environ.get(variable)
+    try:
+        value = float(given or default)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        message = f"{variable} must be a number above 0, not {given!r}."
+        raise ConfigurationError(message)
+    return value
+
+
+class Converter:
+    """A process that converts one document after the other.
+
+    Attributes:
+        documents: how many it was asked for.
+    """
+
+    def __init__(self) -> None:
+        import psutil
+
+        self.documents = 0
+        # Without `-P`, a module in the current folder could take the place of any other.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-m", "memagent_graph.text.conversion"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+        )
+        self._requests = cast("IO[bytes]", self._process.stdin)
+        self._replies = cast("IO[bytes]", self._process.stdout)
+        self._seen = psutil.Process(self._process.pid)
+
+    def convert(self, path: Path, limits: Limits) -> tuple[Reply, str]:
+        """The text of a file; a process that exceeds a limit is ended.
+
+        Raises:
+            CancelledError: Nobody waits for the text any more.
+        """
+        if not self.documents:
+            hello, _ = self._hear(replace(limits, seconds=_START_SECONDS))
+            if hello.failed:
+                return hello, ""
+        self.documents += 1
+        memory, output = int(limits.memory_mb * _MB), int(limits.output_mb * _MB)
+        request = Request(str(path), limits.seconds, memory, output)
+        with suppress(OSError):  # it has ended, which is heard
+            self._requests.write(json.dumps(asdict(request)).encode() + b"\n")
+            self._requests.flush()
+        return self._hear(limits)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._process.poll() is None
+
+    @property
+    def memory_mb(self) -> float:
+        """MiB that it holds."""
+        import psutil
+
+        try:
+            return self._seen.memory_info().rss / _MB
+        except psutil.Error:  # it has ended
+            return 0
+
+    def end(self) -> None:
+        """Kill it, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def disown(self) -> None:
+        """Leave it to the process that this one was forked from."""
+        self._process.returncode = 0  # there is nothing to wait for
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self._requests, self._replies):
+            with suppress(OSError):  # what could not be written is of no use now
+                pipe.close()
+
+    def _hear(self, limits: Limits) -> tuple[Reply, str]:
+        heard = in_thread(lambda: self._receive(int(limits.output_mb * _MB)))
+        until = monotonic() + limits.seconds
+        exceeded: Limit | None = None
+        while exceeded is None and not wait([heard], LOOK_SECONDS).done:
+            if is_cancelled():
+                raise CancelledError
+            if monotonic() > until:
+                exceeded = "time"
+            elif self.memory_mb > limits.memory_mb:
+                exceeded = "memory"
+        if exceeded is None:
+            with suppress(EOFError, ValueError, TypeError):  # cut off, or none of our replies
+                return heard.result()
+        self.end()
+        if exceeded is not None:
+            return Reply(limit=exceeded), ""
+        status = self._process.returncode
+        if status == -signal.SIGINT:  # Ctrl-C reaches it too, unlike the threads of a graph
+            raise CancelledError
+        return Reply(error=f"its process ended with status {status}"), ""
+
+    def _receive(self, most: int) -> tuple[Reply, str]:
+        line = self._replies.readline(_LONGEST_LINE)
+        if not line:
+            raise EOFError
+        reply = Reply(**json.loads(line))
+        text = self._replies.read(min(reply.size, most)) if reply.size else b""
+        if len(text) < reply.size:
+            raise EOFError
+        return reply, text.decode("utf-8", "surrogatepass")
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    places = [str(Path(place).absolute()) for place in sys.path if place]
+    package = str(Path(__file__).parents[2])
+    if package not in places:  # it was found in the current folder
+        places.insert(0, package)
+    return {**kept, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,137 @@
+"""Open whatever a caller calls a document."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from langchain_core.documents import Document
+
+from memagent_graph.errors import EmptyDocumentError, SourceError
+from memagent_graph.text.files import FileSource, open_file
+from memagent_graph.text.paths import open_path
+from memagent_graph.text.source import JoinedSource, Source, TextSource
+
+DocumentLike: TypeAlias = (
+    "str | bytes | Path | dict[str, str] | Document | Source | IO[str] | IO[bytes] | Iterable[Any]"
+)
+
+
+def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
+    """Open a document.
+
+    Args:
+        document: a `str` is text, always. A `Path` or `{"path": str}` is a file, a folder or a
+            glob; `{"uri": str}` is what `Source.uri` gave. Bytes are decoded as a file would
+            be. Streams, generators of text and LangChain documents are read once and kept in
+            a temporary file. A list is all of its items, one after the other. What a folder or
+            a glob reaches through a link that leads out of it is left out.
+        name: what to call it in output, if not by its own name.
+
+    Raises:
+        SourceNotFoundError: A path names nothing, or a glob matches nothing.
+        UnreadableSourceError: A file is binary or a device, or a folder has nothing to read.
+        ConversionLimitError: Converting a document takes too long, or too much memory or text.
+        EmptyDocumentError: There is no text, or only white space.
+        MissingDependencyError: The file's format needs the `documents` extra.
+    """
+    source = _open(document, name)
+    if not _has_text(source):
+        message = f"{source.name} is empty: there is nothing to read."
+        raise EmptyDocumentError(message)
+    return source
+
+
+def _open(document: Any, name: str | None = None) -> Source:  # noqa: C901 - a list of kinds
+    if isinstance(document, str):
+        return TextSource(document, name or "text")
+    if isinstance(document, os.PathLike):
+        return _open_path(document, name)
+    if isinstance(document, dict):
+        return _open_record(document)
+    if isinstance(document, bytes | bytearray):
+        return _spool([bytes(document)], name or "bytes")
+    if isinstance(document, Document):
+        metadata = document.metadata
+        title = metadata.get("source") or metadata.get("title") or "document"
+        return _open(document.page_content, str(title))
+    if hasattr(document, "read") and hasattr(document, "locate"):
+        return document  # type: ignore[no-any-return]
+    if hasattr(document, "read"):
+        title = getattr(document, "name", None)
+        return _spool(_blocks(document), title if isinstance(title, str) else "stream")
+    if isinstance(document, list | tuple):
+        if not document:
+            raise EmptyDocumentError("The list of documents is empty.")
+        parts = [_open(item) for item in document]
+        return parts[0] if len(parts) == 1 else JoinedSource(parts, f"{len(parts)} documents")
+    if isinstance(document, Iterable):
+        return _spool(document, "stream")
+    message = (
+        f"A document is text, a path, a stream, LangChain documents or a list of these, not "
+        f"{type(document).__name__}."
+    )
+    raise SourceError(message)
+
+
+def _open_record(record: dict[str, str]) -> Source:
+    if "path" in record:
+        return _open_path(record["path"])
+    uri = record.get("uri", "")
+    if uri.startswith("list:"):
+        uris = json.loads(uri.removeprefix("list:"))
+        return JoinedSource([_open({"uri": item}) for item in uris], f"{len(uris)} documents")
+    parts = urlsplit(uri)
+    if parts.scheme != "file":
+        message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {record}.'
+        raise SourceError(message)
+    return _open_path(unquote(parts.path))
+
+
+def _open_path(path: str | os.PathLike[str], name: str | None = None) -> Source:
+    return open_path(Path(path), name)
+
+
+def _blocks(stream: IO[Any]) -> Iterator[str | bytes]:
+    # `read` asks a pipe again and again until it has it all, and an interrupt that comes between
+    # two of these times is not seen before the pipe ends.
+    read = getattr(stream, "read1", stream.read)
+    while block := read(1 << 16):
+        yield block
+
+
+def _spool(blocks: Iterable[Any], name: str) -> Source:
+    """Keep what can be read only once in a file that goes when the source does."""
+    encoding = None
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        path = Path(file.name)
+        for block in blocks:
+            if isinstance(block, Document):
+                block = f"{block.page_content}\n\n"  # noqa: PLW2901
+            if isinstance(block, str):
+                encoding = "utf-8"
+                block = block.encode("utf-8", "surrogatepass")  # noqa: PLW2901
+            file.write(block)
+    try:
+        source = FileSource(path, name, encoding) if encoding else open_file(path, name)
+    except BaseException:
+        path.unlink()
+        raise
+    source.uri = None
+    weakref.finalize(source, path.unlink, missing_ok=True)
+    return source
+
+
+def _has_text(source: Source) -> bool:
+    start = 0
+    while window := source.read(start, 1 << 16):
+        if not window.isspace():
+            return True
+        start += len(window)
+    return False

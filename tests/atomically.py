@@ -1,0 +1,25 @@
+"""The atomic operations of any store, each waited for: for tests that are not asynchronous."""
+
+from __future__ import annotations
+
+from langgraph.store.base import PutOp
+
+from memagent_graph.memory.adapted import atomic
+from memagent_graph.sync import wait_for
+
+
+def put_if_absent(store, namespace, key, value, **options):
+    return wait_for(atomic(store).aput_if_absent(namespace, key, value, **options))
+
+
+def commit(store, puts, given, **options):
+    return wait_for(atomic(store).acommit(puts, given=given, **options))
+
+
+def compare_and_put(store, namespace, key, value, *, expected):
+    """A commit of one item that depends on itself alone."""
+    return commit(store, [PutOp(namespace, key, value)], {(namespace, key): expected})
+
+
+def forget_topic(store, namespace, topic):
+    wait_for(atomic(store).aforget_topic(namespace, topic))

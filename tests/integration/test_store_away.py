@@ -1,0 +1,254 @@
+"""A store that hangs: no reading and no conversation waits for it, and nothing is lost for good."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from doubles import ChainReader, numbered
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import PutOp
+from langgraph.store.sqlite import AsyncSqliteStore
+from servers.tcp_proxy import TCPProxy
+
+from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.conversation.node import ConversationNode
+from memagent_graph.errors import StoreError
+from memagent_graph.memory.adapted import atomic
+from memagent_graph.memory.guard import store_metrics
+from memagent_graph.memory.redis import RedisStore
+
+CHUNKS = 200
+TEXT = numbered(CHUNKS * 5)
+ASKED = {"question": "?", "document": TEXT}
+NAMED = {**ASKED, "memory_name": "shared"}
+
+
+@pytest.fixture
+def proxy(redis):
+    proxy = TCPProxy(redis.port, pause=0)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def store(proxy):
+    with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}/0") as opened:
+        yield opened
+        proxy.resume()
+
+
+class Interrupting(ChainReader):
+    """Stalls a proxy before one chunk, and lets it go on before another.
+
+    Args:
+        proxy: to the store.
+        stall: number of the chunk, from 1; None for never.
+        resume: the same.
+        delay: seconds that an update takes.
+    """
+
+    def __init__(self, proxy, stall=None, resume=None, delay=0.0):
+        super().__init__(delay)
+        self._proxy, self._stall, self._resume = proxy, stall, resume
+
+    async def update(self, *args, **kwargs):
+        number = len(self.spans) + 1
+        if number == self._stall:
+            self._proxy.stall()
+        if number == self._resume:
+            self._proxy.resume()
+        return await super().update(*args, **kwargs)
+
+
+def agent_of(reader, store=None, **config):
+    return create_memagent(reader, config=ReadingConfig(chunk_tokens=67, **config), store=store)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    reader = ChainReader()
+    answer = agent_of(reader).invoke(ASKED)["answer"]
+    assert len(reader.spans) >= CHUNKS
+    return answer
+
+
+def invoke(agent, asked):
+    return agent.invoke(asked)
+
+
+def ainvoke(agent, asked):
+    return asyncio.run(agent.ainvoke(asked))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("read", "asked", "chunk"),
+    [(invoke, ASKED, 20), (ainvoke, ASKED, 20), (invoke, NAMED, 20), (invoke, ASKED, 0)],
+    ids=["sync", "async", "named", "from the start"],
+)
+def test_a_reading_whose_store_hangs_ends_as_without_a_store_and_warns_once(
+    read, asked, chunk, proxy, store, expected, caplog
+):
+    if not chunk:
+        proxy.stall()
+    reader = Interrupting(proxy, stall=chunk)
+
+    out = read(agent_of(reader, store), asked)
+
+    assert (out["answer"], out["stopped"]) == (expected, "end")
+    assert len(reader.spans) == len(set(reader.spans))
+    assert len(out["warnings"]) == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert store_metrics(store).pending == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [ASKED, NAMED], ids=["unnamed", "named"])
+def test_what_waits_is_written_when_the_store_comes_back(asked, proxy, store, expected):
+    reader = Interrupting(proxy, stall=20, resume=100)
+
+    out = agent_of(reader, store).invoke(asked)
+
+    assert out["warnings"] == []
+    history = MemoryBank(store).history(asked.get("memory_name") or out["version"])
+    assert [version.step for version in history] == [*range(len(reader.spans), 0, -1)]
+    assert history.gaps == []
+    assert out["answer"] == history[0].text == expected
+    assert store_metrics(store)[1:] == (0, 0, "closed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [ASKED, NAMED], ids=["unnamed", "named"])
+def test_a_deadline_holds_when_the_store_hangs(asked, proxy, store):
+    reader = Interrupting(proxy, stall=1, delay=0.05)
+
+    out = agent_of(reader, store, deadline=3).invoke(asked)
+
+    assert out["stopped"] == "deadline"
+    assert len(out["warnings"]) == 1
+    assert len(reader.spans) < CHUNKS
+
+
+def test_a_deadline_holds_when_the_store_hangs_from_the_start(proxy, store):
+    proxy.stall()
+
+    out = agent_of(ChainReader(), store, deadline=0.5).invoke(ASKED)
+
+    assert out["stopped"] == "deadline"
+
+
+def test_a_named_memory_whose_store_hangs_is_refused_with_what_to_do(proxy, store):
+    proxy.stall()
+    reader = ChainReader()
+
+    with pytest.raises(StoreError, match=r"'shared' .* when the store is back, or without"):
+        agent_of(reader, store).invoke(NAMED)
+
+    assert reader.spans == []
+
+
+@pytest.mark.slow
+async def test_metrics_show_what_waits_and_that_the_store_is_away(proxy, store):
+    reader = Interrupting(proxy, stall=5, delay=0.01)
+    seen = []
+
+    async for _ in agent_of(reader, store).astream(ASKED, stream_mode="custom"):
+        seen.append(store_metrics(store))
+        if seen[-1].circuit == "open" and seen[-1].pending > 1:
+            proxy.resume()
+
+    assert any(metrics.pending > 1 and metrics.circuit == "open" for metrics in seen)
+    assert store_metrics(store)[1:] == (0, 0, "closed")
+
+
+async def test_a_reading_that_fails_leaves_nothing_pending(proxy, store):
+    class Failing(Interrupting):
+        async def update(self, *args, **kwargs):
+            if len(self.spans) == 10:
+                raise ZeroDivisionError
+            return await super().update(*args, **kwargs)
+
+    def fail():
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(agent_of(Failing(proxy, stall=5), store).ainvoke(ASKED))
+
+    await asyncio.to_thread(fail)
+
+    assert store_metrics(store).pending == 0
+
+
+TURNS = [
+    message
+    for number in range(15)
+    for message in (HumanMessage(f"I like number {number}.", id=f"h{number}"), AIMessage("Good."))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["observe", "aobserve"])
+def test_a_turn_is_neither_lost_nor_held_up_by_a_store_that_hangs(
+    asynchronous, proxy, store, caplog
+):
+    memory = ConversationMemory(store=store, window=4)
+
+    def observe(messages):
+        if asynchronous:
+            return asyncio.run(memory.aobserve(messages, user="ann", thread="monday"))
+        return memory.observe(messages, user="ann", thread="monday")
+
+    proxy.stall()
+    first = observe(TURNS)
+    again = observe(first)
+    with pytest.raises(StoreError):
+        memory.prompt("ann")
+    with pytest.raises(StoreError):
+        memory.load("ann")
+    assert [m.content for m in first] == [m.content for m in again] == [m.content for m in TURNS]
+    assert "could not be folded, and stay" in caplog.text
+
+    proxy.resume()
+    give_up = time.monotonic() + 600
+    while len(stays := observe(again)) == len(again):
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+    assert [m.id for m in stays] == [m.id for m in again[-len(stays) :]]
+    assert "I like number 3" in memory.load("ann")
+    assert store_metrics(store).circuit == "closed"
+
+
+def test_a_graph_with_memory_goes_on_without_it_while_the_store_hangs(proxy, store, caplog):
+    builder = StateGraph(MessagesState)
+    builder.add_node("remember", ConversationNode(ConversationMemory(store=store, window=4)))
+    builder.add_edge(START, "remember")
+    proxy.stall()
+
+    out = builder.compile().invoke(
+        {"messages": TURNS}, {"configurable": {"user_id": "ann", "thread_id": "monday"}}
+    )
+
+    assert [message.content for message in out["messages"]] == [m.content for m in TURNS]
+    assert "could not be folded, and stay" in caplog.text
+    assert "could not be loaded" in caplog.text
+
+
+async def test_a_transaction_that_is_cancelled_does_not_stay_open(tmp_path):
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.sqlite")) as store:
+        await store.setup()
+        for steps in range(12):
+            place = (("memagent",), str(steps))
+            written = PutOp(*place, {"written": True})
+            writing = asyncio.ensure_future(atomic(store).acommit([written], given={place: None}))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            writing.cancel()
+            await asyncio.wait([writing])
+
+            after = (("memagent",), "after")
+            assert await atomic(store).acommit(
+                [PutOp(*after, {"steps": steps})],
+                given={after: {"steps": steps - 1} if steps else None},
+            )

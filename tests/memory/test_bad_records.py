@@ -1,0 +1,384 @@
+"""A record that cannot be read costs only itself, wherever it is; and old versions go."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from doubles import ChainReader, numbered
+from langgraph.store.memory import InMemoryStore
+from typer.testing import CliRunner
+
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.cli.memory import app
+from memagent_graph.conversation.memory import ConversationMemory
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
+from memagent_graph.memory import stores
+from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.version import reading_key
+
+SMALL = ReadingConfig(chunk_tokens=50)
+TEXT = numbered(40)
+OTHER = f"Of Bob: {numbered(20)}"
+
+
+async def read(store, document=TEXT, config=SMALL, reader=None, **asked):
+    agent = create_memagent(reader or ChainReader(), config=config, store=store)
+    return await agent.ainvoke({"question": "What?", "document": document, **asked})
+
+
+@pytest.fixture
+async def store(redis_server, prefix):
+    async with RedisStore.from_url(redis_server.url, prefix=prefix) as found:
+        yield found
+
+
+def reshape(change):
+    """Spoil the value of a record whose header stays."""
+
+    def spoil(client, key, other):
+        head, body = client.get(key).split(b"\n", 1)
+        client.set(key, head + b"\n" + json.dumps(change(json.loads(body))).encode())
+
+    return spoil
+
+
+def swap(client, key, other):
+    client.set(key, client.get(other))
+
+
+def push(client, key, other):
+    client.delete(key)
+    client.lpush(key, "something")
+
+
+SPOILS = {
+    "cut short": lambda client, key, other: client.set(key, client.get(key)[:-9]),
+    "no JSON": lambda client, key, other: client.set(key, b"something"),
+    "a list": push,
+    "altered": reshape(lambda value: {**value, "text": "altered"}),
+    "another's": swap,
+}
+UNREADABLE = ["cut short", "no JSON", "a list"]
+
+
+class Place:
+    """Where the items of a bank are on the server."""
+
+    def __init__(self, prefix, bank, client):
+        self.prefix, self.bank, self.client = prefix, bank, client
+
+    def key(self, namespace, key):
+        labels = "".join(f"/{label}" for label in namespace[1:])
+        return f"{self.prefix}:{{{namespace[0]}}}{labels}//{key}"
+
+    def spoil(self, kind, namespace, key, other=None):
+        name = self.key(namespace, key)
+        assert self.client.exists(name)
+        SPOILS[kind](self.client, name, other and self.key(namespace, other))
+
+
+@pytest.fixture
+def place(prefix, store, redis_client):
+    return Place(prefix, MemoryBank(store), redis_client)
+
+
+def command(monkeypatch, redis_server, prefix, *arguments):
+    monkeypatch.setattr(
+        stores, "open_store", lambda where: RedisStore.from_url(redis_server.url, prefix=prefix)
+    )
+    return CliRunner().invoke(app, [*arguments])
+
+
+async def mended(bank):
+    """What there is still to mend after a repair."""
+    await bank.acheck(repair=True)
+    return [f for f in await bank.acheck() if f.kind in ("dangling", "bad")]
+
+
+@pytest.mark.parametrize("kind", SPOILS)
+@pytest.mark.parametrize("which", ["middle", "last"])
+async def test_a_bad_version_is_found_read_again_and_replaced(store, place, kind, which):
+    bank = place.bank
+    right = await read(store)
+    ids = [version.id for version in await bank.ahistory(right["version"])]
+    place.spoil(kind, bank.records.versions, ids[3 if which == "middle" else 0], ids[5])
+
+    found = await bank.acheck()
+    again = await read(store)
+
+    assert [f.kind for f in found if f.kind == "bad"] == ["bad"]
+    assert again["memory"] == right["memory"]
+    assert again["warnings"] == []
+    assert [version.id for version in await bank.ahistory(right["version"])] == ids
+    assert await bank.acheck() == []
+
+
+async def test_what_a_newer_release_wrote_is_refused_by_name_and_left_as_it_is(store, place):
+    bank = place.bank
+    named = await read(store, memory_name="ann")
+    right = await read(store)
+    newer = reshape(lambda value: {**value, "schema": 99})
+    key = place.key(bank.records.versions, right["version"])
+    newer(place.client, key, None)
+    written = place.client.get(key)
+
+    with pytest.raises(NewerRecordError, match="'ann'.*newer release.*upgrade"):
+        await read(store, numbered(9), memory_name="ann")
+    again = await read(store)
+    found = await bank.acheck(repair=True)
+
+    assert named["version"] == right["version"]
+    assert (again["memory"], again["warnings"]) == (right["memory"], [])
+    assert [(f.kind, f.key) for f in found] == [("bad", right["version"])]
+    assert place.client.get(key).split(b"\n", 1)[1] == written.split(b"\n", 1)[1]
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+@pytest.mark.parametrize("which", ["readings", "members", "leases", "threads"])
+async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, which):
+    bank = place.bank
+    records = bank.records
+    right = await read(store)
+    version = await bank.aget(right["version"])
+    name = reading_key(version.root, version.source)
+    await store.aput((*bank.namespace, "threads"), "one", {"messages": []})
+    await store.aput((*bank.namespace, "leases"), f"{version.root}-{version.source}", {"beat": 0})
+    places = {
+        "readings": (records.readings, name),
+        "members": (records.members(name), version.id),
+        "leases": ((*bank.namespace, "leases"), f"{version.root}-{version.source}"),
+        "threads": ((*bank.namespace, "threads"), "one"),
+    }
+    place.spoil(kind, *places[which])
+
+    found = await bank.acheck()
+    grown = await read(store, TEXT + numbered(9))
+    again = await read(store)
+
+    assert "bad" in {f.kind for f in found}
+    assert again["memory"] == right["memory"]
+    assert again["warnings"] == grown["warnings"] == []
+    assert await mended(bank) == []
+    assert (await read(store))["memory"] == right["memory"]
+    assert (await bank.aforget(name)).versions + len(await bank.alist()) > 1
+
+
+@pytest.mark.parametrize("kind", [*SPOILS, "head cut short", "head a list", "head another type"])
+async def test_a_named_memory_that_is_bad_says_so_and_spares_the_others(
+    store, place, kind, monkeypatch, redis_server, prefix
+):
+    bank = place.bank
+    await read(store, memory_name="ann")
+    await read(store, numbered(20), memory_name="bob")
+    ids = [version.id for version in await bank.ahistory("ann")]
+    if kind == "head another type":
+        await store.aput(bank.records.heads, "ann", {"version": ["no", "id"]})
+    elif kind.startswith("head "):
+        place.spoil(kind.removeprefix("head "), bank.records.heads, "ann")
+    else:
+        place.spoil(kind, bank.records.versions, ids[0], ids[4])
+
+    with pytest.raises(BadRecordError, match=r"'ann'.*memagent memory check --repair"):
+        await read(store, numbered(9), memory_name="ann")
+
+    assert [name for name, _ in await bank.alist()] == ["bob"]
+    assert (await bank.ahistory("bob")).gaps == []
+    assert any('"bob"' in line for line in await bank.aexport())
+    assert await bank.acollect() == 0
+    assert command(monkeypatch, redis_server, prefix, "check").exit_code == 1
+    assert command(monkeypatch, redis_server, prefix, "check", "--repair").exit_code == 0
+    told = command(monkeypatch, redis_server, prefix, "check")
+    assert (told.exit_code, "0 to mend" in told.stderr) == (0, True)
+    expected = ids if kind.startswith("head") else ids[1:]
+    assert [version.id for version in await bank.ahistory("ann")] == expected
+    assert (await read(store, numbered(9), memory_name="ann"))["warnings"] == []
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+async def test_what_a_bad_name_led_to_is_not_collected(store, place, kind, named):
+    bank = place.bank
+    out = await read(store, **({"memory_name": "ann"} if named else {}))
+    history = await bank.ahistory(out["version"])
+    name = "ann" if named else reading_key(history[0].root, history[0].source)
+    place.spoil(kind, bank.records.heads if named else bank.records.readings, name)
+
+    assert await bank.acollect(timedelta(0)) == 0
+    assert {f.kind for f in await bank.acheck(repair=True)} == {"bad", "dangling"}
+    assert await bank.ahistory(name) == history
+
+
+@pytest.mark.parametrize("kind", SPOILS)
+@pytest.mark.parametrize("where", ["head", "version"])
+async def test_a_bad_memory_can_be_forgotten(store, place, kind, where):
+    bank = place.bank
+    await read(store, memory_name="ann")
+    await read(store, OTHER, memory_name="bob")
+    history = await bank.ahistory("bob")
+    ids = [version.id for version in await bank.ahistory("ann")]
+    if where == "head":
+        place.spoil(kind, bank.records.heads, "ann", "bob")
+    else:
+        place.spoil(kind, bank.records.versions, ids[0], ids[4])
+
+    await bank.aforget("ann")
+
+    assert not any(place.client.exists(place.key(bank.records.versions, key)) for key in ids)
+    assert await bank.ahistory("bob") == history
+    assert await bank.acheck() == []
+    with pytest.raises(MemoryNotFoundError):
+        await bank.aforget("ann")
+
+
+async def test_a_version_that_is_replaced_still_belongs_to_those_that_list_it(store, place):
+    bank = place.bank
+    out = await read(store)
+    await bank.abranch(out["version"], "bob")
+    place.spoil("cut short", bank.records.versions, out["version"])
+    version = (await bank.ahistory((await read(store))["version"]))[0]
+
+    forgotten = await bank.aforget(reading_key(version.root, version.source))
+
+    assert forgotten.shared["bob"] > 0
+    assert await bank.aget("bob") == version
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+async def test_a_bad_mark_folds_nothing_twice(store, prefix, redis_client, kind):
+    memory = ConversationMemory(ChainReader(), store=store)
+    talk = [{"role": "user", "content": f"I am {n}.", "id": str(n)} for n in range(4)]
+    right = await memory.asave(talk, user="ann", thread="one")
+    bank = memory._of("ann", None).bank
+    threads = (*bank.namespace, "threads")
+    Place(prefix, bank, redis_client).spoil(kind, threads, "one")
+
+    assert await memory.asave(talk, user="ann", thread="one") == right
+    assert [f.kind for f in await bank.acheck()] == ["bad"]
+    more = await memory.asave([*talk, ("user", "More.")], user="ann", thread="one")
+    assert more != right
+    assert await bank.acheck() == []
+
+
+async def test_a_bad_news_stream_gives_way(store, place):
+    stream = f"{place.prefix}:{{memagent}}#stream/versions//ann"
+    place.client.set(stream, "something")
+
+    out = await read(store, memory_name="ann")
+
+    assert out["warnings"] == []
+    assert place.client.type(stream) == b"stream"
+    place.client.delete(stream)
+    place.client.set(stream, "something")
+    await place.bank.aforget("ann")
+    assert not place.client.exists(stream)
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+async def test_versions_that_are_not_kept_go_and_asking_again_costs_one_call(store, keep):
+    config = SMALL.model_copy(update={"keep_versions": keep})
+    out = await read(store, config=config)
+    bank = MemoryBank(store)
+
+    again = await read(store, config=config)
+    named = await read(store, numbered(20), config=config, memory_name="ann")
+
+    assert (again["usage"]["calls"], again["memory"]) == (1, out["memory"])
+    assert len(await bank.ahistory(out["version"])) == keep
+    assert len(await bank.ahistory("ann")) == keep
+    assert (await bank.aget("ann")).id == named["version"]
+    assert len(await store.asearch(bank.records.versions, limit=100)) == 2 * keep
+
+
+@pytest.mark.parametrize(("keep", "left"), [({}, 10), ({"keep_versions": None}, 30)])
+async def test_a_talk_keeps_its_newest_versions_and_folds_nothing_twice(keep, left):
+    memory = ConversationMemory(ChainReader(), store=InMemoryStore(), **keep)
+    turns = [[{"role": "user", "content": f"I am {n}.", "id": str(n)}] for n in range(30)]
+    for turn in turns:
+        right = await memory.asave(turn, user="ann", thread="one")
+    bank = memory._of("ann", None).bank
+
+    again = await memory.asave(turns[-1], user="ann", thread="one")
+
+    assert again == right
+    assert len(await bank.ahistory("memory")) == left
+    assert len(await bank.store.asearch(bank.records.versions, limit=100)) == left
+
+
+async def test_a_time_to_live_is_on_all_that_is_written(store, prefix, redis_client):
+    await read(store, config=SMALL.model_copy(update={"ttl": 7.0}), memory_name="ann")
+    await read(store, config=SMALL.model_copy(update={"ttl": 7.0}))
+    memory = ConversationMemory(ChainReader(), store=store, ttl=7.0)
+    await memory.asave([("user", "I am Ann.")], user="ann", thread="one")
+    keys = [key for key in redis_client.scan_iter(f"{prefix}*") if b"#" not in key]
+
+    items = [key for key in keys if redis_client.type(key) == b"string"]
+
+    assert len(items) > 20
+    assert all(0 < redis_client.ttl(key) <= 420 for key in items)
+
+
+class Stopping(ChainReader):
+    """Looks at the server while it reads."""
+
+    def __init__(self, look):
+        super().__init__()
+        self.look, self.seen = look, []
+
+    async def update(self, *args, **kwargs):
+        self.seen += self.look()
+        return await super().update(*args, **kwargs)
+
+
+async def test_a_lease_has_the_time_to_live_of_its_reading(store, prefix, redis_client):
+    def look():
+        return [redis_client.ttl(key) for key in redis_client.scan_iter(f"{prefix}*/leases//*")]
+
+    reader = Stopping(look)
+    await read(store, reader=reader, config=SMALL.model_copy(update={"ttl": 7.0}))
+
+    assert reader.seen
+    assert all(0 < ttl <= 420 for ttl in reader.seen)
+
+
+async def test_reads_extend_nothing_where_the_store_says_so(redis_server, prefix, redis_client):
+    ttl = {"default_ttl": 5, "refresh_on_read": False}
+    async with RedisStore.from_url(redis_server.url, prefix=prefix, ttl=ttl) as store:
+        bank = MemoryBank(store)
+        out = await read(store, memory_name="ann")
+        await read(store)
+        items = [
+            key
+            for key in redis_client.scan_iter(f"{prefix}*")
+            if redis_client.type(key) == b"string" and b"#receipt" not in key
+        ]
+        for key in items:
+            redis_client.expire(key, 100)
+
+        await bank.alist()
+        await bank.ahistory("ann")
+        await bank.aget(out["version"])
+        await bank.acheck()
+        await bank.aexport()
+        async for version in bank.watch("ann", after="0"):
+            if version.end == len(TEXT):
+                break
+
+        assert len(items) > 20
+        assert max(redis_client.ttl(key) for key in items) <= 100
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+async def test_a_bad_lease_gives_way_to_who_reads(store, place, kind):
+    elsewhere = InMemoryStore()
+    right = await read(elsewhere)
+    version = await MemoryBank(elsewhere).aget(right["version"])
+    lease = (*place.bank.namespace, "leases"), f"{version.root}-{version.source}"
+    await store.aput(*lease, {"beat": 0})
+    place.spoil(kind, *lease)
+
+    out = await read(store)
+
+    assert (out["memory"], out["warnings"]) == (right["memory"], [])
+    assert not place.client.exists(place.key(*lease))

@@ -1,0 +1,385 @@
+"""A write that fails at any moment, or whose reply is lost, leaves every name with its memory."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from doubles import ChainReader, chain, numbered
+from langgraph.store.memory import InMemoryStore
+from servers.redis_server import RedisServer
+
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.conversation.memory import ConversationMemory
+from memagent_graph.errors import MemAgentError, StoreError
+from memagent_graph.memory import guard, writer
+from memagent_graph.memory.adapted import GetThenPut
+from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.version import MemoryVersion, child_id, root_id
+
+SMALL = ReadingConfig(chunk_tokens=50)
+TEXT = numbered(30)
+OTHER = numbered(12)
+TALK = [{"role": "user", "content": f"I am {n}.", "id": str(n)} for n in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    """Stores that fail are retried at once: no test waits for a pause."""
+    monkeypatch.setattr(guard, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(guard, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(writer, "_PAUSE", 0.001)
+
+
+class Faults:
+    """Decides which write fails: number `at`, before it is carried out or afterwards."""
+
+    def __init__(self):
+        self.at, self.after, self.seen = -1, False, 0
+
+    async def around(self, write):
+        mine, self.seen = self.seen == self.at, self.seen + 1
+        if mine and not self.after:
+            raise StoreError("injected: not carried out")
+        result = await write()
+        if mine:
+            raise StoreError("injected: the reply was lost")
+        return result
+
+
+def failing(base):
+    """A store class whose writes go through `Faults`."""
+
+    class Failing(base):
+        @property
+        def faults(self):
+            return self.__dict__.setdefault("_faults", Faults())
+
+        async def abatch(self, ops):
+            ops = [*ops]
+            if any(hasattr(op, "value") for op in ops):
+                return await self.faults.around(lambda: super(Failing, self).abatch(ops))
+            return await super().abatch(ops)
+
+        async def aput_if_absent(self, *args, **kwargs):
+            parent = super().aput_if_absent
+            return await self.faults.around(lambda: parent(*args, **kwargs))
+
+        async def acommit(self, *args, **kwargs):
+            parent = super().acommit
+            return await self.faults.around(lambda: parent(*args, **kwargs))
+
+    return Failing
+
+
+class Substitute(InMemoryStore):
+    """LangGraph's store with the atomic operations of the library's substitute."""
+
+    async def aput_if_absent(self, *args, **kwargs):
+        return await GetThenPut(self.plain).aput_if_absent(*args, **kwargs)
+
+    async def acommit(self, *args, **kwargs):
+        return await GetThenPut(self.plain).acommit(*args, **kwargs)
+
+    @property
+    def plain(self):
+        """The same items, written without faults."""
+        if "_plain" not in self.__dict__:
+            self._plain = InMemoryStore()
+            self._plain._data = self._data
+        return self._plain
+
+    def watch(self, *args, **kwargs):
+        raise NotImplementedError
+
+    async def aforget_topic(self, *args, **kwargs):
+        pass
+
+
+FailingMemory, FailingRedis = failing(Substitute), failing(RedisStore)
+
+
+def agent(store, config=SMALL):
+    return create_memagent(ChainReader(), config=config, store=store)
+
+
+async def read(store, document=TEXT, **asked):
+    return await agent(store).ainvoke({"question": "What?", "document": document, **asked})
+
+
+async def expected_memory():
+    return (await read(InMemoryStore()))["memory"]
+
+
+async def memories_are_whole(bank, documents):
+    """Every name leads to a memory whose text is what its history, read again, comes to."""
+    found = await bank.alist()
+    kinds = [finding.kind for finding in await bank.acheck()]
+    assert not {"dangling", "bad"} & set(kinds)
+    pointers = [*await bank.records.keys(bank.records.heads)]
+    pointers += await bank.records.keys(bank.records.readings)
+    assert sorted(name for name, _ in found) == sorted(pointers)
+    for name, head in found:
+        history = await bank.ahistory(name)
+        assert history[0] == head == await bank.aget(name)
+        assert history.gaps == [] or not documents  # of talks, one version is kept
+        memory = ""
+        for version in reversed(history):
+            text = documents.get(version.source)
+            if version.edited:
+                memory = version.text
+            elif text is not None:
+                memory = chain(memory, text[version.start : version.end])
+            assert version.text == memory or text is None
+
+
+DOCUMENTS: dict[str, str] = {}
+
+
+async def known_documents():
+    if not DOCUMENTS:
+        store = InMemoryStore()
+        for text in (TEXT, OTHER):
+            out = await read(store, text)
+            DOCUMENTS[(await MemoryBank(store).aget(out["version"])).source] = text
+    return DOCUMENTS
+
+
+async def named(store):
+    return (await read(store, memory_name="ann"))["memory"]
+
+
+async def unnamed(store):
+    return (await read(store))["memory"]
+
+
+async def edit(store):
+    return (await MemoryBank(store).aedit("old", "By hand.")).text
+
+
+async def branch(store):
+    bank = MemoryBank(store)
+    if not any(name == "new" for name, _ in await bank.alist()):
+        await bank.abranch("old", "new")
+    return (await bank.aget("new")).text
+
+
+async def import_lines(store):
+    source = InMemoryStore()
+    await read(source, memory_name="imported")
+    bank = MemoryBank(store)
+    await bank.aimport(await MemoryBank(source).aexport())
+    return (await bank.aget("imported")).text
+
+
+async def turn(store):
+    memory = ConversationMemory(ChainReader(), store=store, keep_versions=1)
+    await memory.asave(TALK[:2], user="ann", thread="one")
+    return await memory.asave(TALK, user="ann", thread="one")
+
+
+ACTS = [named, unnamed, edit, branch, import_lines, turn]
+
+
+@pytest.fixture(params=["substitute", "redis"])
+async def new_store(request, redis_server, prefix):
+    if request.param == "substitute":
+        yield lambda place: FailingMemory()
+        return
+    opened = []
+
+    def open_store(place):
+        opened.append(FailingRedis.from_url(redis_server.url, prefix=f"{prefix}{place}"))
+        return opened[-1]
+
+    yield open_store
+    for store in opened:
+        await store.aclose()
+
+
+async def heads_after(act, store):
+    """Carry out `act` with the fault that `store` has in mind; say whether it was met."""
+    faults = store.faults
+    with suppress(MemAgentError):
+        await act(store)
+    met = faults.seen > faults.at
+    faults.at = -1
+    bank = MemoryBank(store)
+    await memories_are_whole(bank, await known_documents())
+    if act is turn:
+        personal = ConversationMemory(ChainReader(), store=store)._of("ann", None).bank
+        await memories_are_whole(MemoryBank(store, personal.namespace), {})
+    return met
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True], ids=["not carried out", "reply lost"])
+@pytest.mark.parametrize("act", ACTS)
+async def test_whichever_write_fails_names_lead_to_whole_memories(
+    new_store, act, after, record_property
+):
+    healthy = new_store("healthy")
+    await read(healthy, OTHER, memory_name="old")
+    right = await act(healthy)
+    if act in (named, unnamed):
+        assert right == await expected_memory()
+
+    for count in range(100):
+        store = new_store(count)
+        await read(store, OTHER, memory_name="old")
+        store.faults.at, store.faults.after, store.faults.seen = count, after, 0
+        met = await heads_after(act, store)
+        again = await act(store)
+        if act is named and again != right:  # it was read once more, onto what was stored
+            fresh = InMemoryStore()
+            await named(fresh)
+            right_again = await named(fresh)
+            assert again == right_again
+        else:
+            assert again == right
+        if not met:
+            break
+
+    assert not met
+    assert count > 0
+    record_property("faults", count)
+    print(f"faults injected: {act.__name__} {after} {count}")
+
+
+@pytest.fixture(scope="module")
+def small_server(tmp_path_factory):
+    options = ("--maxmemory", "8mb", "--maxmemory-policy", "noeviction", "--appendonly", "no")
+    server = RedisServer(tmp_path_factory.mktemp("small"), *options)
+    yield server
+    server.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 2, 5, 10, 20, 40], ids=lambda room: f"{room} kB")
+async def test_a_server_that_runs_full_keeps_heads_whole(small_server, prefix, room):
+    with small_server.client() as client:
+        client.flushall()
+        async with RedisStore.from_url(small_server.url, prefix=prefix) as store:
+            await read(store, OTHER, memory_name="old")
+            used = int(client.info("memory")["used_memory"])
+            client.config_set("maxmemory", used + 300_000)
+            for size in (50_000, 1_000):
+                fill(client, size, leave=room * 1_000)
+            with suppress(StoreError):
+                await read(store, memory_name="ann")
+            await memories_are_whole(MemoryBank(store), await known_documents())
+
+            client.config_set("maxmemory", 100_000_000)
+            again = await read(store, memory_name="bob")
+
+            assert again["memory"] == await expected_memory()
+            assert again["warnings"] == []
+            await memories_are_whole(MemoryBank(store), await known_documents())
+
+
+def fill(client, size, leave):
+    """Add ballast until the server has no more than `leave` bytes."""
+    for number in range(10_000):
+        info = client.info("memory")
+        if info["maxmemory"] - info["used_memory"] < leave + size:
+            return
+        client.set(f"ballast-{size}-{number}", b"x" * size)
+
+
+@pytest.fixture
+async def two_stores(redis_server, prefix):
+    async with (
+        RedisStore.from_url(redis_server.url, prefix=prefix) as one,
+        RedisStore.from_url(redis_server.url, prefix=prefix) as other,
+    ):
+        yield one, other
+
+
+async def write_chain(bank, name, length):
+    """A memory of so many versions, as a reading would have left it."""
+    parent = root = root_id(name, "")
+    for step in range(1, length + 1):
+        version = MemoryVersion(
+            id=child_id(parent, str(step), ""), parent=parent, root=root, text=f"{name} {step}",
+            tokens=1, step=step, question=name, source="s", source_name="n", start=step - 1,
+            end=step, length=length, fingerprint="",
+        )  # fmt: skip
+        await bank.aappend(version, owner=name, topic=name)
+        parent = version.id
+    assert await bank.amove_head(name, parent, expected=None)
+    return version
+
+
+@pytest.mark.slow
+async def test_a_branch_that_races_with_forgetting_has_all_or_is_refused(two_stores):
+    one, other = map(MemoryBank, two_stores)
+    outcomes = []
+    for number in range(200):
+        a, b = f"a{number}", f"b{number}"
+        head = await write_chain(one, a, 2 + number % 5)
+
+        async def forget(trips=number % 16, name=a):
+            for _ in range(trips):
+                await one.store.aget(("elsewhere",), "nothing")
+            return await one.aforget(name)
+
+        forgotten, branched = await asyncio.gather(
+            forget(), other.abranch(a, b), return_exceptions=True
+        )
+
+        assert not isinstance(forgotten, BaseException)
+        names = [name for name, _ in await one.alist()]
+        outcomes.append(b in names)
+        assert isinstance(branched, StoreError) != (b in names)
+        if b in names:
+            history = await one.ahistory(b)
+            assert (len(history), history.gaps) == (2 + number % 5, [])
+            assert history[0] == head
+            await one.aforget(b)
+        assert await one.acheck() == []
+    print("branches that won:", sum(outcomes))
+
+
+@pytest.mark.slow
+async def test_a_long_branch_that_races_with_forgetting_has_all_or_is_refused(two_stores):
+    one, other = map(MemoryBank, two_stores)
+    for number in range(8):
+        name = f"a{number}"
+        await write_chain(one, name, 150)
+        history = await one.ahistory(name)
+        middle = history[len(history) // 3].id
+
+        async def forget(trips=number, name=name):
+            for _ in range(trips):
+                await one.store.aget(("elsewhere",), "nothing")
+            return await one.aforget(name)
+
+        await asyncio.gather(forget(), other.abranch(middle, f"b{number}"), return_exceptions=True)
+
+        names = [name for name, _ in await one.alist()]
+        print("the long branch won:", f"b{number}" in names)
+        if f"b{number}" in names:
+            assert (await one.ahistory(f"b{number}")).gaps == []
+            await one.aforget(f"b{number}")
+        assert await one.acheck() == []
+
+
+@pytest.mark.slow
+async def test_a_name_forgotten_while_it_is_read_never_leads_to_nothing(two_stores):
+    one, other = map(MemoryBank, two_stores)
+    for number in range(10):
+        name = f"a{number}"
+        await read(one.store, OTHER, memory_name=name)
+
+        async def forget(name=name, trips=number * 4):
+            for _ in range(trips):
+                await one.store.aget(("elsewhere",), "nothing")
+            await one.aforget(name)
+
+        await asyncio.gather(forget(), read(other.store, TEXT, memory_name=name))
+
+        kinds = {finding.kind for finding in await one.acheck()}
+        assert not {"dangling", "bad"} & kinds
+        for found, head in await one.alist():
+            assert (await one.ahistory(found))[0] == head

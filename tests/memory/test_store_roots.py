@@ -1,0 +1,119 @@
+"""The set of all roots: written once, and never what a put fails by."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import takewhile
+
+import atomically
+import pytest
+import redis
+from langgraph.store.base import PutOp
+from servers.tcp_proxy import TCPProxy
+
+from memagent_graph.errors import StoreError
+from memagent_graph.memory.redis import RedisStore, roots
+
+AT = ("tenant", "things")
+
+
+@pytest.fixture
+def store(own_redis_server):
+    with RedisStore.from_url(own_redis_server.url) as store:
+        yield store
+
+
+@pytest.fixture
+def client(own_redis_server):
+    with own_redis_server.client() as client:
+        yield client
+
+
+def registrations(client, act):
+    with client.monitor() as monitor:
+        act()
+        client.echo("the end")
+        commands = (command["command"] for command in monitor.listen())
+        seen = list(takewhile(lambda command: not command.startswith("ECHO"), commands))
+    return sum(command.startswith("SADD") for command in seen)
+
+
+def test_a_root_is_registered_once(store, client):
+    def act():
+        for n in range(20):
+            store.put(AT, f"{n}", {})
+        asyncio.run(store.aput(AT, "k", {}))
+
+    assert registrations(client, act) == 1
+
+
+def test_a_given_client_registers_each_time_as_its_repeats_are_not_seen(own_redis_server, client):
+    with redis.Redis.from_url(own_redis_server.url) as given:
+        store = RedisStore(given)
+
+        assert registrations(client, lambda: [store.put(AT, f"{n}", {}) for n in range(3)]) == 3
+
+
+def test_what_is_put_after_the_server_lost_everything_is_found(store, client):
+    store.put(AT, "k", {"n": 1})
+    client.flushall()
+
+    store.put(AT, "k", {"n": 2})
+
+    assert [item.value for item in store.search(())] == [{"n": 2}]
+    assert store.list_namespaces() == [AT]
+
+
+def test_what_is_put_after_a_root_was_emptied_and_forgotten_is_found(own_redis_server, store):
+    store.put(AT, "k", {"n": 1})
+    with RedisStore.from_url(own_redis_server.url) as other:
+        other.delete(AT, "k")
+        assert other.list_namespaces() == []
+
+    store.put(AT, "k", {"n": 2})
+
+    assert [item.value for item in store.search(())] == [{"n": 2}]
+
+
+def test_a_lost_reply_does_not_lose_a_root(own_redis_server, client):
+    proxy = TCPProxy(own_redis_server.port)
+    with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}/0") as store:
+        store.put(AT, "k", {"n": 1})
+        client.flushdb()
+        proxy.lose_next_reply = True
+
+        store.put(AT, "k", {"n": 2})
+
+        assert [item.value for item in store.search(())] == [{"n": 2}]
+    proxy.close()
+
+
+def test_a_batch_that_fails_in_part_does_not_lose_a_root(store, client):
+    store.put(AT, "k", {})
+    client.flushdb()
+    client.lpush("memagent:{other}", "no index")
+    with pytest.raises(StoreError, match="memagent:{other}"):
+        store.batch([PutOp(AT, "k", {"n": 2}), PutOp(("other",), "k", {})])
+
+    store.put(AT, "more", {})
+
+    assert b"tenant" in client.smembers("memagent:roots")
+
+
+def test_a_key_of_another_type_gives_way(store, client):
+    client.lpush("memagent:roots", "no set")
+
+    store.put(AT, "k", {"n": 1})
+    atomically.put_if_absent(store, ("other",), "k", {"n": 2})
+
+    assert [item.value["n"] for item in store.search(())] == [2, 1]
+
+
+def test_what_is_remembered_has_a_bound(store, client, monkeypatch):
+    monkeypatch.setattr(roots, "_REMEMBERED", 3)
+
+    for n in range(20):
+        store.put((f"root{n}",), "k", {})
+
+    assert len(store._known._roots) <= 3
+    assert len(store.list_namespaces()) == 20

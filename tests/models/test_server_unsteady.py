@@ -1,0 +1,86 @@
+"""A server that fails some calls and answers most is not one that is away."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from doubles import numbered
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.models.endpoint import ChatEndpoint
+
+DOCUMENTS, CHUNKS = 32, 10
+SMALL = ReadingConfig(chunk_tokens=60, retry_interval=0.05)
+
+
+def asked():
+    return [
+        {"question": f"What is where in {number}?", "document": numbered(50)}
+        for number in range(DOCUMENTS)
+    ]
+
+
+def one_in_ten(faults, seed=1):
+    """A script for many requests, in which each ten have one fault at some place."""
+    rng, script = random.Random(seed), []
+    for number in range(100):
+        ten = ["ok"] * 10
+        ten[rng.randrange(10)] = faults[number % len(faults)]
+        script += ten
+    return script
+
+
+TOLD_TO_WAIT = {"status": 429, "headers": {"retry-after": "0.2"}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "faults",
+    [[503], ["reset"], ["drop"], [429], [TOLD_TO_WAIT], [502, "reset", 429, TOLD_TO_WAIT, "cut"]],
+    ids=["503", "reset", "drop", "429", "429 with Retry-After", "all kinds"],
+)
+async def test_with_one_request_in_ten_failing_all_documents_come_to_their_answers(
+    faults, openai_server
+):
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    agent = create_memagent(model, config=SMALL)
+    expected = [out["memory"] for out in await agent.abatch(asked())]
+    calls = DOCUMENTS * (CHUNKS + 1)
+    assert len(openai_server.requests) == calls
+    openai_server.requests.clear()
+    script = openai_server.script = one_in_ten(faults)
+    planned = list(script)
+
+    outs = await agent.abatch(asked())
+
+    assert [out["memory"] for out in outs] == expected
+    failed = len([fault for fault in planned[: len(openai_server.requests)] if fault != "ok"])
+    assert failed >= calls // 10
+    assert len(openai_server.requests) == calls + failed  # each failure is repeated once
+    assert openai_server.asked == 1  # never taken for away: it was asked for its window only
+    await model.aclose()
+
+
+async def test_refusals_before_the_first_reply_of_a_slow_server_cost_no_document(openai_server):
+    """The first replies come once all documents' calls are held; the list of models is refused."""
+    everyone, first = threading.Barrier(DOCUMENTS), iter(range(DOCUMENTS))
+    at_once = openai_server.reply
+
+    def reply(body):
+        if next(first, None) is not None:
+            everyone.wait(240)
+        return at_once(body)
+
+    openai_server.reply = reply
+    openai_server.listing = 503
+    openai_server.script = [503] * 4
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    agent = create_memagent(model, config=SMALL)
+
+    outs = await agent.abatch(asked())
+
+    assert len({out["memory"] for out in outs}) == DOCUMENTS
+    assert len(openai_server.requests) == DOCUMENTS * (CHUNKS + 1) + 4
+    await model.aclose()

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from release.packages import MAIN, PROJECTS, Built, Environment, build
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory) -> dict[str, Built]:
+    """The distributions of every project."""
+    folders = [tmp_path_factory.mktemp(name) for name in PROJECTS]
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(PROJECTS, pool.map(build, PROJECTS, folders), strict=True))
+
+
+@pytest.fixture(scope="session")
+def main(built) -> Built:
+    """The distributions of memagent-graph itself."""
+    return built[MAIN]
+
+
+@pytest.fixture
+def environment(tmp_path) -> Iterator[Environment]:
+    """An empty one, which is deleted: pytest would keep the last three."""
+    yield Environment(tmp_path)
+    shutil.rmtree(tmp_path)

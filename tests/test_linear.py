@@ -1,0 +1,318 @@
+"""No regular expression takes longer than its text is long: each is found, and attacked.
+
+A pattern that is quadratic on a text of a stranger stops a server. So all calls of `re` and `regex`
+in our packages are found in their source, and each must be listed here with texts that would be the
+worst for it: beginnings in vain at each place, and runs that two parts of it could share out.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import time
+from collections import deque
+from pathlib import Path
+
+import pytest
+import regex
+
+from memagent_graph import prompts
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = [ROOT / "memagent_graph", *sorted(ROOT.glob("integrations/*/memagent_*"))]
+PUMPS = ("a", "A", "a ", "Aa ", "1", " ", "\n", " \n", ".", '"', "'", "\\", "(", "<", "_a", "汉")
+"""Of texts that every pattern is tried on."""
+SIZE, TIMES = 4_000, 4
+MOST = 2 * TIMES
+"""How much longer a text may take that is four times as long; a quadratic one takes 16 times."""
+BRIEF = 0.003
+"""Seconds of processor in which no quadratic pattern gets through the longer text."""
+
+WORST: dict[str, list[tuple[str, str, str]]] = {
+    "memagent_graph.cli.checks._REQUIREMENT": [],  # sees what installed packages say they need
+    "memagent_graph.evaluation.tasks.haystack._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],
+    "memagent_graph.matching._ARTICLES": [("", "the", "")],
+    "memagent_graph.memory.lease._HOLDER": [
+        ("a:1:", "f", "g"),
+        ("", ":1", "g"),
+        ("", "a:1:f", "g"),
+    ],
+    "memagent_graph.memory.redis.keys._ESCAPED": [("", "%2", "")],
+    "memagent_graph.conversation.messages.LINE": [
+        ("[2024-01-01", "a", ""),
+        ("[2024-01-01] ", "a", ""),
+    ],
+    "memagent_graph.conversation.messages._told_at": [("2024-01-01", "a", "]")],
+    "memagent_graph.conversation.messages._name": [("", " :", ""), ("", "[ ", "a")],
+    "memagent_graph.models.failures._BROKEN_NAME": [("", "Connec", "")],
+    "memagent_graph.models.failures._CONTEXT": [("", "token count ", ""), ("", "tokens ", "")],
+    "memagent_graph.models.failures._FILTER": [("", "content_filte", "")],
+    "memagent_graph.models.failures._LASTING_TEXT": [("", "certificate verify ", "")],
+    "memagent_graph.models.failures._MALFORMED_NAME": [("", "JSONDecode", "")],
+    "memagent_graph.models.failures._TRANSIENT_NAME": [("", "APIError", "a"), ("", "Timeou", "")],
+    "memagent_graph.prompts._FIELD": [("", "{questio", "")],
+    "memagent_graph.prompts._TAG": [("<a", "a", ""), ("<a", "-", ""), ("", "<a", "")],
+    "memagent_graph.prompts._forged": [
+        ("<", " ", "a"),
+        ("", "< ", ""),
+        ("", "<|", ""),
+        ("", "</m", ""),
+    ],
+    "memagent_graph.readers.chat._HEADLESS_THINKING": [("", "</thin", ""), ("", "<think>", "")],
+    "memagent_graph.readers.chat._OPEN_THINKING": [("", "<think>", ""), ("", "<thin", "")],
+    "memagent_graph.readers.quoting._EXPECTED": [
+        ("in", " ", "a"),
+        ("", "in ", ""),
+        ("A", "a", "1"),
+    ],
+    "memagent_graph.readers.ranking._PRONOUN": [("", "he", "")],
+    "memagent_graph.conversation.salience._CHANGE": [("", "not ", ""), ("", "not a", "")],
+    "memagent_graph.conversation.salience._FIRST_PERSON": [("", "mein", "1"), ("", "unse", "")],
+    "memagent_graph.conversation.salience._MINE": [
+        ("my ", "a", ""),
+        ("", "my current a", ""),
+        ("my new a a ", "a", ""),
+    ],
+    "memagent_graph.conversation.salience._NAME": [
+        ("a ", "A'", ""),
+        ("", "《a", ""),
+        ("", "a A", ""),
+    ],
+    "memagent_graph.conversation.salience._NUMBER": [("", "two", "")],
+    "memagent_graph.conversation.salience._QUESTION": [("?", '"', "a"), ("", '?"', "a")],
+    "memagent_graph.conversation.salience._REQUEST": [("", "(", "a"), ("", "- ", "a")],
+    "memagent_graph.conversation.salience._SECOND_PERSON": [("you'", "a", "1"), ("", "you'", "")],
+    "memagent_graph.conversation.salience._SLOTS": [
+        ("I", " was", ""),
+        ("", "I was ", ""),
+        ("I live", " from up", ""),
+        ("I live", " from from", ""),
+        ("I am ", "a", ""),
+        ("I'", "a", ""),
+    ],
+    "memagent_graph.conversation.salience._TIME": [("", "week", "")],
+    "memagent_graph.conversation.salient._DAY": [("", "1 ", ""), ("", "1 Ma", "")],
+    "memagent_graph.readers.statements._ABBREVIATION": [("", "Mr", ""), ("", "e.", "")],
+    "memagent_graph.readers.statements._BLOCK": [("a", "\n ", "a"), ("a\n", " ", "a")],
+    "memagent_graph.readers.statements._SENTENCE_END": [
+        (".", " ", "a"),
+        (".", "'", "a"),
+        (". ", "(", "a"),
+        ("。", "」", "。"),
+        ("", "。」", ""),
+    ],
+    "memagent_graph.readers.terms._NAME": [
+        ("Ab", " ", "a"),
+        ("Ab of", " ", "a"),
+        ("", "A'", ""),
+        ("", "_a", "1"),
+        ("a", "_a", "1"),
+        ("", "Aa", "1"),
+        ("a", "Aa", "1"),
+        ("", "《a", ""),
+    ],
+    "memagent_graph.readers.terms._OPENING": [
+        ("A", " of", ""),
+        ("A", " ", "a"),
+        ("A of", " ", "a"),
+    ],
+    "memagent_graph.readers.terms._PARTS": [("", "A", "1"), ("", "Aa", "")],
+    "memagent_graph.readers.terms._QUESTION_CJK": [("", "什么时", "")],
+    "memagent_graph.readers.terms._TOKEN": [("", "1,", ""), ("", "a'", ""), ("a'", "a", "")],
+    "memagent_graph.rl.rewards._FRACTION": [
+        ("", "\\frac{1}", ""),
+        ("\\frac", " ", ""),
+        ("\\frac{", "1", ""),
+    ],
+    "memagent_graph.rl.rewards._NUMBER": [
+        ("", "1,111", ""),
+        ("", ",111", "a"),
+        ("", "-$", ""),
+        ("1/", "1", "a"),
+    ],
+    "memagent_graph.rl.rewards._WRAPPED": [("", "\\text{", ""), ("\\text", " ", "")],
+    "memagent_graph.rl.rewards._without_latex": [("$", "a", ""), ("", "\\,", ""), ("", "$", "")],
+    "memagent_graph.rl.rewards.number": [("", "$,", "")],
+    "memagent_graph.text.chunking._ENDS": [("\n", " ", "a"), ("", "\n ", "a"), (".", '"', "a")],
+    "memagent_graph.text.chunking._GRAPHEME": [
+        ("a", "\u0301", ""),
+        ("", "\u200d", ""),
+        ("", "🇫", ""),
+    ],
+    "memagent_graph.text.chunking._SAFE": [("", "é", "")],
+    "memagent_graph.text.tokens._CJK": [("", "汉a", "")],
+    "memagent_graph.text.tokens._WORD_GAP": [("", "a,", "")],
+    "memagent_lm_eval.prompts._ASKS": [("", "a", ""), ("", "\na", ""), ("", "?", "")],
+    "memagent_lm_eval.prompts._MARKER": [("", " ", "a"), ("", "\n ", ""), ("q", " ", "")],
+    "memagent_lm_eval.prompts._PARAGRAPH": [
+        ("", "\n", ""),
+        ("a", "\n", ""),
+        ("a", "\n ", ""),
+        ("\n", " ", ""),
+    ],
+    "memagent_lm_eval.prompts._tail": [("", "a\n", "")],
+    "memagent_mcp_server.http.door._name": [(":", "1", "a"), ("", ":1", "a")],
+    "memagent_openai_server.chat.conversation._ASKS": [("", "a?", "")],
+    "memagent_openai_server.chat.conversation._GAPS": [
+        ("\n", " ", "a"),
+        ("\n", "\r", "a"),
+        ("", ".\n", ""),
+    ],
+    "memagent_openai_server.chat.conversation._name": [("", " :", "")],
+    "memagent_openai_server.chat.spoken._CLOSED": [("", "</thin", "")],
+    "memagent_openai_server.chat.spoken._OPENED": [("", "<thin", "")],
+    "memagent_openai_server.chat.spoken.feed": [("", "</thin", "")],
+    "memagent_openai_server.http.door._TENANT": [("", "a", "!")],
+    "memagent_openai_server.http.door._host": [(":", "1", "a"), ("", ":1", "a")],
+    "memagent_openai_server.http.door.load_keys": [("", "\n,", "")],
+    "memagent_openai_server.upstream.echoes._QUOTED": [
+        ("", "'a", ""),
+        ("'", "a", ""),
+        ("", "'\"", ""),
+    ],
+    "memagent_openai_server.upstream.echoes._SECRET": [
+        ("", "bearer ", ""),
+        ("bearer", " ", ""),
+        ("", "sk-", ""),
+        ("", "a" * 31 + " ", ""),
+        ("://", "a", ""),
+        ("", "://a", ""),
+    ],
+    "memagent_openai_server.upstream.errors._PATH": [("", "a.", ""), ("", "a[", "")],
+    "memagent_openai_server.upstream.errors._QUOTED": [("", "'a", ""), ("'", "a", "")],
+    "memagent_openai_server.upstream.errors._WINDOW": [
+        ("", "limit", ""),
+        ("limit", "1", "a"),
+        ("", "limit 12", ""),
+    ],
+    "memagent_openai_server.upstream.errors._WORD": [("", "a", "!")],
+    "memagent_openai_server.upstream.streams._EVENT": [
+        ("", "a\r\n", ""),
+        ("", "\r\n\r", ""),
+        ("", "\n\n", ""),
+    ],
+}
+"""Texts by pattern, as what they begin with, what is repeated, and what they end with."""
+
+ANCHORED = {
+    "memagent_graph.memory.lease._HOLDER": "fullmatch",
+    "memagent_graph.conversation.messages._told_at": "match",
+    "memagent_graph.readers.ranking._PRONOUN": "match",
+    "memagent_graph.conversation.salient._DAY": "fullmatch",
+    "memagent_graph.readers.statements._ABBREVIATION": "match",
+    "memagent_graph.readers.terms._OPENING": "match",
+    "memagent_openai_server.http.door._TENANT": "fullmatch",
+}
+"""How patterns are tried that are not looked for everywhere in a text."""
+BUILT = {
+    "memagent_graph.prompts._forged": lambda: [prompts._forged(prompts.UPDATE_PROMPT)],
+    "memagent_openai_server.chat.spoken.feed": lambda: [re.compile("</thinking>")],
+}
+"""Patterns that a function makes of what it is given."""
+
+
+def found() -> dict[str, list[ast.Call]]:
+    """Calls of `re` and `regex`, by the global or the function that they stand in."""
+    calls: dict[str, list[ast.Call]] = {}
+
+    def visit(node: ast.AST, module: str, place: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            place = f"{module}.{node.name}"
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and place == module:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            place = f"{module}.{ast.unparse(target)}"
+        if isinstance(node, ast.ImportFrom) and node.module in ("re", "regex"):
+            pytest.fail(f"{module}: import the module, so that this test finds its calls")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            library = ast.unparse(node.func.value)
+            if library in ("re", "regex") and node.func.attr != "escape":
+                calls.setdefault(place, []).append(node)
+        for child in ast.iter_child_nodes(node):
+            visit(child, module, place)
+
+    for package in PACKAGES:
+        for file in sorted(package.rglob("*.py")):
+            name = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+            visit(ast.parse(file.read_text("utf-8")), name, name)
+    return calls
+
+
+FOUND = found()
+
+
+def patterns(place: str) -> list[re.Pattern | regex.Pattern]:
+    if place in BUILT:
+        return BUILT[place]()
+    module, _, name = place.rpartition(".")
+    value = vars(importlib.import_module(module))[name]
+    if not callable(value):
+        return compiled(value)
+    return [
+        importlib.import_module(ast.unparse(call.func.value)).compile(
+            ast.literal_eval(call.args[0])
+        )
+        for call in FOUND[place]
+    ]
+
+
+def compiled(value) -> list[re.Pattern | regex.Pattern]:
+    """The patterns in a global, which may be a list of tuples of them."""
+    if isinstance(value, re.Pattern | regex.Pattern):
+        return [value]
+    values = value.values() if isinstance(value, dict) else value
+    return [each for inner in values if not isinstance(inner, str) for each in compiled(inner)]
+
+
+def seconds(look, text: str, runs: int) -> float:
+    """Of processor, the least of several runs."""
+    best = float("inf")
+    for _ in range(runs):
+        begun = time.thread_time()
+        look(text)
+        best = min(best, time.thread_time() - begun)
+        if best < BRIEF:
+            break
+    return best
+
+
+def is_linear(pattern, begin: str, pump: str, end: str, *, how: str = "finditer") -> bool:
+    def text(size):
+        whole = begin + pump * (size // len(pump)) + end
+        return whole if isinstance(pattern.pattern, str) else whole.encode()
+
+    def look(text):
+        found = getattr(pattern, how)(text)
+        if how == "finditer":
+            deque(found, 0)
+
+    for runs in (1, 3, 9):
+        long = seconds(look, text(TIMES * SIZE), runs)
+        if long < BRIEF or long < MOST * seconds(look, text(SIZE), runs):
+            return True
+    return False
+
+
+def test_each_regular_expression_is_listed_with_its_worst_texts():
+    assert {*FOUND} == {*WORST}
+
+
+@pytest.mark.parametrize("place", [place for place in WORST if WORST[place]])
+def test_no_text_takes_a_regular_expression_longer_than_its_length_asks(place):
+    if place not in FOUND:
+        pytest.skip("it is gone, as another test says")
+    texts = [*WORST[place], *(("", pump, "\0") for pump in PUMPS)]
+    how = ANCHORED.get(place, "finditer")
+    bad = (
+        (pattern.pattern, text)
+        for pattern in patterns(place)
+        for text in texts
+        if not is_linear(pattern, *text, how=how)
+    )
+
+    assert next(bad, None) is None
+
+
+def test_a_quadratic_pattern_would_be_noticed():
+    assert not is_linear(re.compile(rb'"(?:\\.|[^"\\])*"'), '"', '\\"', "")
+    assert not is_linear(re.compile(r"a+$"), "", "a", "b")

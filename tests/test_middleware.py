@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from itertools import count
+
+import pytest
+from conversations import is_valid
+from doubles import ScriptedReader
+from langchain.agents import create_agent
+from langchain.agents.middleware import ModelCallLimitMiddleware, SummarizationMiddleware
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import ToolException, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from pydantic import Field
+
+from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
+
+ANN = {"configurable": {"thread_id": "monday", "user_id": "ann"}}
+FACTS = (
+    "My daughter Lotte starts at the music school in Bremen.",
+    "We adopted a greyhound named Pepper.",
+    "I work nights at a paper mill.",
+)
+
+
+@tool
+def price(item: int) -> str:
+    """The price of an item."""
+    if item % 7 == 0:
+        raise ToolException("There is no such item.")
+    return f"Item {item} costs {item % 13} euros and 20 cents."
+
+
+price.handle_tool_error = True
+
+
+@tool
+def weather(town: str) -> str:
+    """The weather of a town."""
+    return f"{town}: light rain, 12 degrees."
+
+
+class Agent(BaseChatModel):
+    """Calls both tools at once on every second turn, then replies. Fails when told to."""
+
+    heard: list = Field(default_factory=list)
+    fails: object = None
+
+    @property
+    def _llm_type(self):
+        return "scripted"
+
+    def bind_tools(self, tools, **options):
+        return self
+
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        assert is_valid(messages), messages
+        self.heard.append(messages)
+        if self.fails is not None and self.fails():
+            raise ConnectionError("The model is away.")
+        last, turn = messages[-1], len(self.heard)
+        message = AIMessage(f"Reply {turn}: noted.")
+        if isinstance(last, HumanMessage) and turn % 2:
+            calls = [
+                {"name": "price", "args": {"item": turn}, "id": f"p{turn}"},
+                {"name": "weather", "args": {"town": "Oslo"}, "id": f"w{turn}"},
+            ]
+            message = AIMessage("", tool_calls=calls)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def agent_with(*middleware, model, saver=None, store=None):
+    return create_agent(
+        model,
+        [price, weather],
+        system_prompt="You sell garden tools.",
+        middleware=middleware,
+        checkpointer=saver or InMemorySaver(),
+        store=store,
+    )
+
+
+def asked(number):
+    if number == 3:
+        return " ".join(FACTS)
+    return f"What does item {number} cost, and will it rain tomorrow in town {number}?"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chance", [0.0, 0.2], ids=["healthy", "failing"])
+def test_three_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(chance):
+    dice = random.Random(7)
+    reader = Failing(lambda: dice.random() < chance)
+    memory = ConversationMemory(reader, window=20)
+    model = Agent(fails=lambda: dice.random() < chance / 4)
+    agent = agent_with(MemAgentMiddleware(memory), model=model)
+
+    for number in range(1, 301):
+        message = HumanMessage(asked(number), id=f"turn-{number}")
+        for _ in range(20):
+            try:
+                agent.invoke({"messages": [message]}, ANN)
+                break
+            except ConnectionError:  # as a client would: send the turn again
+                continue
+
+    told = memory.load("ann")
+    for fact in FACTS:
+        assert fact in told
+    sizes = [count_tokens_approximately(messages) for messages in model.heard]
+    early, late = sizes[50:150], sizes[-100:]
+    assert max(late) <= 1.25 * max(early)
+    assert max(late) < 3_000
+    folded = {number for text in reader.read for number in turns_in(text)}
+    left = agent.get_state(ANN).values["messages"]
+    staying = {int(m.id.removeprefix("turn-")) for m in left if isinstance(m, HumanMessage)}
+    assert folded | staying == {*range(1, 301)}
+    assert sum(len(turns_in(text)) for text in reader.read) == len(folded)  # each once
+
+
+def turns_in(text):
+    found = [
+        int(line.split("item ")[1].split()[0])
+        for line in text.splitlines()
+        if "and will it" in line
+    ]
+    return found + [3] * text.count(FACTS[0])
+
+
+class Failing(SalientReader):
+    """The built-in reader, which sometimes is away; knows what it has read."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.fails = fails
+        self.read = []
+
+    async def update(self, step, *, config=None):
+        if self.fails():
+            raise ModelError("The reader is away.")
+        self.read.append(step.chunk.text)
+        return await super().update(step, config=config)
+
+
+async def test_the_memory_is_told_to_the_model_in_another_thread_of_the_same_user():
+    store = InMemoryStore()
+    memory = ConversationMemory(window=2)
+    model = Agent()
+    agent = agent_with(MemAgentMiddleware(memory), model=model, store=store)
+    for text in ("I keep bees near Lugo.", "Fine.", "And so on."):
+        await agent.ainvoke({"messages": [("human", text)]}, ANN)
+
+    tuesday = {"configurable": {"thread_id": "tuesday", "user_id": "ann"}}
+    out = await agent.ainvoke({"messages": [("human", "Hello again.")]}, tuesday)
+
+    system = model.heard[-1][0]
+    assert system.type == "system"
+    assert system.text.startswith("You sell garden tools.")
+    assert "I keep bees near Lugo." in system.text
+    assert "long_term_memory" not in out
+    bob = {"configurable": {"thread_id": "bob", "user_id": "bob"}}
+    await agent.ainvoke({"messages": [("human", "Hello.")]}, bob)
+    assert "bees" not in model.heard[-1][0].text
+
+
+def test_it_works_beside_other_middleware():
+    limit = ModelCallLimitMiddleware(thread_limit=4, exit_behavior="end")
+    summary = SummarizationMiddleware(Agent(), trigger=("messages", 500))
+    memory = ConversationMemory(window=2)
+    agent = agent_with(summary, MemAgentMiddleware(memory), limit, model=Agent())
+
+    for number in range(4):
+        out = agent.invoke({"messages": [("human", f"My goat {number} is named Ria.")]}, ANN)
+
+    assert "My goat 0 is named Ria." in memory.load("ann")
+    assert "limit" in out["messages"][-1].text
+
+
+async def test_tokens_stream_as_without_it():
+    numbers = count()
+    agent = agent_with(MemAgentMiddleware(ConversationMemory(window=1)), model=Agent())
+    for _ in range(2):
+        parts = [
+            message.text
+            async for message, _ in agent.astream(
+                {"messages": [("human", f"turn {next(numbers)}")]}, ANN, stream_mode="messages"
+            )
+        ]
+
+    assert any("Reply" in part for part in parts)
+    assert not any("turn" in part for part in parts)
+
+
+def test_a_run_that_names_nobody_is_told_how_to():
+    agent = create_agent(Agent(), [], middleware=[MemAgentMiddleware()])
+
+    with pytest.raises(ConfigurationError, match="user_id"):
+        agent.invoke({"messages": [("human", "hi")]})
+
+
+async def test_many_users_at_once_keep_apart():
+    memory = ConversationMemory(ScriptedReader(), window=1)
+    agent = agent_with(MemAgentMiddleware(memory), model=Agent())
+
+    async def talk(user):
+        config = {"configurable": {"thread_id": f"t-{user}", "user_id": user}}
+        for number in range(3):
+            await agent.ainvoke({"messages": [("human", f"{user} says {number}")]}, config)
+
+    await asyncio.gather(*(talk(f"user{number}") for number in range(20)))
+
+    for number in range(20):
+        told = await memory.aload(f"user{number}")
+        assert f"user{number} says 0" in told
+        assert told.count("says") == told.count(f"user{number} says")
+
+
+def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there(monkeypatch):
+    monkeypatch.delitem(sys.modules, "memagent_graph.conversation.middleware")
+    monkeypatch.setitem(sys.modules, "langchain.agents.middleware", None)
+
+    with pytest.raises(MissingDependencyError, match=r'pip install "memagent-graph\[langchain\]"'):
+        from memagent_graph import MemAgentMiddleware  # noqa: F401
+    exec("from memagent_graph import *", {})

@@ -1,0 +1,275 @@
+"""Several questions over one document, which is read once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import pytest
+from doubles import ChainReader, numbered
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
+from memagent_graph.readers.base import Memory
+from memagent_graph.text.source import TextSource
+
+SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
+TEXT = numbered(60)
+QUESTIONS = [f"What is number {number}?" for number in range(16)]
+
+
+class Asked(ChainReader):
+    """Its memories differ by question; fails when told to, and knows how many run at once."""
+
+    def __init__(self, fails=lambda step: None, delay=0.0):
+        super().__init__(delay=delay)
+        self.fails = fails
+        self.running = self.most = 0
+        self.lock = threading.Lock()
+
+    async def update(self, step, *, config=None):
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            error = self.fails(step)
+            if error:
+                raise error
+            memory = step.memory if step.memory.text else Memory(step.question)
+            return await super().update(replace(step, memory=memory), config=config)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+def alone(question, text=TEXT):
+    out = create_memagent(Asked(), config=SMALL).invoke({"question": question, "document": text})
+    return out["answer"]
+
+
+def run(agent, asked, how, config=None):
+    if how == "invoke":
+        return agent.invoke(asked, config)
+    return asyncio.run(agent.ainvoke(asked, config))
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_each_question_gets_the_answer_that_it_gets_alone_in_order_and_all_at_once(how):
+    reader = Asked(delay=0.01)
+    agent = create_memagent(reader, config=SMALL)
+
+    out = run(agent, {"questions": QUESTIONS, "document": TEXT}, how)
+
+    assert [record["question"] for record in out["answers"]] == QUESTIONS
+    assert [record["answer"] for record in out["answers"]] == [*map(alone, QUESTIONS)]
+    assert {record["error"] for record in out["answers"]} == {None}
+    chunks = len(set(reader.spans))
+    assert [record["usage"]["calls"] for record in out["answers"]] == [chunks + 1] * 16
+    assert len(reader.spans) == 16 * chunks
+    assert reader.most == 16
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_the_document_is_cut_once_for_all_questions(how, monkeypatch):
+    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+
+    class Watched(TextSource):
+        def read(self, start, size):
+            reads.append(start)
+            return super().read(start, size)
+
+    class Uneven(Asked):
+        async def update(self, step, *, config=None):
+            await asyncio.sleep(0.001 * (int(step.question.split()[-1][:-1]) % 4))
+            return await super().update(step, config=config)
+
+    reads = []
+    reader = Uneven()
+    agent = create_memagent(reader, config=SMALL.model_copy(update={"chunk_tokens": 300}))
+
+    run(agent, {"questions": QUESTIONS, "document": Watched(numbered(900))}, how)
+
+    assert len(set(reader.spans)) > 20
+    reads.remove(0)  # whether there is any text
+    assert sorted(reads) == sorted({start for start, _ in reader.spans})
+
+
+def test_a_question_that_fails_says_why_and_takes_no_other_with_it():
+    def fails(step):
+        return ModelError("No.") if step.question == QUESTIONS[1] and step.chunk.start else None
+
+    agent = create_memagent(Asked(fails), config=SMALL)
+
+    out = agent.invoke({"questions": QUESTIONS[:3], "document": TEXT})
+
+    first, failed, last = out["answers"]
+    assert (first["answer"], last["answer"]) == (alone(QUESTIONS[0]), alone(QUESTIONS[2]))
+    assert failed["error"] == (
+        "Reading chunk 2 for question 2 failed: No. The memory of the 1 chunks before it is kept."
+    )
+    assert "answer" not in failed
+
+
+def test_what_fails_for_another_reason_is_gone_on_from_and_repeats_at_most_a_call_a_question():
+    broken = [True]
+
+    def fails(step):
+        if broken and step.question == QUESTIONS[2] and step.memory.text and step.chunk.start > 400:
+            return ZeroDivisionError()
+        return None
+
+    reader = Asked(fails, delay=0.001)
+    agent = create_memagent(reader, config=SMALL, checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+    with pytest.raises(ZeroDivisionError):
+        agent.invoke({"questions": QUESTIONS[:4], "document": TEXT}, thread)
+    broken.clear()
+
+    out = agent.invoke(None, thread)
+
+    assert [record["answer"] for record in out["answers"]] == [*map(alone, QUESTIONS[:4])]
+    chunks = len(set(reader.spans))
+    assert len(reader.spans) <= 4 * (chunks + 1)
+
+
+def test_a_thread_s_next_questions_begin_with_no_answers():
+    agent = create_memagent(Asked(), config=SMALL, checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+    agent.invoke({"questions": QUESTIONS[:3], "document": TEXT}, thread)
+
+    out = agent.invoke({"questions": QUESTIONS[3:5], "document": TEXT}, thread)
+
+    assert [record["question"] for record in out["answers"]] == QUESTIONS[3:5]
+    assert "answers" not in agent.invoke({"question": QUESTIONS[0], "document": TEXT}, thread)
+
+
+def test_with_a_store_each_question_has_its_version_and_is_not_read_again():
+    store = InMemoryStore()
+    asked = {"questions": QUESTIONS[:4], "document": TEXT}
+    first = create_memagent(Asked(), config=SMALL, store=store).invoke(asked)
+    reader = Asked()
+
+    again = create_memagent(reader, config=SMALL, store=store).invoke(asked)
+
+    versions = [record["version"] for record in first["answers"]]
+    assert len(set(versions)) == 4
+    assert [record["version"] for record in again["answers"]] == versions
+    assert (reader.spans, reader.answers) == ([], 4)
+    bank = MemoryBank(store)
+    assert [bank.get(version).question for version in versions] == QUESTIONS[:4]
+
+
+def test_several_questions_are_answered_from_one_stored_memory():
+    store = InMemoryStore()
+    agent = create_memagent(Asked(), config=SMALL, store=store)
+    read = agent.invoke({"question": "What?", "document": TEXT})
+
+    out = agent.invoke({"questions": QUESTIONS[:3], "version": read["version"]})
+
+    assert [record["answer"] for record in out["answers"]] == [read["memory"]] * 3
+
+
+def test_max_calls_holds_for_all_questions_together():
+    reader = Asked()
+    agent = create_memagent(reader, config=SMALL.model_copy(update={"max_calls": 14}))
+
+    out = agent.invoke({"questions": QUESTIONS[:4], "document": TEXT})
+
+    assert [record["stopped"] for record in out["answers"]] == ["max_calls"] * 4
+    assert len(reader.spans) + reader.answers <= 14
+    assert [record["usage"]["calls"] for record in out["answers"]] == [3] * 4
+    with pytest.raises(ConfigurationError, match="32 or more"):
+        agent.invoke({"questions": QUESTIONS, "document": TEXT})
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"questions": []}, QuestionError),
+        ({"questions": ["Who?", " "]}, QuestionError),
+        ({"questions": ["Who?"], "question": "Why?"}, QuestionError),
+        ({"questions": ["Who?"], "memory_name": "ann"}, ConfigurationError),
+    ],
+)
+def test_questions_that_cannot_be_asked_are_refused_before_anything_is_read(asked, error):
+    reader = Asked()
+    agent = create_memagent(reader, config=SMALL, store=InMemoryStore())
+
+    with pytest.raises(error):
+        agent.invoke({**asked, "document": TEXT})
+
+    assert reader.spans == []
+
+
+def test_a_question_that_failed_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+
+    def fails(step):
+        return ModelError("No.") if step.question == QUESTIONS[0] else None
+
+    reader = Asked(fails)
+    agent = create_memagent(reader, config=SMALL)
+    long = numbered(400)
+
+    out = agent.invoke({"questions": QUESTIONS[:2], "document": long})
+
+    assert out["answers"][0]["error"]
+    assert out["answers"][1]["answer"] == alone(QUESTIONS[1], long)
+
+
+def test_a_question_that_hangs_is_waited_for_only_for_a_while(monkeypatch):
+    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 0.05)
+    others_done = threading.Event()
+
+    class Hanging(Asked):
+        async def update(self, step, *, config=None):
+            if step.question == QUESTIONS[0]:
+                await asyncio.to_thread(others_done.wait)
+            return await super().update(step, config=config)
+
+        async def respond(self, question, memory, *, config=None):
+            others_done.set()
+            return await super().respond(question, memory, config=config)
+
+    out = create_memagent(Hanging(), config=SMALL).invoke(
+        {"questions": QUESTIONS[:3], "document": TEXT}
+    )
+
+    assert [record["answer"] for record in out["answers"]] == [*map(alone, QUESTIONS[:3])]
+
+
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+def test_all_questions_stop_and_go_on_where_they_are_told_to(when):
+    agent = create_memagent(
+        Asked(), config=SMALL, checkpointer=InMemorySaver(), **{when: ["overwrite_memory"]}
+    )
+    thread = {"configurable": {"thread_id": "1"}}
+    agent.invoke({"questions": QUESTIONS[:3], "document": TEXT}, thread)
+
+    stops = 1
+    while agent.get_state(thread).next:
+        out = agent.invoke(None, thread)
+        stops += 1
+
+    assert [record["answer"] for record in out["answers"]] == [*map(alone, QUESTIONS[:3])]
+    assert stops > 5
+
+
+def test_the_deadline_holds_while_one_question_waits_for_another(monkeypatch):
+    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+
+    class Hanging(Asked):
+        async def update(self, step, *, config=None):
+            if step.question == QUESTIONS[0]:
+                await asyncio.sleep(600)
+            return await super().update(step, config=config)
+
+    agent = create_memagent(Hanging(), config=SMALL.model_copy(update={"deadline": 1.0}))
+
+    out = agent.invoke({"questions": QUESTIONS[:2], "document": TEXT})
+
+    assert [record["stopped"] for record in out["answers"]] == ["deadline"] * 2
+    assert [record["coverage"] > 0 for record in out["answers"]] == [False, True]

@@ -1,0 +1,125 @@
+"""Private names of LangGraph and LangChain: what each is for, and so what breaks without it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypedDict
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import Runtime
+
+from memagent_graph import create_memagent
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.seams import (
+    RunnableCallable,
+    as_kind,
+    checkpointer_of,
+    identifying_params,
+    runtime_of,
+    with_checkpointer,
+    with_runtime_only,
+)
+
+
+class State(TypedDict, total=False):
+    found: object
+
+
+def graph(node, checkpointer=None):
+    builder = StateGraph(State)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    return builder.compile(checkpointer)
+
+
+def both(work):
+    """A node of which both faces do the same."""
+
+    def sync(state: State, config: RunnableConfig, runtime: Runtime) -> State:
+        return {"found": work(config, runtime)}
+
+    async def from_async(state: State, config: RunnableConfig, runtime: Runtime) -> State:
+        return {"found": work(config, runtime)}
+
+    return RunnableCallable(sync, from_async, name="node", trace=False)
+
+
+def test_a_node_has_a_face_for_sync_code_and_one_for_async_code():
+    def sync(state: State, config: RunnableConfig, runtime: Runtime) -> State:
+        return {"found": ("sync", config["configurable"]["it"], runtime.stream_writer is not None)}
+
+    async def from_async(state: State, config: RunnableConfig, runtime: Runtime) -> State:
+        return {
+            "found": ("async", config["configurable"]["it"], asyncio.current_task() is not None)
+        }
+
+    agent = graph(RunnableCallable(sync, from_async, name="node", trace=False))
+    config = {"configurable": {"it": 7}}
+
+    assert agent.invoke({}, config)["found"] == ("sync", 7, True)
+    assert asyncio.run(agent.ainvoke({}, config))["found"] == ("async", 7, True)
+
+
+def test_a_compiled_graph_becomes_one_of_our_kind():
+    class Kind(CompiledStateGraph):
+        pass
+
+    saver = InMemorySaver()
+    mine = as_kind(Kind, graph(both(lambda *_: 1), saver))
+
+    assert type(mine) is Kind
+    assert type(mine.with_config({"tags": ["x"]})) is Kind
+    assert mine.invoke({}, {"configurable": {"thread_id": "1"}}) == {"found": 1}
+    assert mine.checkpointer is saver
+
+
+def test_a_graph_within_a_node_finds_the_checkpointer_of_its_host():
+    inner, saver = create_memagent(), InMemorySaver()
+    at = {"configurable": {"thread_id": "1"}}
+    host = graph(both(lambda config, _: checkpointer_of(inner, config) is not None), saver)
+
+    assert host.invoke({}, at)["found"]
+    assert checkpointer_of(inner, at) is None
+    assert checkpointer_of(create_memagent(checkpointer=saver), at) is not None
+
+
+def test_a_checkpointer_is_lent_to_a_graph_within_a_node():
+    inner, saver = graph(both(lambda *_: "kept")), InMemorySaver()
+    at = {"configurable": {"thread_id": "1"}}
+
+    inner.invoke({}, with_checkpointer(at, saver))
+
+    assert saver.get_tuple(at).checkpoint["channel_values"]["found"] == "kept"
+
+
+def test_a_node_knows_the_stream_of_its_host_and_the_top_has_none():
+    def write(config, _):
+        runtime_of(config).stream_writer("from within")
+
+    assert list(graph(both(write)).stream({}, stream_mode="custom")) == ["from within"]
+    assert runtime_of({}) is None
+
+
+@pytest.mark.parametrize("config", [{}, {"configurable": {"thread_id": "1"}}])
+def test_a_tool_takes_the_stream_of_its_host_and_none_of_its_checkpoints(config):
+    found = []
+    agent = graph(both(lambda config, _: found.append(with_runtime_only(config))), InMemorySaver())
+
+    agent.invoke({}, {"configurable": {"thread_id": "1"}})
+
+    (kept,) = found
+    assert runtime_of(kept) is not None
+    assert len(kept["configurable"]) == 1
+    assert with_runtime_only(config)["configurable"] == {}
+
+
+def test_two_configurations_of_a_model_are_told_apart():
+    cold, warm = (
+        ChatEndpoint(model="m", base_url="http://127.0.0.1:1/v1", temperature=t) for t in (0.0, 1.0)
+    )
+
+    assert identifying_params(cold) != identifying_params(warm)

@@ -1,0 +1,499 @@
+"""Documents that are converted by a process of its own, in bounds and without a way out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from bombs import BOMBS, DOCUMENTS, write_docx
+from langgraph.checkpoint.memory import InMemorySaver
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.errors import (
+    ConfigurationError,
+    ConversionLimitError,
+    MissingDependencyError,
+    SourceError,
+    UnreadableSourceError,
+)
+from memagent_graph.sync import to_thread
+from memagent_graph.text import converters
+from memagent_graph.text.conversion import CONVERTERS
+from memagent_graph.text.opening import open_source
+
+MB = 1 << 20
+HANG = 300
+"""Seconds after which a test waits no longer for what takes a few."""
+
+
+def whole(source):
+    return source.read(0, source.length)
+
+
+def converting(process=None):
+    """The processes that convert for a process, this one by default."""
+    found = []
+    for child in (process or psutil.Process()).children(recursive=True):
+        with suppress(psutil.Error):
+            if child.status() != psutil.STATUS_ZOMBIE and "text.conversion" in str(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def wait_until(condition):
+    until = time.monotonic() + HANG
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
+
+
+def is_gone(process):
+    with suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays(monkeypatch):
+    """Nor is any given up because a busy machine is slow."""
+    converters.shared.end()  # tests of other modules leave theirs
+    monkeypatch.setattr(converters, "_KEPT_SECONDS", HANG)
+    yield
+    wait_until(lambda: converters.shared.end() or not converting())
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    return lambda name, value: monkeypatch.setenv(f"MEMAGENT_CONVERSION_{name}", str(value))
+
+
+@pytest.fixture
+def bomb(tmp_path):
+    """Takes a minute."""
+    return BOMBS["letters.pdf"](tmp_path / "letters.pdf")
+
+
+@contextmanager
+def peak():
+    """Measures what this process grows by, and what all that it starts hold, at most, in MiB."""
+    this = psutil.Process()
+    others = {child.pid for child in this.children(recursive=True)}  # of other tests
+    before, measured, done = this.memory_info().rss, [0.0], threading.Event()
+
+    def measure():
+        while not done.wait(0.01):
+            total = this.memory_info().rss - before
+            for child in this.children(recursive=True):
+                if child.pid in others:
+                    continue
+                with suppress(psutil.Error):
+                    total += child.memory_info().rss
+            measured[0] = max(measured[0], total / MB)
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    try:
+        yield measured
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_each_format_is_converted(tmp_path):
+    for name, write in DOCUMENTS.items():
+        write(tmp_path / name, f"Hello {name}")
+
+    source = open_source(tmp_path)
+
+    assert [part.name for part in source.parts] == [
+        f"{tmp_path.name}/{name}" for name in sorted(DOCUMENTS)
+    ]
+    for part in source.parts:
+        assert f"Hello {part.name.rpartition('/')[2]}" in whole(part)
+    assert {Path(name).suffix for name in DOCUMENTS} == set(CONVERTERS)
+
+
+class TestLimits:
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", BOMBS)
+    def test_a_bomb_of_each_format_stays_under_the_limit_on_memory(self, name, tmp_path, limit):
+        limit("MEMORY_MB", 384)
+        document = BOMBS[name](tmp_path / name)
+
+        with peak() as measured, pytest.raises(ConversionLimitError) as refused:
+            open_source(document)
+
+        assert refused.value.limit == "memory"
+        assert name in str(refused.value)
+        assert "384 MB of memory" in str(refused.value)
+        assert "MEMAGENT_CONVERSION_MEMORY_MB" in str(refused.value)
+        # The kernel's limit is a quarter higher, libraries apart.
+        assert 100 < measured[0] < 384 * 1.5
+
+    def test_a_document_that_takes_too_long_says_so(self, bomb, limit):
+        limit("SECONDS", 0.5)
+
+        with pytest.raises(ConversionLimitError, match="longer than 0.5 seconds") as refused:
+            open_source(bomb)
+
+        assert refused.value.limit == "time"
+        assert "MEMAGENT_CONVERSION_SECONDS" in str(refused.value)
+        assert not converting()
+
+    def test_a_text_that_is_too_long_says_so(self, tmp_path, limit):
+        limit("OUTPUT_MB", 1)
+        page = tmp_path / "long.html"
+        page.write_text("words " * 200_000)
+
+        with pytest.raises(ConversionLimitError, match="longer than 1 MB") as refused:
+            open_source(page)
+
+        assert refused.value.limit == "output"
+        assert "MEMAGENT_CONVERSION_OUTPUT_MB" in str(refused.value)
+
+    @pytest.mark.parametrize("value", ["much", "-1", "0", "nan", "inf"])
+    def test_a_limit_that_is_none_is_refused(self, value, tmp_path, limit):
+        limit("SECONDS", value)
+
+        with pytest.raises(ConfigurationError, match="MEMAGENT_CONVERSION_SECONDS"):
+            open_source(DOCUMENTS["a.html"](tmp_path / "a.html", "Hello"))
+
+    @pytest.mark.slow
+    def test_a_folder_is_read_without_its_bombs(self, bomb, tmp_path, limit):
+        limit("MEMORY_MB", 384)
+        DOCUMENTS["a.html"](tmp_path / "a.html", "first page")
+        DOCUMENTS["a.html"](tmp_path / "z.html", "last page")
+
+        source = open_source(tmp_path)
+
+        assert source.skipped == 1
+        assert "first page" in whole(source)
+        assert "last page" in whole(source)
+
+
+class TestEnd:
+    async def test_cancelling_a_reading_ends_the_conversion(self, bomb):
+        asked = {"question": "Who signed?", "document": bomb}
+        reading = asyncio.create_task(create_memagent().ainvoke(asked))
+        process = (await asyncio.to_thread(wait_until, converting))[0]
+
+        reading.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await asyncio.to_thread(wait_until, lambda: is_gone(process))
+
+    async def test_who_waits_for_a_turn_can_be_cancelled(self, bomb, tmp_path):
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
+        opening = [
+            asyncio.create_task(to_thread(partial(open_source, document)))
+            for document in (bomb, bomb, page)
+        ]
+        await asyncio.to_thread(wait_until, lambda: len(converting()) == 2)
+
+        for task in reversed(opening):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        await asyncio.to_thread(wait_until, lambda: not converting())
+        assert whole(open_source(page)) == "Hello"
+
+    def test_the_deadline_of_a_reading_ends_the_conversion(self, bomb):
+        agent = create_memagent(config=ReadingConfig(deadline=1))
+
+        with pytest.raises(SourceError, match="not open after 1 seconds"):
+            agent.invoke({"question": "Who signed?", "document": bomb})
+
+        wait_until(lambda: not converting())
+
+    def test_the_deadline_holds_for_a_document_that_is_opened_again(self, tmp_path):
+        text = "The lease was signed by Mr. Fox. "
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", text * 100)
+        saver, thread = InMemorySaver(), {"configurable": {"thread_id": "1"}}
+        stopping = create_memagent(checkpointer=saver, interrupt_before=["overwrite_memory"])
+        stopping.invoke({"question": "Who signed?", "document": page}, thread)
+        converters.shared.end()  # to start another takes longer than the deadline
+        hasty = create_memagent(checkpointer=saver, config=ReadingConfig(deadline=0.01))
+
+        output = hasty.invoke(None, thread)
+
+        assert output["stopped"] == "deadline"
+        assert output["coverage"] == 0
+
+    def test_ctrl_c_ends_the_conversion(self, bomb):
+        command = [sys.executable, "-m", "memagent_graph", "ask", "Who signed?", str(bomb)]
+        with subprocess.Popen(
+            [*command, "--store", "none"], stderr=subprocess.PIPE, start_new_session=True
+        ) as asking:
+            process = wait_until(lambda: converting(psutil.Process(asking.pid)))[0]
+            os.killpg(asking.pid, signal.SIGINT)
+            _, said = asking.communicate(timeout=HANG)
+
+        assert asking.returncode == 130
+        assert b"Traceback" not in said
+        wait_until(lambda: is_gone(process))
+
+    @pytest.mark.parametrize("while_it", ["starts", "converts"])
+    def test_a_killed_parent_takes_the_conversion_with_it(self, while_it, bomb):
+        code = "from pathlib import Path\nfrom memagent_graph.text.opening import open_source\n"
+        code += f"open_source(Path({str(bomb)!r}))"
+        with subprocess.Popen([sys.executable, "-c", code]) as parent:
+            process = wait_until(lambda: converting(psutil.Process(parent.pid)))[0]
+            if while_it == "converts":  # its memory is limited from then on
+                unlimited = psutil.Process().rlimit(psutil.RLIMIT_DATA)
+                wait_until(lambda: process.rlimit(psutil.RLIMIT_DATA) != unlimited)
+            parent.kill()
+
+        wait_until(lambda: is_gone(process))
+
+
+class TestProcesses:
+    def test_documents_one_after_the_other_share_a_process(self, tmp_path):
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
+
+        seen = set()
+        for _ in range(3):
+            open_source(page)
+            seen |= {process.pid for process in converting()}
+
+        assert len(seen) == 1
+
+    def test_two_documents_are_converted_at_once_and_others_wait(self, tmp_path):
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello " * 1000)
+        most, done = [0], threading.Event()
+
+        def count():
+            while not done.is_set():
+                most[0] = max(most[0], len(converting()))
+
+        counting = threading.Thread(target=count)
+        counting.start()
+        with ThreadPoolExecutor(6) as pool:
+            sources = list(pool.map(open_source, [page] * 6))
+        done.set()
+        counting.join()
+
+        assert {source.length for source in sources} == {5999}
+        assert most[0] == 2
+
+    def test_one_that_nobody_needs_ends(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(converters, "_KEPT_SECONDS", 0.1)
+
+        open_source(DOCUMENTS["a.html"](tmp_path / "a.html", "Hello"))
+
+        wait_until(lambda: not converting())
+
+    def test_one_is_replaced_after_so_many_documents(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(converters, "_KEPT_DOCUMENTS", 2)
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
+
+        kept = []
+        for _ in range(4):
+            open_source(page)
+            kept.append(len(converting()))
+
+        assert kept == [1, 0, 1, 0]
+
+    def test_one_that_was_killed_is_replaced(self, tmp_path):
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
+        open_source(page)
+        process = converting()[0]
+        process.kill()
+        process.wait(HANG)
+
+        assert whole(open_source(page)) == "Hello"
+
+    def test_a_fork_has_its_own(self, tmp_path):
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
+        code = f"""if True:
+            import os
+            from pathlib import Path
+            from memagent_graph.text import converters
+            from memagent_graph.text.opening import open_source
+            converters._KEPT_SECONDS = {HANG}
+            open_source(Path({str(page)!r}))
+            before, = converters.shared._idle
+            if fork := os.fork():
+                open_source(Path({str(page)!r}))
+                assert os.waitpid(fork, 0)[1] == 0
+                assert list(converters.shared._idle) == [before]
+            else:
+                open_source(Path({str(page)!r}))
+                after, = converters.shared._idle
+                assert before is not after
+            """
+
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=HANG)
+
+
+class TestConfinement:
+    @pytest.fixture
+    def markitdown(self, tmp_path, monkeypatch):
+        """Puts a converter that does something else in the place of markitdown."""
+
+        def put(code, reaches="''"):
+            folder = tmp_path / "instead"
+            folder.mkdir()
+            lines = "\n        ".join(code.splitlines())
+            (folder / "markitdown.py").write_text(
+                "import os, socket, subprocess, sys, types\n"
+                "converters = types.SimpleNamespace(HtmlConverter=object)\n"
+                "class MarkItDown:\n"
+                "    def __init__(self, **options): self.register_converter = print\n"
+                "    def convert_local(self, path):\n"
+                f"        {lines}\n"
+                f"        return types.SimpleNamespace(text_content={reaches})\n"
+            )
+            monkeypatch.delitem(sys.modules, "markitdown", raising=False)
+            monkeypatch.syspath_prepend(folder)
+            return DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
+
+        return put
+
+    def test_a_converter_can_neither_connect_nor_start_nor_write(
+        self, markitdown, openai_server, tmp_path
+    ):
+        port, trap = openai_server.port, str(tmp_path / "trap")
+        attempts = [
+            "os.getpid()",
+            f"socket.create_connection(('127.0.0.1', {port}))",
+            f"socket.getaddrinfo('localhost', {port})",
+            f"__import__('urllib.request').request.urlopen('http://127.0.0.1:{port}/')",
+            f"subprocess.run(['touch', {trap!r}])",
+            f"os.system('touch ' + {trap!r})",
+            f"os.posix_spawnp('touch', ['touch', {trap!r}], os.environ)",
+            "os.fork() or os._exit(0)",
+            f"open({trap!r}, 'wb', buffering=0).write(b'x')",
+        ]
+        code = (
+            f"done = []\nfor attempt in {attempts}:\n"
+            "    try:\n        eval(attempt)\n        done.append(attempt)\n"
+            "    except OSError:\n        pass"
+        )
+
+        assert whole(open_source(markitdown(code, "str(done)"))) == "['os.getpid()']"
+        assert openai_server.accepted == 0
+        assert not Path(trap).stat().st_size
+
+    def test_what_a_document_refers_to_is_not_fetched(self, openai_server, tmp_path):
+        url = f"http://127.0.0.1:{openai_server.port}/x"
+        doctype = f'<!DOCTYPE x SYSTEM "{url}" [<!ENTITY % y SYSTEM "{url}">%y;]>'
+        document = write_docx(tmp_path / "a.docx", "<w:p/>", doctype)
+
+        with pytest.raises(SourceError):
+            open_source(document)
+
+        assert openai_server.accepted == 0
+
+    def test_keys_are_not_in_its_environment(self, markitdown, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+        document = markitdown("", "repr(dict(os.environ))")
+
+        text = whole(open_source(document))
+
+        assert "PYTHONPATH" in text
+        assert "sk-very-secret" not in text
+
+    def test_nothing_is_imported_from_the_current_folder(self, tmp_path, monkeypatch):
+        trap = tmp_path / "trap"
+        for name in ("json", "markitdown", "zipfile"):
+            (tmp_path / f"{name}.py").write_text(f"import os\nos.mkdir({str(trap)!r})\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend("")
+        sys.path_importer_cache.clear()
+
+        document = open_source(DOCUMENTS["a.html"](tmp_path / "a.html", "Hello"))
+
+        assert whole(document) == "Hello"
+        assert not trap.exists()
+
+    def test_the_program_that_reads_is_not_run_again(self, tmp_path):
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
+        program = tmp_path / "program.py"
+        program.write_text(
+            "from pathlib import Path\nfrom memagent_graph.text.opening import open_source\n"
+            f"print('begin')\nprint(open_source(Path({str(page)!r})).text)\n"
+        )
+
+        done = subprocess.run(
+            [sys.executable, program], capture_output=True, text=True, check=True, timeout=HANG
+        )
+
+        assert done.stdout == "begin\nHello\n"
+
+    def test_markitdown_is_not_imported_here(self, tmp_path):
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
+        code = f"""if True:
+            import sys
+            from pathlib import Path
+            from memagent_graph.text import opening
+            assert "psutil" not in sys.modules
+            opening.open_source(Path({str(page)!r}))
+            assert "markitdown" not in sys.modules
+            """
+
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG)
+
+
+class TestBrokenProcesses:
+    markitdown = TestConfinement.markitdown
+
+    @pytest.mark.parametrize(
+        ("code", "said"),
+        [
+            ("os.abort()", "status -6"),
+            ("os._exit(3)", "status 3"),
+            ("raise ValueError('odd')", "odd"),
+        ],
+    )
+    def test_one_that_ends_by_itself_is_an_error_and_the_next_goes_on(self, code, said, markitdown):
+        document = markitdown(code)
+
+        for _ in range(2):
+            with pytest.raises(UnreadableSourceError, match=said):
+                open_source(document)
+
+    def test_a_converter_that_wants_gigabytes_at_once_is_refused_them(self, markitdown, limit):
+        limit("MEMORY_MB", 256)
+        document = markitdown("bytes(8 << 30)")  # never touched: no look at it would show them
+
+        with pytest.raises(ConversionLimitError) as refused:
+            open_source(document)
+        assert refused.value.limit == "memory"
+
+    def test_one_that_holds_the_interpreter_is_ended_in_time(self, markitdown, limit):
+        limit("SECONDS", 0.5)
+        document = markitdown("import re; re.match('(a|a)*$', 'a' * 99 + 'b')")
+
+        with pytest.raises(ConversionLimitError) as refused:
+            open_source(document)
+        assert refused.value.limit == "time"
+
+    def test_what_libraries_print_is_no_reply(self, markitdown):
+        assert whole(open_source(markitdown("print('{}'); os.write(1, b'{}')", "'text'"))) == "text"
+
+    def test_a_format_whose_package_is_missing_names_the_extra(self, markitdown):
+        code = "class MissingDependencyException(Exception): pass\nraise MissingDependencyException"
+
+        with pytest.raises(MissingDependencyError, match=r"memagent-graph\[documents\]"):
+            open_source(markitdown(code))
+
+    def test_a_broken_markitdown_names_the_extra(self, markitdown, tmp_path):
+        document = markitdown("")
+        (tmp_path / "instead" / "markitdown.py").write_text("import no_such_module")
+
+        with pytest.raises(MissingDependencyError, match=r"memagent-graph\[documents\]"):
+            open_source(document)
