@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 # The models of tests are so small that a second thread only waits; set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A busy machine is not a store that is away.
+os.environ.setdefault("MEMAGENT_STORE_SECONDS", "60")
+
 # A shell makes what it starts in the background ignore SIGINT, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test may fail because a machine is slow.
 settings.register_profile("memagent", deadline=None)
 settings.load_profile("memagent")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that hangs is taken for away as soon as users see it."""
+    monkeypatch.delenv("MEMAGENT_STORE_SECONDS")
 
 
 @pytest.fixture(scope="session")

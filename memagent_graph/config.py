@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import os
+
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from memagent_graph.errors import ConfigurationError
+
+
+def from_environment(variable: str, default: float) -> float:
+    """The number that an environment variable sets.
+
+    Raises:
+        ConfigurationError: It is not a number above 0.
+    """
+    given = os.environ.get(variable)
+    try:
+        value = float(given or default)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        message = f"{variable} must be a number above 0, not {given!r}."
+        raise ConfigurationError(message)
+    return value
 
 
 class ReadingConfig(BaseModel):

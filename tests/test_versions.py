@@ -294,6 +294,7 @@ class Broken(InMemoryStore):
         return super().batch(ops)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_only_a_named_memory_needs_a_store_that_is_away_at_the_start():
     store = Broken()
     store.away = True
@@ -329,7 +330,7 @@ def test_versions_wait_for_a_store_that_comes_back():
 def test_an_answer_comes_with_a_warning_when_the_store_stays_away_or_not_at_all_if_strict(
     monkeypatch,
 ):
-    monkeypatch.setattr("memagent_graph.graph.versions._LAST_PATIENCE", 0.1)
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "0.05")
     store, expected = Broken(), read(InMemoryStore())[0]["answer"]
 
     out, _ = read(store, reader=Leaving(store, range(3, 999)))

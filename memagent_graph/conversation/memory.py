@@ -18,7 +18,7 @@ from memagent_graph.graph.fold import advance
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.state import begun, record_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.guard import PATIENCE
+from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.personal import PersonalMemory
 from memagent_graph.memory.records import NAMESPACE, check_namespace
 from memagent_graph.memory.version import MemoryVersion, child_id, root_id
@@ -232,7 +232,7 @@ class ConversationMemory:
             user,
             keep_versions=self._keep_versions,
             ttl=self._ttl,
-            patience=lambda: PATIENCE,
+            patience=store_seconds,
         )
 
     async def _fold(

@@ -16,7 +16,7 @@ from memagent_graph.graph.following import Sharing
 from memagent_graph.graph.state import Fold, begun, memory_of, noted, span_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.guard import PATIENCE
+from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
 
-_LAST_PATIENCE = 3.0
-"""Seconds that it has at the end to take what it has not taken yet."""
 _BEYOND = 0.2
 """Seconds that it has for each operation after the deadline."""
 _CLOSED = (
@@ -68,7 +66,7 @@ class Chain:
             run.store,
             run.namespace,
             ttl=reading.config.ttl,
-            patience=lambda: self._patience(PATIENCE),
+            patience=lambda: self._patience(store_seconds()),
         )
         asked = run.config.get("configurable", {}).get("memagent_reuse", True)
         self.reuses: bool = reading.config.reuse and asked
@@ -370,8 +368,9 @@ class Chain:
         return name or reading_key(self.root, fold["source"]["digest"])
 
     async def _flush(self, writer: VersionWriter) -> int:
-        patience = self._patience(_LAST_PATIENCE)
-        return await writer.flush(patience, strictly=patience < _LAST_PATIENCE)
+        most = 2 * store_seconds()  # for all that the store has not taken yet
+        patience = self._patience(most)
+        return await writer.flush(patience, strictly=patience < most)
 
     def _patience(self, most: float) -> float:
         """Seconds to wait for the store: `most`, and hardly any beyond the deadline."""

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from memagent_graph.config import from_environment
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE = 1.5
-"""Seconds that a store has to answer."""
 FIRST_PAUSE = 0.5
 """Seconds before the first retry of a store that is away. Each further pause is twice as long."""
 LONGEST_PAUSE = 5.0
@@ -56,6 +55,15 @@ class StoreMetrics(NamedTuple):
     pending: int
     lost_races: int
     circuit: Literal["closed", "open", "half-open"]
+
+
+def store_seconds() -> float:
+    """Seconds that a store has to answer somebody: `MEMAGENT_STORE_SECONDS`, or 1.5.
+
+    Raises:
+        ConfigurationError: The variable is not a number above 0.
+    """
+    return from_environment("MEMAGENT_STORE_SECONDS", 1.5)
 
 
 class _Pass(NamedTuple):
@@ -150,7 +158,9 @@ class StoreGuard:
             self.pending += pending
             self.lost_races += lost_races
 
-    async def call(self, operation: Callable[[], Awaitable[T]], *, patience: float = PATIENCE) -> T:
+    async def call(
+        self, operation: Callable[[], Awaitable[T]], *, patience: float | None = None
+    ) -> T:
         """Carry out an operation of the store, unless the store is away.
 
         An operation that takes too long is cancelled and left behind; it may still take effect.
@@ -160,9 +170,9 @@ class StoreGuard:
 
         Args:
             operation: begins the operation. It must not use this guard itself.
-            patience: seconds in which the store must answer somebody. While it answers others,
-                as in a burst, it is waited for longer, unless this is less than `PATIENCE`; the
-                time in which this event loop stands still does not count.
+            patience: seconds in which the store must answer somebody; None for `store_seconds`.
+                While it answers others, as in a burst, it is waited for longer, unless this is
+                less than those; the time in which this event loop stands still does not count.
 
         Raises:
             StoreError: At once while the circuit is open; otherwise, the operation failed or
@@ -170,7 +180,7 @@ class StoreGuard:
         """
         permission = self._admit()
         try:
-            result = await self._within(patience, operation)
+            result = await self._within(patience or store_seconds(), operation)
         except _ANSWERS:
             self._close()
             raise
@@ -216,7 +226,7 @@ class StoreGuard:
             if loop not in self._clocks:
                 self._clocks[loop] = _Clock()
             clock = self._clocks[loop]
-        longest = time.monotonic() + (_LONGEST_WAIT if patience >= PATIENCE else patience)
+        longest = time.monotonic() + (_LONGEST_WAIT if patience >= store_seconds() else patience)
         answers = self._answers
         begun = clock.now
 

@@ -29,9 +29,11 @@ _lock = threading.Lock()
 class Circuit:
     """Opens after failures to reach a server, and closes when it answers a health check.
 
-    A refusal comes at once and a reply takes its time: a busy server that refuses one call in ten
-    shows several failures in a row. So it opens only when more calls failed in a row than are
-    under way; when a server goes down, those fail too.
+    A busy server that refuses one call in ten shows several failures in a row: refusals come
+    before the replies to calls made with them, or, where a connection breaks, are noticed after
+    these. So a failure counts only if nothing was answered since its call began, and the circuit
+    opens only when more calls failed in a row than are under way; when a server goes down, those
+    fail too.
 
     While it is open, the calls that come wait, and one of them at a time makes the check, at
     growing intervals. They wait no longer than `patience` from the moment it opened, so that a
@@ -45,7 +47,7 @@ class Circuit:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._answered = False
+        self._answers = 0
         self._failures = 0
         self._under_way = 0
         self._opened: float | None = None
@@ -53,12 +55,16 @@ class Circuit:
         self._pause = _FIRST_PAUSE
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Count a call as under way: to be left before its end is reported."""
+    def under_way(self) -> Iterator[int]:
+        """Count a call as under way: to be left before its end is reported.
+
+        What it gives is when the call began, for `failed`.
+        """
         with _lock:
             self._under_way += 1
+            begun = self._answers
         try:
-            yield
+            yield begun
         finally:
             with _lock:
                 self._under_way -= 1
@@ -66,16 +72,18 @@ class Circuit:
     def succeeded(self) -> None:
         """The server answered, were it with an error."""
         with _lock:
-            self._answered = True
+            self._answers += 1
             self._failures = 0
             self._opened = None
 
-    def failed(self) -> None:
-        """The server could not be reached, or the connection broke."""
+    def failed(self, begun: int) -> None:
+        """The server could not be reached, or the connection broke, in a call that began then."""
         with _lock:
+            if begun != self._answers:
+                return
             self._failures += 1
             many = self._failures >= _FAILURES and self._failures > self._under_way
-            if many and self._answered and self._opened is None:
+            if many and self._answers and self._opened is None:
                 self._opened = monotonic()
                 self._pause = _FIRST_PAUSE
                 self._next_check = self._opened + self._pause

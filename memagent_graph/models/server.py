@@ -79,11 +79,11 @@ class Server:
         async with self._turns.turn(queues=queues):
             await self._circuit.passage(self.is_healthy)
             try:
-                with self._circuit.under_way():
+                with self._circuit.under_way() as begun:
                     yield await self._connections.client()
             except Exception as error:
                 if is_unreachable(error):
-                    self._circuit.failed()
+                    self._circuit.failed(begun)
                 elif isinstance(error, APIStatusError):
                     self._circuit.succeeded()
                 served = await self._served() if isinstance(error, NotFoundError) else ()

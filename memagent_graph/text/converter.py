@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, cast
 
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.config import from_environment
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.conversion import Limit, Reply, Request
 
@@ -64,20 +64,11 @@ class Limits:
         Raises:
             ConfigurationError: One is not a number above 0.
         """
-        return cls(**{name: _setting(name, default) for name, default in asdict(cls()).items()})
-
-
-def _setting(name: str, default: float) -> float:
-    variable = f"MEMAGENT_CONVERSION_{name.upper()}"
-    given = os.environ.get(variable)
-    try:
-        value = float(given or default)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        message = f"{variable} must be a number above 0, not {given!r}."
-        raise ConfigurationError(message)
-    return value
+        found = {
+            name: from_environment(f"MEMAGENT_CONVERSION_{name.upper()}", default)
+            for name, default in asdict(cls()).items()
+        }
+        return cls(**found)
 
 
 class Converter:

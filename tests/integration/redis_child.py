@@ -10,7 +10,6 @@ from doubles import ChainReader
 from langgraph.store.base import BaseStore
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.graph import versions
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.readers.base import Answer, Identity, Memory, Reader, Update
 
@@ -43,7 +42,6 @@ class Forgetful(BaseStore):
 
 
 def read(url: str, folder: Path, delay: float) -> str:
-    versions.PATIENCE = 60.0  # a busy machine is not a store that is away
     reader = ChainReader(delay=delay, log=folder / "updates.log")
     with RedisStore.from_url(url) as store:
         agent = create_memagent(reader, config=CHUNKED, store=store)

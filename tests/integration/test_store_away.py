@@ -20,6 +20,8 @@ from memagent_graph.memory.adapted import atomic
 from memagent_graph.memory.guard import store_metrics
 from memagent_graph.memory.redis import RedisStore
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 CHUNKS = 200
 TEXT = numbered(CHUNKS * 5)
 ASKED = {"question": "?", "document": TEXT}

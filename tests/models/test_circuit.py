@@ -52,25 +52,29 @@ def clock(monkeypatch):
     return clock
 
 
+def fail(line, times=1):
+    for _ in range(times):
+        with line.under_way() as begun:
+            pass
+        line.failed(begun)
+
+
 def opened(patience=600.0):
     found = Circuit(patience)
     found.succeeded()
-    for _ in range(3):
-        found.failed()
+    fail(found, 3)
     return found
 
 
 async def test_calls_go_through_until_the_third_failure_in_a_row(clock):
     line, checks = Circuit(600), Checks(clock, up_at=0)
-    line.failed()
-    line.failed()
+    fail(line, 2)
     line.succeeded()
-    line.failed()
-    line.failed()
+    fail(line, 2)
     await line.passage(checks)
     assert checks.times == []
 
-    line.failed()
+    fail(line)
     await line.passage(checks)
 
     assert len(checks.times) == 1
@@ -136,11 +140,11 @@ async def test_calls_under_way_speak_for_a_server_until_more_calls_failed_in_a_r
         for _ in range(5):
             under_way.enter_context(line.under_way())
         for _ in range(5):
-            line.failed()
+            fail(line)
             await line.passage(checks)
         assert checks.times == []
 
-        line.failed()
+        fail(line)
         await line.passage(checks)
 
     assert len(checks.times) == 1
@@ -151,20 +155,35 @@ async def test_a_server_whose_calls_all_break_at_once_is_down(clock):
     line.succeeded()
 
     calls = [ExitStack() for _ in range(64)]
-    for call in calls:
-        call.enter_context(line.under_way())
-    for call in calls:
+    begun = [call.enter_context(line.under_way()) for call in calls]
+    for call, then in zip(calls, begun, strict=True):
         call.close()
-        line.failed()
+        line.failed(then)
     await line.passage(checks)
 
     assert len(checks.times) == 1
 
 
+async def test_what_breaks_after_others_that_began_with_it_were_answered_says_nothing(clock):
+    line, checks = Circuit(600), Checks(clock, up_at=1e9)
+
+    for _ in range(3):
+        calls = [ExitStack() for _ in range(32)]
+        begun = [call.enter_context(line.under_way()) for call in calls]
+        for number, (call, then) in enumerate(zip(calls, begun, strict=True)):
+            call.close()
+            if number < 28:
+                line.succeeded()
+            else:
+                line.failed(then)
+    await line.passage(checks)
+
+    assert (clock.now, checks.times) == (100.0, [])
+
+
 async def test_calls_to_a_server_that_never_answered_are_made_and_wait_for_nothing(clock):
     line, checks = Circuit(600), Checks(clock, up_at=1e9)
-    for _ in range(64):
-        line.failed()
+    fail(line, 64)
 
     await line.passage(checks)
 

@@ -9,6 +9,8 @@ from servers.tcp_proxy import TCPProxy
 
 from memagent_graph.memory.redis import RedisStore
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 HI = [{"role": "user", "content": "Who is there?"}]
 
 

@@ -17,7 +17,7 @@ from memagent_graph.errors import (
     StoreRefusedError,
 )
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.guard import PATIENCE
+from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.records import NAMESPACE
 from memagent_openai_server.http.records import log
@@ -63,7 +63,7 @@ class Sessions:
     ) -> None:
         # The tenant comes first, so that a Redis Cluster spreads them over its nodes.
         own = () if tenant is None else (f"tenant-{tenant}",)
-        self.bank = MemoryBank(store, (*own, *namespace), patience=lambda: PATIENCE)
+        self.bank = MemoryBank(store, (*own, *namespace), patience=store_seconds)
         self.chain = Chain(self.bank)
         self.ledger = Ledger(self.bank.records)
         self._keeper = keeper
