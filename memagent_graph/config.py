@@ -26,6 +26,10 @@ def from_environment(variable: str, default: float) -> float:
     return value
 
 
+PART_TOKENS = 16
+"""Room for what stands around each memory in the prompt of a merge."""
+
+
 class ReadingConfig(BaseModel):
     """How to read. The defaults are the paper's (arXiv 2507.02259, section 4).
 
@@ -35,10 +39,12 @@ class ReadingConfig(BaseModel):
         memory_tokens: longest memory; a longer one is cut at a sentence end.
         answer_tokens: longest answer.
         template_tokens: room for the words of the prompts themselves.
+        segments: most parts of a document that are read at once, each with a memory of its own,
+            which are merged in the end; with 1 it is read from its beginning to its end.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
             the last paragraph, sentence, line or word end in the final tenth.
-        max_calls: stop reading after this many model calls, the answer's included; several
-            questions share them out.
+        max_calls: stop reading after this many model calls, merges and the answer included;
+            several questions and segments share them out.
         deadline: stop reading this many seconds after the run began or was resumed.
         max_attempts: how often a model call is made before a transient error is final.
         reuse: whether memories that the store has are taken over rather than computed, also those
@@ -60,6 +66,7 @@ class ReadingConfig(BaseModel):
     memory_tokens: PositiveInt = 1024
     answer_tokens: PositiveInt = 1024
     template_tokens: PositiveInt = 256
+    segments: PositiveInt = 1
     exact_cuts: bool = False
     max_calls: int | None = Field(default=None, ge=2)
     deadline: PositiveFloat | None = None
@@ -75,4 +82,11 @@ class ReadingConfig(BaseModel):
     def window_tokens(self) -> int:
         """Tokens that the model's context must hold: the longer prompt with its reply."""
         prompt = self.question_tokens + self.memory_tokens + self.template_tokens
-        return prompt + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens)
+        merged = 0 if self.segments == 1 else 2 * (self.memory_tokens + PART_TOKENS)
+        return prompt + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens, merged)
+
+    @property
+    def merge_tokens(self) -> int:
+        """Tokens that the memories in one merge's prompt may have, `PART_TOKENS` for each added."""
+        prompt = self.question_tokens + self.memory_tokens + self.template_tokens
+        return self.window_tokens - prompt

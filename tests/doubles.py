@@ -6,7 +6,16 @@ import asyncio
 import hashlib
 from pathlib import Path
 
-from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Reader, Update, Usage
+from memagent_graph.readers.base import (
+    Answer,
+    Evidence,
+    Identity,
+    Memory,
+    Merge,
+    Reader,
+    Update,
+    Usage,
+)
 
 
 class ChainReader(Reader):
@@ -24,6 +33,7 @@ class ChainReader(Reader):
         self.delay = delay
         self.log = log
         self.spans: list[tuple[int, int]] = []
+        self.merges: list[int] = []
         self.answers = 0
 
     async def update(self, step, *, config=None):
@@ -38,6 +48,10 @@ class ChainReader(Reader):
             Memory(chain(step.memory.text, chunk.text)),
             usage=Usage(calls=1, input_tokens=chunk.tokens, output_tokens=1),
         )
+
+    async def merge(self, question, query, memories, *, config=None):
+        self.merges.append(len(memories))
+        return Merge(Memory(chain("merge", "".join(memory.text for memory in memories))))
 
     async def respond(self, question, memory, *, config=None):
         self.answers += 1

@@ -2,7 +2,10 @@
 
 START → open_document ─┬→ read_chunk → overwrite_memory ─┬→ read_chunk            more text
                        │                                 └→ write_answer → END    done
+                       ├→ fold (one for each segment) → merge_memories → write_answer → END
                        └→ question (one for each of several, with the same steps) → END
+
+A fold has read_chunk and overwrite_memory, the same two functions.
 """
 
 from __future__ import annotations
@@ -18,21 +21,20 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, RetryPolicy, Send
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import QuestionError, TransientModelError
+from memagent_graph.errors import ConfigurationError, QuestionError, TransientModelError
+from memagent_graph.graph.faces import NO_LIMIT, fold_node, question_node, text_node, waiting_node
 from memagent_graph.graph.nodes import (
-    NO_LIMIT,
     begin_question,
+    merge_memories,
     open_document,
     overwrite_memory,
-    question_node,
     read_chunk,
-    text_node,
-    waiting_node,
     write_answer,
 )
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.state import (
     Answered,
+    Fold,
     QuestionState,
     ReadingInput,
     ReadingOutput,
@@ -41,6 +43,7 @@ from memagent_graph.graph.state import (
     fold_name,
 )
 from memagent_graph.memory.records import NAMESPACE, check_namespace
+from memagent_graph.readers.base import Reader
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import as_kind, checkpointer_of, runtime_of
 from memagent_graph.text.tokens import load_tokenizer
@@ -55,7 +58,6 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
     from memagent_graph.prompts import Prompts
-    from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
     Compiled = CompiledStateGraph[ReadingState, Run, QuestionState, Answered]
@@ -166,8 +168,8 @@ def create_memagent(
         of them at once. A `str` document is text; a `Path` is a file or a folder.
 
     Raises:
-        ConfigurationError: The window does not fit the model, the model is not known, or LangGraph
-            does not allow the namespace.
+        ConfigurationError: The window does not fit the model, the model is not known, the reader
+            cannot merge what it reads in segments, or LangGraph does not allow the namespace.
 
     Example:
         ```python
@@ -179,6 +181,9 @@ def create_memagent(
     config = config or ReadingConfig()
     reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
     check_window(reader.identity, config, question_tokens=0)
+    if config.segments > 1 and type(reader).merge is Reader.merge:
+        message = f"{reader.identity.name} does not merge memories: read in one segment."
+        raise ConfigurationError(message)
     counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
     reading = Reading(name, reader, config, counter, store, check_namespace(namespace))
     retry = RetryPolicy(
@@ -195,8 +200,8 @@ def create_memagent(
     builder.add_node("question", question_node(_question_graph(reading, retry, stops)))
     builder.add_edge(START, "open_document")
     builder.add_edge("question", END)
-    builder.add_conditional_edges("open_document", _first_step, [*_STEPS, "question"])
-    _add_steps(builder, reading, retry)
+    steps = _add_steps(builder, reading, retry, stops)
+    builder.add_conditional_edges("open_document", _first_step, [*steps, "question"])
     compiled = builder.compile(
         checkpointer,
         store=store,
@@ -214,25 +219,52 @@ def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Comp
     )
     builder.add_node("begin_question", waiting_node(begin_question, reading))
     builder.add_edge(START, "begin_question")
-    builder.add_conditional_edges("begin_question", _next_step, _STEPS)
-    _add_steps(builder, reading, retry)
-    before, after = ([name for name in names if name in builder.nodes] for names in stops)
-    return builder.compile(name="question", interrupt_before=before, interrupt_after=after)
+    steps = _add_steps(builder, reading, retry, stops)
+    builder.add_conditional_edges("begin_question", _next_step, steps)
+    return _compiled(builder, "question", stops)
+
+
+def _fold_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Compiled:
+    """What reads one segment."""
+    builder = StateGraph(ReadingState, context_schema=Run, input_schema=Fold, output_schema=Fold)
+    builder.add_edge(START, "read_chunk")
+    _add_fold(builder, reading, retry)
+    builder.add_conditional_edges("overwrite_memory", _until_it_stops, ["read_chunk", END])
+    return _compiled(builder, "fold", stops)
+
+
+def _compiled(
+    builder: StateGraph[Any, Run, Any, Any], name: str, stops: _Stops
+) -> CompiledStateGraph[Any, Run, Any, Any]:
+    before, after = ([node for node in nodes if node in builder.nodes] for nodes in stops)
+    return builder.compile(name=name, interrupt_before=before, interrupt_after=after)
 
 
 def _add_steps(
+    builder: StateGraph[Any, Any, Any, Any], reading: Reading, retry: RetryPolicy, stops: _Stops
+) -> list[str]:
+    """What reads for one question and answers it; those of the steps that can come first."""
+    steps = ["read_chunk", "write_answer"]
+    _add_fold(builder, reading, retry)
+    builder.add_conditional_edges("overwrite_memory", _next_step, [*steps])
+    if reading.config.segments > 1:
+        steps += ["fold", "merge_memories"]
+        builder.add_node("fold", fold_node(_fold_graph(reading, retry, stops)))
+        builder.add_node("merge_memories", waiting_node(merge_memories, reading))
+        builder.add_edge("fold", "merge_memories")
+        builder.add_edge("merge_memories", "write_answer")
+    builder.add_node("write_answer", waiting_node(write_answer, reading), retry_policy=retry)
+    builder.add_edge("write_answer", END)
+    return steps
+
+
+def _add_fold(
     builder: StateGraph[Any, Any, Any, Any], reading: Reading, retry: RetryPolicy
 ) -> None:
-    """The fold itself."""
     builder.add_node("read_chunk", text_node(read_chunk, reading))
-    for work in (overwrite_memory, write_answer):
-        builder.add_node(work.__name__, waiting_node(work, reading), retry_policy=retry)
+    work = waiting_node(overwrite_memory, reading)
+    builder.add_node("overwrite_memory", work, retry_policy=retry)
     builder.add_edge("read_chunk", "overwrite_memory")
-    builder.add_conditional_edges("overwrite_memory", _next_step, _STEPS)
-    builder.add_edge("write_answer", END)
-
-
-_STEPS = ["read_chunk", "write_answer"]
 
 
 def _first_step(state: ReadingState) -> str | list[Send]:
@@ -253,8 +285,15 @@ def _first_step(state: ReadingState) -> str | list[Send]:
     ]
 
 
-def _next_step(state: ReadingState) -> str:
+def _next_step(state: ReadingState) -> str | list[Send]:
+    if folds := state.get("folds"):
+        going = (fold for fold in folds.values() if not fold["progress"]["stopped"])
+        return [Send("fold", fold) for fold in going] or "merge_memories"
     return "write_answer" if state["progress"]["stopped"] else "read_chunk"
+
+
+def _until_it_stops(state: ReadingState) -> str:
+    return END if state["progress"]["stopped"] else "read_chunk"
 
 
 def _continues(input: Any) -> bool:

@@ -6,14 +6,14 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import SourceChangedError, SourceError
 from memagent_graph.graph.state import span_of
 from memagent_graph.sync import in_thread
-from memagent_graph.text.chunking import next_chunk
+from memagent_graph.text.chunking import next_chunk, segments
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.source import TextSource
 
@@ -34,7 +34,7 @@ _FEW_TOKENS = 256
 
 
 _KEPT = 8
-"""Chunks that wait for folds which are slower than others: none gets further ahead than half."""
+"""Chunks of a segment that wait for slower folds: no fold gets further ahead than half."""
 _LONGEST_WAIT = 5.0
 """Seconds for which a fold waits for slower ones; cutting a chunk anew is not worth more."""
 
@@ -67,8 +67,16 @@ class Cutter:
         self._shared = shared
         self._few = type(source) is TextSource and reading.config.chunk_tokens <= _FEW_TOKENS
         self._begun: dict[int, _Begun] = {}
-        self._steps: dict[str, int] = {}
+        self._folds: dict[str, tuple[int, int]] = {}  # where their segments start, and steps
         self._lock = threading.Lock()
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """Where the segments begin and end that the document is read in."""
+        config = self._reading.config
+        if config.segments == 1:
+            return [(0, self.source.length)]
+        return segments(self.source, config.segments, chunk_tokens=config.chunk_tokens)
 
     def chunk(self, fold: Fold) -> Chunk:
         """The chunk at a fold's position.
@@ -76,7 +84,7 @@ class Cutter:
         Raises:
             SourceChangedError: The document ends before it.
         """
-        position, end = fold["progress"]["position"], span_of(fold).end
+        position, end = fold["progress"]["position"], span_of(fold["source"]).end
         begun, mine = self._taken(position, taken=1)
         if mine:
             _settle(begun.future, partial(self._cut, position, end))
@@ -103,28 +111,35 @@ class Cutter:
         finally:
             starting.cancel()
 
-    def expect(self, folds: Iterable[str]) -> None:
-        """Some folds are going to begin: those that are faster wait for them."""
-        self._steps = dict.fromkeys(folds, 0)
+    def expect(self, record: SourceRecord) -> None:
+        """A fold is going to begin: those that read the same and are faster wait for it."""
+        name, start, _ = span_of(record)
+        self._folds[name] = start, 0
 
     async def turn(self, fold: Fold, seconds: float | None) -> None:
         """Wait for folds that are far behind this one, for so many seconds and not for ever."""
         if self._shared == 1:
             return
-        step = self._steps[span_of(fold).fold] = fold["progress"]["step"]
+        name, start, _ = span_of(fold["source"])
+        step = fold["progress"]["step"]
+        self._folds[name] = start, step
         longest = _LONGEST_WAIT if seconds is None else min(seconds, _LONGEST_WAIT)
         give_up, pause = monotonic() + longest, _SHORTEST_PAUSE
-        while far := [name for name, at in [*self._steps.items()] if step - at > _KEPT // 2]:
+        while far := [
+            name
+            for name, (same, at) in [*self._folds.items()]
+            if same == start and step - at > _KEPT // 2
+        ]:
             if monotonic() > give_up:
-                for name in far:
-                    self._steps.pop(name, None)  # until it moves
+                self.leave(far)  # until they move
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def leave(self, fold: Fold) -> None:
-        """A fold ended: nobody waits for it."""
-        self._steps.pop(span_of(fold).fold, None)
+    def leave(self, folds: Iterable[str]) -> None:
+        """Folds ended, or do not begin: nobody waits for them."""
+        for name in folds:
+            self._folds.pop(name, None)
 
     def _begin(self, position: int, end: int) -> None:
         begun, mine = self._taken(position, taken=0)
@@ -141,7 +156,7 @@ class Cutter:
                 self._begun.pop(position, None)
             else:
                 self._begun[position] = begun
-            while len(self._begun) > _KEPT:
+            while len(self._begun) > _KEPT * len(self.spans):
                 del self._begun[next(iter(self._begun))]
             return begun, found is None
 

@@ -104,7 +104,7 @@ def overwritten(
         version=before["version"],
     )
     most = reading.most_updates(fold)
-    if chunk.end >= span_of(fold).end:
+    if chunk.end >= span_of(fold["source"]).end:
         progress["stopped"] = "end"
     elif update.done:
         progress["stopped"] = "done"

@@ -1,9 +1,11 @@
-"""The nodes of the state machine; each has a sync and an async face of one function."""
+"""What the nodes of the state machine do; `faces` makes nodes of it."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from functools import partial
+from itertools import compress
 from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -11,20 +13,19 @@ from typing import TYPE_CHECKING, Any
 from memagent_graph.errors import (
     ConfigurationError,
     EmptyReplyError,
-    MemAgentError,
     ModelError,
     QuestionError,
     SourceError,
     TransientModelError,
 )
 from memagent_graph.graph.cutting import Cutter, cutter_of
+from memagent_graph.graph.events import AnswerEvent, ChunkEvent, MergeEvent, OpenedEvent
 from memagent_graph.graph.fold import advance
+from memagent_graph.graph.merging import joined, merge, parts_of
 from memagent_graph.graph.observing import observers, step_of
+from memagent_graph.graph.reading import where
 from memagent_graph.graph.state import (
-    AnswerEvent,
-    ChunkEvent,
     Fold,
-    OpenedEvent,
     QuestionState,
     ReadingState,
     Run,
@@ -32,27 +33,23 @@ from memagent_graph.graph.state import (
     begun,
     fold_name,
     fold_of,
+    is_segmented,
     memory_of,
     record_of,
+    segment_name,
     span_of,
 )
 from memagent_graph.graph.versions import Chain, chain_of
-from memagent_graph.seams import RunnableCallable
-from memagent_graph.sync import LateError, to_thread, wait_for
+from memagent_graph.sync import LateError, to_thread
 from memagent_graph.text.opening import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from langchain_core.runnables import RunnableConfig
-    from langgraph.runtime import Runtime
 
     from memagent_graph.graph.reading import Reading
     from memagent_graph.text.chunking import Chunk
 
 Changes = dict[str, Any]
-NO_LIMIT = 2**31
-"""Supersteps: the document's length is the only limit that a reading needs."""
 
 
 async def open_document(
@@ -78,15 +75,16 @@ async def open_document(
         kind = "stored" if stored else "named"
         message = f"A {kind} memory needs a store: create_memagent(store=...)."
         raise ConfigurationError(message)
-    record = SourceRecord() if stored else await _open(reading, run, len(questions))
-    if not state.get("question"):
-        record |= {"calls": reading.updates_each(len(questions)), "shared": len(questions)}
-        return {"document": None, "answers": None, "source": record}
-    fold = await _begun(reading, run, questions[0], record, stored, state.get("memory_name"))
-    _tell_opened(config, fold)
+    name = state.get("memory_name")
+    record = SourceRecord() if stored else await _open(reading, run, len(questions), name)
     # Else `stream_mode="values"` would repeat the document at every step.
-    done: Changes = {"document": None, "answer": None, **fold}
-    return {**done, "answers": None} if state.get("answers") else done
+    done: Changes = {"document": None}
+    done |= {left: None for left in ("answers", "folds") if state.get(left)}  # of the last run
+    if not state.get("question"):
+        record["calls"] = reading.updates_each(len(questions), record.get("segments", 1))
+        return {**done, "answers": None, "source": record}
+    begun = await _begun(reading, run, questions[0], record, config, stored, name)
+    return {**done, "answer": None, **begun}
 
 
 async def begin_question(
@@ -97,11 +95,8 @@ async def begin_question(
     Raises:
         SourceError: The document of a resumed run cannot be opened again.
     """
-    fold = await _begun(reading, run, state["question"], state["source"], state.get("version"))
-    if fold["progress"]["stopped"] and run.cutter is not None:
-        run.cutter.leave(fold)
-    _tell_opened(config, fold)
-    return {**fold}
+    asked, record = state["question"], state["source"]
+    return await _begun(reading, run, asked, record, config, state.get("version"))
 
 
 def _asked(state: ReadingState) -> list[str]:
@@ -118,7 +113,7 @@ def _asked(state: ReadingState) -> list[str]:
     return questions
 
 
-async def _open(reading: Reading, run: Run, questions: int) -> SourceRecord:
+async def _open(reading: Reading, run: Run, questions: int, name: str | None) -> SourceRecord:
     try:
         source = await to_thread(partial(open_source, run.document), reading.seconds_left(run))
     except LateError as error:
@@ -127,8 +122,15 @@ async def _open(reading: Reading, run: Run, questions: int) -> SourceRecord:
             "deadline. Set it higher, or convert the document to text beforehand."
         )
         raise SourceError(message) from error
-    run.cutter = Cutter(reading, source, questions)
-    run.cutter.expect(map(fold_name, range(questions)))
+    run.cutter = cutter = Cutter(reading, source, questions)
+    record = record_of(source)
+    if reading.config.segments > 1 and not name:
+        record["segments"] = len(await to_thread(lambda: cutter.spans, None))
+    if questions > 1:
+        record["shared"] = questions
+    for number in range(questions):
+        for part in _parts(reading, run, {**record, "fold": fold_name(number)}):
+            cutter.expect(part)
     run.emit(
         OpenedEvent(
             event="opened",
@@ -139,7 +141,15 @@ async def _open(reading: Reading, run: Run, questions: int) -> SourceRecord:
             skipped=getattr(source, "skipped", 0),
         )
     )
-    return record_of(source)
+    return record
+
+
+def _parts(reading: Reading, run: Run, record: SourceRecord) -> list[SourceRecord]:
+    """The segments of a question's document; all of it, where it is read in one."""
+    if not is_segmented(record):
+        return [record]
+    spans = cutter_of(reading, run, record).spans
+    return parts_of(record, spans, reading.updates_each(record.get("shared", 1), len(spans)))
 
 
 async def _begun(
@@ -147,13 +157,38 @@ async def _begun(
     run: Run,
     question: str,
     record: SourceRecord,
+    config: RunnableConfig,
     stored: str | None,
+    name: str | None = None,
+) -> Changes:
+    """How a question begins, and its segments if there are any."""
+    whole = await _fold(reading, run, question, record, stored, name)
+    for observer in observers(config):
+        observer.opened(step_of(config), whole, config.get("metadata", {}))
+    parts = [] if stored else _parts(reading, run, record)
+    begun = [whole] * len(parts)
+    done: Changes = {**whole}
+    if is_segmented(record) and not whole["progress"]["stopped"]:
+        begun = await asyncio.gather(*(_fold(reading, run, question, part) for part in parts))
+        done |= {"folds": {fold["source"]["fold"]: fold for fold in begun}, "warnings": []}
+    if run.cutter is not None:
+        ended = [bool(fold["progress"]["stopped"]) for fold in begun]
+        run.cutter.leave(span_of(part).fold for part in compress(parts, ended))
+    return done
+
+
+async def _fold(
+    reading: Reading,
+    run: Run,
+    question: str,
+    record: SourceRecord,
+    stored: str | None = None,
     name: str | None = None,
 ) -> Fold:
     """A fold as it begins: with a stored memory, or past what the store knows of it."""
     if run.store is None:
         return begun(question, record)
-    chain = run.chains[record.get("fold", "")] = Chain(reading, run, question)
+    chain = run.chains[record.get("fold", "")] = Chain(reading, run, question, record)
     if stored:
         return await chain.end_of(stored, record)
     if run.cutter is None:  # a resumed run may have to convert the document again
@@ -200,7 +235,7 @@ async def overwrite_memory(
         assert run.cutter is not None  # noqa: S101 - the chunk came from it
         await run.cutter.turn(fold, left)
         left = reading.seconds_left(run)
-        with run.cutter.ahead(chunk, span_of(fold).end):
+        with run.cutter.ahead(chunk, span_of(fold["source"]).end):
             after = await advance(
                 reading,
                 fold,
@@ -213,15 +248,60 @@ async def overwrite_memory(
     except (LateError, TimeoutError):
         return late
     except ModelError as error:
-        step, name = fold["progress"]["step"] + 1, span_of(fold).fold
-        failure = await reading.judged(error, attempt, step, name)
+        step = fold["progress"]["step"] + 1
+        failure = await reading.judged(error, attempt, step, fold["source"])
         if not isinstance(failure, TransientModelError):
             await _leave(run, fold, chain)
         raise failure from error
     if after["progress"]["stopped"]:
-        run.cutter.leave(fold)
+        run.cutter.leave([span_of(fold["source"]).fold])
     # What did not change is not written: each write is a copy in the checkpointer.
     return done | {key: value for key, value in after.items() if value != state.get(key)}
+
+
+async def merge_memories(
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
+) -> Changes:
+    """Make one memory of those of the segments.
+
+    Raises:
+        ModelError: A merge failed for good.
+        StoreError: Strict, and the store cannot be written.
+    """
+    whole = fold_of(state)
+    parts = sorted(state["folds"].values(), key=lambda part: part["source"]["start"])
+    chains = [chain_of(reading, run, part) for part in parts]
+    stored = await asyncio.gather(
+        *(chain.finish(part) for chain, part in zip(chains, parts, strict=True) if chain)
+    )
+    others = [memory for memory, _ in stored] or [None] * len(parts)
+    memories = [other or memory_of(part) for part, other in zip(parts, others, strict=True)]
+    try:
+        memory, usage = await merge(reading, whole["question"], memories, config=config)
+    except ModelError as error:
+        message = f"Merging the memories{where(whole['source'])} failed: {error}"
+        raise type(error)(message) from error
+    after = joined(whole, parts, memory, usage)
+    chain = chain_of(reading, run, whole)
+    if chain is not None:
+        after = chain.merged(after, parts)
+    for observer in observers(config):
+        observer.merged(step_of(config), parts, after)
+    run.emit(
+        MergeEvent(
+            event="merge",
+            agent=reading.name,
+            task=run.task,
+            question=whole["question"],
+            fold=span_of(whole["source"]).fold,
+            source=whole["source"]["name"],
+            memories=sum(bool(one.text.strip()) for one in memories),
+            calls=usage.calls,
+            memory_tokens=reading.tokenizer.count(memory.text),
+        )
+    )
+    warnings = dict.fromkeys(warning for _, said in stored for warning in said)
+    return {"document": None, "folds": None, "warnings": [*warnings], **after}
 
 
 async def write_answer(
@@ -244,11 +324,13 @@ async def write_answer(
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
-        raise await reading.judged(error, attempt, None, span_of(fold).fold) from error
+        raise await reading.judged(error, attempt, None, fold["source"]) from error
     seconds = monotonic() - started
     for observer in observers(config):
         observer.answered(step_of(config), answer)
     progress, source = state["progress"], state["source"]
+    if is_segmented(source):
+        warnings = [*state.get("warnings", ()), *warnings]
     coverage = progress["position"] / source["length"]
     run.emit(
         AnswerEvent(
@@ -282,96 +364,13 @@ async def write_answer(
     }
 
 
-def question_node(asking: Any) -> RunnableCallable:
-    """A node that answers one of several questions; one that fails does not end the others.
-
-    Args:
-        asking: the compiled graph of one question.
-    """
-
-    def options(runtime: Runtime[Run], config: RunnableConfig) -> dict[str, Any]:
-        return {"context": runtime.context, "config": {**config, "recursion_limit": NO_LIMIT}}
-
-    def record(state: QuestionState, output: Changes, error: str | None) -> Changes:
-        who = {"number": state["number"], "question": state["question"], "error": error}
-        return {"answers": [{**who, **output}]}
-
-    def sync(state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        try:
-            output = asking.invoke(state, **options(runtime, config))
-        except MemAgentError as error:
-            return record(state, {}, str(error))
-        return record(state, output, None)
-
-    async def from_async(
-        state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]
-    ) -> Changes:
-        try:
-            output = await asking.ainvoke(state, **options(runtime, config))
-        except MemAgentError as error:
-            return record(state, {}, str(error))
-        return record(state, output, None)
-
-    return RunnableCallable(sync, from_async, name="question", trace=False)
-
-
-def text_node(
-    work: Callable[[Reading, ReadingState, Run], Changes], reading: Reading
-) -> RunnableCallable:
-    """A node that only reads text."""
-
-    def sync(state: ReadingState, runtime: Runtime[Run]) -> Changes:
-        if runtime.context.cutter is None:  # a resumed run may have to convert the document again
-            return wait_for(from_async(state, runtime))
-        return work(reading, state, runtime.context)
-
-    async def from_async(state: ReadingState, runtime: Runtime[Run]) -> Changes:
-        run = runtime.context
-        if run.cutter is not None and run.cutter.at_once(state["progress"]["position"]):
-            return work(reading, state, run)
-        try:
-            return await to_thread(partial(work, reading, state, run), reading.seconds_left(run))
-        except LateError:
-            return {"chunk": None}  # who reads it sees the deadline too
-
-    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
-
-
-def waiting_node(
-    work: Callable[[Reading, Any, Run, RunnableConfig, int], Coroutine[Any, Any, Changes]],
-    reading: Reading,
-) -> RunnableCallable:
-    """A node that waits for the reader or the store."""
-
-    async def from_async(
-        state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]
-    ) -> Changes:
-        run, info = runtime.context, runtime.execution_info
-        run.config = config
-        if run.write is None:
-            run.write = runtime.stream_writer
-        if run.store is None:
-            run.store = reading.store or runtime.store
-            run.namespace = reading.namespace
-        for observer in observers(config):
-            observer.begins(step_of(config))
-        return await work(reading, state, run, config, info.node_attempt if info else 1)
-
-    def sync(state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        return wait_for(from_async(state, config, runtime))
-
-    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
-
-
-def _tell_opened(config: RunnableConfig, fold: Fold) -> None:
-    for observer in observers(config):
-        observer.opened(step_of(config), fold, config.get("metadata", {}))
-
-
 async def _leave(run: Run, fold: Fold, chain: Chain | None) -> None:
-    """Let nobody wait for a fold that failed."""
+    """Let nobody wait for a fold that failed, nor for those that it takes with it."""
     if run.cutter is not None:
-        run.cutter.leave(fold)
+        record = fold["source"]
+        whole, segments = record.get("whole"), range(record.get("segments", 1))
+        same = [segment_name(whole, number) for number in segments] if whole is not None else []
+        run.cutter.leave([span_of(record).fold, *same])
     if chain is not None:
         await chain.release()
 
@@ -381,7 +380,7 @@ def _chunk_event(
 ) -> ChunkEvent:
     progress, same = after["progress"], after["memory"] == before["memory"]
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
-    name, start, end = span_of(after)
+    name, start, end = span_of(after["source"])
     step, read = progress["step"], chunk.end - start
     return ChunkEvent(
         event="chunk",

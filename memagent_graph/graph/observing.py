@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from langchain_core.runnables import RunnableConfig
@@ -29,6 +29,9 @@ class Observer:
 
     def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
         """A chunk was read."""
+
+    def merged(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
+        """The memories of the segments were merged into that of `after`."""
 
     def answered(self, step: UUID, answer: Answer) -> None:
         """The answer was written."""

@@ -12,6 +12,7 @@ from memagent_graph.errors import (
     QuestionError,
     TransientModelError,
 )
+from memagent_graph.graph.merging import most_merges
 from memagent_graph.graph.state import backed
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.state import Fold, Run
+    from memagent_graph.graph.state import Fold, Run, SourceRecord
     from memagent_graph.readers.base import Identity, Memory, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -70,24 +71,26 @@ class Reading:
         """
         check_window(await self.reader.prepare(), self.config, question_tokens)
 
-    def chunks(self, source: Source) -> Iterator[Chunk]:
-        """All chunks of a source."""
+    def chunks(self, source: Source, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
+        """All chunks of a source, or of a part of it."""
         return chunks(
             source,
+            start,
+            end=end,
             tokenizer=self.tokenizer,
             chunk_tokens=self.config.chunk_tokens,
             exact_cuts=self.config.exact_cuts,
         )
 
     async def judged(
-        self, error: ModelError, attempt: int, step: int | None, fold: str = ""
+        self, error: ModelError, attempt: int, step: int | None, record: SourceRecord
     ) -> ModelError:
         """The error to raise: this one while attempts are left, else one that names the chunk."""
         if isinstance(error, TransientModelError) and attempt < self.config.max_attempts:
             await obey(error)
             return error
         place = "answering" if step is None else f"reading chunk {step}"
-        place += f" for question {fold}" if fold else ""
+        place += where(record)
         times = f" after {attempt} attempts" if attempt > 1 else ""
         kept = "" if step is None else f" The memory of the {step - 1} chunks before it is kept."
         message = f"{place.capitalize()} failed{times}: {error}{kept}"
@@ -108,24 +111,41 @@ class Reading:
         most = self.config.max_calls
         return fold["source"].get("calls", None if most is None else most - 1)  # one answers
 
-    def updates_each(self, questions: int) -> int | None:
-        """How many updates each of several questions may have.
+    def updates_each(self, questions: int, segments: int) -> int | None:
+        """How many updates each of several questions may have, in each of several segments.
 
         Raises:
-            ConfigurationError: `max_calls` is too few for an update and an answer each.
+            ConfigurationError: `max_calls` is too few for an update each, the merges and an answer.
         """
         most = self.config.max_calls
-        if most is not None and most < 2 * questions:
-            message = (
-                f"{questions} questions need max_calls of {2 * questions} or more, not {most}."
+        if most is None:
+            return None
+        others = most_merges(segments, self.config) + 1
+        least = questions * (segments + others)
+        if most < least:
+            parts = f" in {segments} segments" if segments > 1 else ""
+            who = (
+                f"A question{parts} needs"
+                if questions == 1
+                else f"{questions} questions{parts} need"
             )
+            message = f"{who} max_calls of {least} or more, not {most}."
             raise ConfigurationError(message)
-        return None if most is None else most // questions - 1
+        return (most // questions - others) // segments
 
     def seconds_left(self, run: Run) -> float | None:
         """Seconds until the deadline, None without one."""
         deadline = self.config.deadline
         return None if deadline is None else run.started + deadline - monotonic()
+
+
+def where(record: SourceRecord) -> str:
+    """Which of several questions and segments a fold is of, for messages."""
+    name, whole = record.get("fold", ""), record.get("whole")
+    if whole is not None:
+        segment = f" of segment {name.rpartition('.')[2]}"
+        return f"{segment} for question {whole}" if whole else segment
+    return f" for question {name}" if name else ""
 
 
 def check_window(identity: Identity, config: ReadingConfig, question_tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""What the graph's channels hold, and the events that a reading emits.
+"""What the graph's channels hold.
 
 Whatever is checkpointed is plain (strings, numbers, lists, dicts) and does not grow with the
 document: other types would warn on load, and come back as dicts in LangGraph's strict mode.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import astuple, dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.graph.cutting import Cutter
+    from memagent_graph.graph.events import Event
     from memagent_graph.graph.versions import Chain
     from memagent_graph.text.source import Source
+
+Gathering = TypeVar("Gathering")
 
 Stopped = Literal["end", "done", "max_calls", "deadline"]
 """Why a reading ended: the document's end, the reader had enough, or a budget was spent."""
@@ -45,6 +48,8 @@ class SourceRecord(TypedDict, total=False):
         fold: as start and end, of a `Span`, where there are several folds.
         calls: most updates of that fold; None for no limit.
         shared: folds that read the same, if more than one.
+        segments: parts that are read at once, each by a fold of its own, if more than one.
+        whole: of such a part, the name of the fold that all of them are merged into.
     """
 
     name: str
@@ -58,6 +63,8 @@ class SourceRecord(TypedDict, total=False):
     end: int
     calls: int | None
     shared: int
+    segments: int
+    whole: str
 
 
 class Progress(TypedDict):
@@ -140,6 +147,7 @@ class ReadingInput(TypedDict, total=False):
 
 
 Answers = list[dict[str, Any]]
+Folds = dict[str, Fold]
 
 
 def _gathered(answers: Answers, more: Answers | None) -> Answers:
@@ -147,22 +155,27 @@ def _gathered(answers: Answers, more: Answers | None) -> Answers:
     return [] if more is None else sorted([*answers, *more], key=lambda record: record["number"])
 
 
-class Gathered(BinaryOperatorAggregate[Answers]):
-    """Holds the records of several questions; nothing, where there is one."""
+def _moved(folds: Folds, more: Folds | None) -> Folds:
+    """The segments' folds by their names, each as it was last; None forgets them."""
+    return {} if more is None else {**folds, **more}
 
-    def get(self) -> Answers:
-        """The records.
+
+class Gathered(BinaryOperatorAggregate[Gathering]):
+    """Holds what several tasks bring; nothing, where there is one task."""
+
+    def get(self) -> Gathering:
+        """What they brought.
 
         Raises:
-            EmptyChannelError: There are none.
+            EmptyChannelError: Nothing yet.
         """
         if not self.value:
             raise EmptyChannelError
-        found: Answers = self.value
+        found: Gathering = self.value
         return found
 
     def is_available(self) -> bool:
-        """Whether there are any."""
+        """Whether there is anything."""
         return bool(self.value)
 
 
@@ -215,9 +228,11 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
     Attributes:
         chunk: the `Chunk` being read.
         source: as `places` and `progress`, of the `Fold`.
+        folds: of the segments, while they are read.
     """
 
     chunk: Annotated[Any, UntrackedValue]
+    folds: Annotated[Folds, Gathered(dict, _moved)]
     source: SourceRecord
     places: list[list[Any]]
     progress: Progress
@@ -267,72 +282,10 @@ class Run:
     opening: threading.Lock = field(default_factory=threading.Lock)
     task: str = ""
 
-    def emit(self, event: OpenedEvent | ChunkEvent | AnswerEvent) -> None:
+    def emit(self, event: Event) -> None:
         """Send an event to whoever streams this run."""
         if self.write is not None:
             self.write(event)
-
-
-class OpenedEvent(TypedDict):
-    """The document was opened.
-
-    Attributes:
-        task: id of the host's task in which this reading runs; empty without a host. It tells
-            branches of a host's own `Send` apart.
-        length: code points.
-        skipped: files of a folder that are hidden, not text, or lead out of it.
-    """
-
-    event: Literal["opened"]
-    agent: str
-    task: str
-    source: str
-    length: int
-    skipped: int
-
-
-class ChunkEvent(TypedDict):
-    """A chunk was read.
-
-    Attributes:
-        task: as in `OpenedEvent`.
-        question: that it was read for.
-        fold: tells the folds of one reading apart; empty for the only one.
-        chunk: its number, counted from 1.
-        chunks: how many there will be, estimated from those read so far.
-        position: code points read, out of `length`.
-        tokens: tokens read so far.
-        memory_tokens: size of the memory now.
-        added: lines that the memory gained.
-        removed: lines that it lost.
-    """
-
-    event: Literal["chunk"]
-    agent: str
-    task: str
-    question: str
-    fold: str
-    source: str
-    chunk: int
-    chunks: int
-    position: int
-    length: int
-    tokens: int
-    memory_tokens: int
-    added: list[str]
-    removed: list[str]
-
-
-class AnswerEvent(TypedDict):
-    """The answer was written; fields are those of the events before."""
-
-    event: Literal["answer"]
-    agent: str
-    task: str
-    question: str
-    source: str
-    answer: str
-    coverage: float
 
 
 class Noted(TypedDict):
@@ -372,11 +325,25 @@ def fold_name(question: int) -> str:
     return str(question + 1)
 
 
-def span_of(fold: Fold) -> Span:
+def is_segmented(record: SourceRecord) -> bool:
+    """Whether a fold is merged from those of several segments."""
+    return record.get("segments", 1) > 1 and "whole" not in record
+
+
+def segment_name(whole: str, segment: int) -> str:
+    """What tells the fold of a segment apart: its question's number and its own, from 1.
+
+    Args:
+        whole: name of the question's fold.
+        segment: its number from 0.
+    """
+    return f"{whole or 1}.{segment + 1}"
+
+
+def span_of(record: SourceRecord) -> Span:
     """What a fold reads: the whole document, unless its record says otherwise."""
-    source = fold["source"]
-    end = source.get("end", source["length"])
-    return Span(source.get("fold", ""), source.get("start", 0), end)
+    end = record.get("end", record["length"])
+    return Span(record.get("fold", ""), record.get("start", 0), end)
 
 
 def fold_of(state: ReadingState) -> Fold:

@@ -13,7 +13,15 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.graph.following import Sharing
-from memagent_graph.graph.state import Fold, begun, memory_of, noted, span_of
+from memagent_graph.graph.state import (
+    Fold,
+    SourceRecord,
+    begun,
+    is_segmented,
+    memory_of,
+    noted,
+    span_of,
+)
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.guard import store_seconds
@@ -21,6 +29,7 @@ from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
     edited,
+    merged_id,
     reading_fingerprint,
     reading_key,
     root_id,
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Run, SourceRecord
+    from memagent_graph.graph.state import Run
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
 
@@ -52,6 +61,7 @@ class Chain:
         reading: whose fold it is.
         run: the call of the graph; it has a store.
         question: of the fold.
+        record: of its document, or of a segment.
 
     Attributes:
         fingerprint: of the versions; one of this run's own when memories are not reused.
@@ -59,7 +69,7 @@ class Chain:
         parent: id of the version that the chunk is read from.
     """
 
-    def __init__(self, reading: Reading, run: Run, question: str) -> None:
+    def __init__(self, reading: Reading, run: Run, question: str, record: SourceRecord) -> None:
         assert run.store is not None  # noqa: S101 - `chain_of` looked
         self.question, self.parent = question, ""
         self.bank = MemoryBank(
@@ -70,7 +80,7 @@ class Chain:
         )
         asked = run.config.get("configurable", {}).get("memagent_reuse", True)
         self.reuses: bool = reading.config.reuse and asked
-        known = reading.fingerprint
+        known = _fingerprint(reading, record)
         self.fingerprint = known if self.reuses else reading_fingerprint(known, uuid4())
         self._reading, self._run = reading, run
         self._sharing = Sharing(self.bank, lambda: reading.seconds_left(run))
@@ -80,6 +90,7 @@ class Chain:
         self._lost = 0
         self._missed: str | None = None  # why the store was not asked for what it knows
         self._unmoved: str | None = None  # why a named memory's head is where it was
+        self._whole = _whole(reading, run, question, record)
 
     @property
     def root(self) -> str:
@@ -221,6 +232,38 @@ class Chain:
         self._finished = version
         return fold
 
+    def merged(self, fold: Fold, parts: Sequence[Fold]) -> Fold:
+        """Begin to store what was merged from segments.
+
+        Args:
+            fold: after the merge.
+            parts: the segments' folds.
+        """
+        progress, memory, source = fold["progress"], memory_of(fold), fold["source"]
+        read = [part["progress"] for part in parts if part["progress"]["step"]]
+        ids = tuple(at["version"] for at in read if at["version"])
+        version = MemoryVersion(
+            id=merged_id(ids, self.fingerprint),
+            parent=self.root,
+            root=self.root,
+            text=memory.text,
+            tokens=self._reading.tokenizer.count(memory.text),
+            step=progress["step"],
+            question=self.question,
+            source=source["digest"],
+            source_name=source["name"],
+            start=0,
+            end=progress["position"],
+            length=source["length"],
+            fingerprint=self.fingerprint,
+            evidence=memory.evidence,
+            cut=progress["cut"],
+            merged=ids,
+        )
+        self._writes(fold).add(version)
+        self._known, self._finished = (version.id, version.text), version
+        return {**fold, "progress": {**progress, "version": version.id}}
+
     async def finish(self, fold: Fold) -> tuple[Memory | None, list[str]]:
         """Wait until all is stored; say what another agent stored first, and what went wrong.
 
@@ -240,7 +283,7 @@ class Chain:
         message = self._unmoved
         if left and message is None:
             message = str(_unstored(left, self._writer.error))
-        elif message is None:
+        elif message is None and self._whole is None:
             try:
                 if self._finished is not None:
                     await self.bank.arecord_reading(self._finished)
@@ -256,17 +299,18 @@ class Chain:
     async def _past_what_is_known(self, source: Source, fold: Fold) -> Fold:
         """The fold, moved on past all chunks that the store knows from there."""
         name = fold["source"].get("memory_name")
+        segmented = is_segmented(fold["source"])
         read: list[Chunk] = []
         ids = self._ids(source, fold, read)
-        found = await self.bank.afind(ids)
-        if found is None and not name:
+        found = None if segmented else await self.bank.afind(ids)
+        if found is None and not name and self._whole is None:
             found = await self._read_to_its_end(source)
-        if found is None:
+        if found is None or (segmented and found.end < source.length):
             return fold
         await asyncio.to_thread(_cut_up_to, found.end, ids, read)
         known = [chunk for chunk in read if chunk.end <= found.end]
         await self.bank.aadopt(self._owner(fold), found.id)
-        whole = found.end >= span_of(fold).end
+        whole = found.end >= span_of(fold["source"]).end
         # All of it may have been read before, by another name or by a run that was killed here.
         head = fold["source"].get("head")
         if name and whole and not await self.bank.amove_head(name, found.id, expected=head):
@@ -284,10 +328,15 @@ class Chain:
     def _ids(self, source: Source, fold: Fold, read: list[Chunk]) -> Iterator[str]:
         """Ids of the versions after each chunk, worked out as they are asked for."""
         self.parent = fold["progress"]["version"] or self.root
-        for chunk in self._reading.chunks(source):
-            read.append(chunk)
-            self.parent = self._child(chunk)
-            yield self.parent
+        _, start, end = span_of(fold["source"])
+        spans = [(start, end)]
+        if is_segmented(fold["source"]) and self._run.cutter is not None:
+            spans = self._run.cutter.spans
+        for span in spans:
+            for chunk in self._reading.chunks(source, *span):
+                read.append(chunk)
+                self.parent = self._child(chunk)
+                yield self.parent
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
@@ -365,7 +414,7 @@ class Chain:
     def _owner(self, fold: Fold) -> str:
         """The memory that the versions belong to."""
         name = fold["source"].get("memory_name")
-        return name or reading_key(self.root, fold["source"]["digest"])
+        return name or reading_key((self._whole or self).root, fold["source"]["digest"])
 
     async def _flush(self, writer: VersionWriter) -> int:
         most = 2 * store_seconds()  # for all that the store has not taken yet
@@ -382,15 +431,36 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     """The chain of a fold in this call; None for one that began without a store."""
     if run.store is None or fold["progress"]["version"] is None:
         return None
-    name = span_of(fold).fold
+    name = span_of(fold["source"]).fold
     if name not in run.chains:  # of a resumed run
-        run.chains[name] = Chain(reading, run, fold["question"])
+        run.chains[name] = Chain(reading, run, fold["question"], fold["source"])
+    return run.chains[name]
+
+
+def _fingerprint(reading: Reading, record: SourceRecord) -> str:
+    """Of a reading; a first segment is read as the beginning of the whole document is."""
+    known = reading.fingerprint
+    if record.get("start"):
+        known = reading_fingerprint(known, "from", record["start"])
+    if is_segmented(record):
+        known = reading_fingerprint(known, "segments", record["segments"])
+    return known
+
+
+def _whole(reading: Reading, run: Run, question: str, record: SourceRecord) -> Chain | None:
+    """Of a segment, the chain that it is merged into."""
+    if "whole" not in record:
+        return None
+    name = record["whole"]
+    if name not in run.chains:  # of a resumed run
+        about = SourceRecord(fold=name, digest=record["digest"], segments=record["segments"])
+        run.chains[name] = Chain(reading, run, question, about)
     return run.chains[name]
 
 
 def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
     """Ask for more ids, each of which adds a chunk to `read`, until one ends at `end`."""
-    while read[-1].end < end and next(ids, None):
+    while (not read or read[-1].end < end) and next(ids, None):
         pass
 
 

@@ -26,7 +26,7 @@ class History(list[MemoryVersion]):
 def walk(
     tip: MemoryVersion, stored: Mapping[str, MemoryVersion], own: Iterable[MemoryVersion]
 ) -> History:
-    """The history of a version, which goes on beyond gaps.
+    """The history of a version, which goes on beyond gaps; of what was merged the last comes first.
 
     Args:
         tip: the newest version.
@@ -35,26 +35,28 @@ def walk(
     """
     history = History()
     listed: set[str] = set()
-    current: MemoryVersion | None = tip
-    while current is not None and current.id not in listed:
-        history.append(current)
-        listed.add(current.id)
-        if current.parent == current.root:
-            break
-        following = stored.get(current.parent)
-        if following is None:
-            history.gaps.append(current.parent)
-            following = _newest_end(
-                [version for version in own if version.id not in listed], listed
-            )
-        current = following
+    wanted = [tip.id]
+    while wanted:
+        key = wanted.pop()
+        if key in listed:
+            continue
+        found = tip if key == tip.id else stored.get(key)
+        if found is None:
+            history.gaps.append(key)
+            left = [version for version in own if version.id not in listed]
+            found = _newest_end(left, listed | {*wanted})
+            if found is None:
+                continue
+        history.append(found)
+        listed.add(found.id)
+        wanted += found.follows
     return history
 
 
 def _newest_end(left: list[MemoryVersion], listed: set[str]) -> MemoryVersion | None:
     """The newest version that no other follows; those beside the history are no part of it."""
-    parents = {version.parent for version in left}
-    ends = [v for v in left if v.id not in parents and v.parent not in listed]
+    followed = {key for version in left for key in version.follows}
+    ends = [v for v in left if v.id not in followed | listed and v.parent not in listed]
     return max(ends, key=lambda version: version.created_at, default=None)
 
 

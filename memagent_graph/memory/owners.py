@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from graphlib import TopologicalSorter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.errors import MemoryConflictError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.version import followed
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -140,7 +142,8 @@ def _step(
     for key, value in found:
         names = {*owners_of(value), *heirs.pop(key, ())} - {owner}
         if names and isinstance(value, dict):
-            heirs.setdefault(str(value.get("parent")), set()).update(names)
+            for earlier in followed(value):
+                heirs.setdefault(earlier, set()).update(names)
         if key in keep or (spare and not names):
             continue
         puts.append(records.put(records.members(owner), key, None))
@@ -163,22 +166,13 @@ def _step(
 
 def _children_first(values: Mapping[str, Any]) -> list[str]:
     """Ids of versions, each before the one that it follows."""
-    parents = {
-        key: value.get("parent") if isinstance(value, dict) else None
+    before = {
+        key: [other for other in followed(value) if other in values and other != key]
+        if isinstance(value, dict)
+        else []
         for key, value in values.items()
     }
-    depths: dict[str, int] = {}
-    for key in parents:
-        path: list[str] = []
-        current: Any = key
-        while current in parents and current not in depths and current not in path[-1:]:
-            path.append(current)
-            current = parents[current]
-        depth = depths.get(current, 0)
-        for one in reversed(path):
-            depth += 1
-            depths[one] = depth
-    return sorted(depths, key=depths.__getitem__, reverse=True)
+    return [*TopologicalSorter(before).static_order()][::-1]
 
 
 def owners_of(value: Any) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory import owners
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.history import walk
 from memagent_graph.memory.lookup import versions
 from memagent_graph.memory.version import MemoryVersion
 
@@ -66,13 +67,10 @@ async def thin(records: Records, name: str, keep: int) -> int:
     pointers = await records.pointers(name)
     known = {v.id: v for v in await versions(records, ids) if isinstance(v, MemoryVersion)}
     heads = [found.get("version") for found in pointers.values() if isinstance(found, dict)]
-    kept: set[str] = set()
     tip = known.get(str(heads[0])) if heads else None
-    while tip is not None and len(kept) < keep:
-        kept.add(tip.id)
-        tip = known.get(tip.parent)
-    if not kept:
+    if tip is None:
         return 0
+    kept = {version.id for version in walk(tip, known, ())[:keep]}
     readable = {
         place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
     }

@@ -16,7 +16,7 @@ from memagent_graph.errors import (
 from memagent_graph.memory.history import History, walk
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.records import UNKNOWN
-from memagent_graph.memory.version import MemoryVersion
+from memagent_graph.memory.version import MemoryVersion, followed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,9 +117,9 @@ def _loose(found: _Contents, versions: dict[str, MemoryVersion]) -> list[Finding
     findings = []
     kept = _led_to(found)
     for key, version in versions.items():
-        first = version.parent == version.root
-        if key in kept and not first and version.parent not in found.versions:
-            text = f"follows {version.parent}, which is gone: what led to it is lost"
+        gone = [before for before in version.follows if before not in found.versions]
+        if key in kept and gone:
+            text = f"follows {gone[0]}, which is gone: what led to it is lost"
             findings.append(Finding("gap", key, text))
         elif key not in kept:
             text = "no name leads to it: a reading under way, or one that was broken off"
@@ -178,10 +178,12 @@ async def import_lines(bank: MemoryBank, lines: Iterable[str]) -> int:
     versions, heads = _parsed(lines)
     owners: dict[str, list[str]] = {key: [] for key in versions}
     for name, head in heads.items():
-        key = head
-        while key in versions and name not in owners[key]:
-            owners[key].append(name)
-            key = versions[key].parent
+        left = [head]
+        while left:
+            key = left.pop()
+            if key in versions and name not in owners[key]:
+                owners[key].append(name)
+                left += versions[key].follows
     for key, version in versions.items():
         if not owners[key]:
             await bank.aappend(version)
@@ -219,11 +221,16 @@ def _led_to(found: _Contents) -> set[str]:
     owned = _owned(found)
     reached: set[str] = set()
     for name, target in found.pointers.items():
-        key, root = target, None
-        while (value := found.versions.get(key)) is not None and key not in reached:
-            reached.add(key)
-            key, root = value.get("parent"), value.get("root")
-        if target is None or (key not in found.versions and key != root):
+        left, whole = [target], True
+        while left:
+            key = left.pop()
+            value = found.versions.get(key)
+            if value is None:
+                whole = False
+            elif key not in reached:
+                reached.add(key)
+                left += followed(value)
+        if not whole:
             reached.update(owned[name])
     return reached
 

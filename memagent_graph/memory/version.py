@@ -10,11 +10,14 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.readers.base import Evidence, Memory
 from memagent_graph.text.tokens import EstimatingTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 SCHEMA = 1
 """Of the records that this release writes; it reads these and older ones."""
@@ -25,9 +28,11 @@ class MemoryVersion:
     """The memory after one chunk, or after an edit.
 
     Attributes:
-        id: `child_id` of a chunk, or `edited_id`.
+        id: `child_id` of a chunk, `merged_id`, or `edited_id`.
         parent: id of the version before; the `root` for the first.
         root: the `root_id` that the chain began with.
+        merged: ids of the versions that one memory was made of, each the last of a segment, in
+            their order; such a version has its root for its parent.
         text: the memory.
         tokens: its size.
         step: chunks read, counted from the reading's start.
@@ -64,6 +69,7 @@ class MemoryVersion:
     edited: bool = False
     thread: str | None = None
     messages: tuple[str, ...] = ()
+    merged: tuple[str, ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> dict[str, Any]:
@@ -71,12 +77,21 @@ class MemoryVersion:
         values = {name: getattr(self, name) for name in _FIELDS}
         values["evidence"] = [asdict(item) for item in self.evidence]
         values["messages"] = [*self.messages]
+        if self.merged:
+            values["merged"] = [*self.merged]
+        else:
+            del values["merged"]
         return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
 
     @property
     def memory(self) -> Memory:
         """What was noted, as readers take and give it."""
         return Memory(self.text, self.evidence)
+
+    @property
+    def follows(self) -> list[str]:
+        """Ids of the versions that it follows directly; none for the first of a chain."""
+        return _before(self.parent, self.root, self.merged)
 
     @classmethod
     def from_record(cls, record: Any, key: str = "") -> MemoryVersion:
@@ -107,6 +122,7 @@ class MemoryVersion:
         try:
             values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
             values["messages"] = tuple(values["messages"])
+            values["merged"] = tuple(values.get("merged", ()))
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise _bad(key, "fields are missing") from error
@@ -129,8 +145,20 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         cut=False,
         edited=True,
         messages=(),
+        merged=(),
         created_at=datetime.now(UTC).isoformat(),
     )
+
+
+def followed(record: Mapping[str, Any]) -> list[str]:
+    """As `MemoryVersion.follows`, of a record that need not be sound."""
+    merged = record.get("merged")
+    merged = merged if isinstance(merged, list) else ()
+    return _before(str(record.get("parent")), record.get("root"), [str(key) for key in merged])
+
+
+def _before(parent: str, root: str | None, merged: Sequence[str]) -> list[str]:
+    return [*merged] if parent == root else [parent, *merged]
 
 
 def reading_key(root: str, source: str) -> str:
@@ -151,6 +179,11 @@ def root_id(question: str, fingerprint: str) -> str:
 def child_id(parent: str, chunk_digest: str, fingerprint: str) -> str:
     """The version that follows `parent` when the reader has read a chunk."""
     return _digest("chunk", parent, chunk_digest, fingerprint)
+
+
+def merged_id(versions: Sequence[str], fingerprint: str) -> str:
+    """The version that was merged from others."""
+    return _digest("merge", *versions, fingerprint)
 
 
 def edited_id(parent: str, text: str, fingerprint: str) -> str:

@@ -14,7 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from memagent_graph.errors import TraceError
 from memagent_graph.graph.observing import Observer
-from memagent_graph.graph.state import span_of
+from memagent_graph.graph.state import is_segmented, span_of
 from memagent_graph.rl.attempts import Attempt, Call, sampling_of
 from memagent_graph.rl.records import Conversation, End, Feedback, fingerprint
 
@@ -47,6 +47,7 @@ _USED_TWICE = (
     "the recorder."
 )
 _REUSED = "reading that began with a stored memory"
+_SEGMENTED = "reading in segments"
 _RESUMED = "reading that was resumed"
 
 
@@ -182,6 +183,10 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         if reading in self._attempts:  # a reading within a step of another is a part of that one
             self._readings[reading] = None
             return
+        if is_segmented(source):
+            self._readings[reading] = None
+            self._skip(_SEGMENTED)
+            return
         if progress["step"] or progress["stopped"]:
             self._readings[reading] = None
             self._skip(_REUSED)
@@ -207,8 +212,8 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         known = self._readings.get(self._above[step])
         if known is None:
             return
-        if before["progress"]["position"] == span_of(before).start:  # perhaps not the first time
-            known.steps = 0
+        if before["progress"]["position"] == span_of(before["source"]).start:
+            known.steps = 0  # perhaps not for the first time
         for reply in self._attempts[step].replies:
             self._record(known, reply, final=False)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import regex
@@ -84,18 +86,64 @@ def next_chunk(
 
 def chunks(
     source: Source,
+    offset: int = 0,
     *,
     tokenizer: Tokenizer,
     chunk_tokens: int,
     exact_cuts: bool = False,
+    end: int | None = None,
 ) -> Iterator[Chunk]:
     """All chunks of a source, one after the other; arguments are those of `next_chunk`."""
-    offset = 0
-    while chunk := next_chunk(
-        source, offset, tokenizer=tokenizer, chunk_tokens=chunk_tokens, exact_cuts=exact_cuts
-    ):
+    cut = partial(
+        next_chunk,
+        source,
+        tokenizer=tokenizer,
+        chunk_tokens=chunk_tokens,
+        exact_cuts=exact_cuts,
+        end=end,
+    )
+    while chunk := cut(offset):
         yield chunk
         offset = chunk.end
+
+
+_LIKELY_CHARACTERS = 4
+"""Code points of a token, about."""
+_LOOK_BACK = 2000
+"""Code points before the place for a cut in which a better one is looked for."""
+
+
+def segments(source: Source, most: int, *, chunk_tokens: int) -> list[tuple[int, int]]:
+    """Cut a source into parts that are read at once: their starts and ends in code points.
+
+    All have the same length but for the last, and but for what their ends are moved back to that
+    of a paragraph, sentence, line or word. That length is the smallest that gives no more than
+    `most`, of a chunk's length and its doubles: so a document that grows keeps its segments
+    until it has become twice as long, and each second one is the first half of one even then.
+
+    Args:
+        source: what to cut; of each cut no more than its surroundings is read.
+        most: how many parts.
+        chunk_tokens: of which a part has room for one chunk at least.
+    """
+    size = _LIKELY_CHARACTERS * chunk_tokens
+    while size * most < source.length:
+        size *= 2
+    back = min(_LOOK_BACK, size // 2)
+    places = range(size, source.length, size)
+    cuts = [_segment_end(source, place - back, back) for place in places]
+    return [*pairwise([0, *cuts, source.length])]
+
+
+def _segment_end(source: Source, start: int, length: int) -> int:
+    text = source.read(start, length + 64)  # with what a grapheme may have beyond
+    end = min(length, len(text))
+    for pattern in _ENDS:
+        ends = [found.end() for found in pattern.finditer(text, 0, end)]
+        if ends:
+            end = ends[-1]
+            break
+    return start + (_grapheme_end(text, end) or end)
 
 
 _LIKELY_SIZE = 6

@@ -21,8 +21,9 @@ def main(folder: Path, delay: float, kind: str, mode: str) -> None:
     asked = {"question": "?", "document": document if kind != "text" else document.read_text()}
     if kind == "questions":
         asked = {"questions": QUESTIONS, "document": document}
+    config = ReadingConfig(chunk_tokens=40, segments=16 if kind == "segments" else 1)
     with SqliteSaver.from_conn_string(str(folder / "checkpoints.sqlite")) as saver:
-        agent = create_memagent(reader, config=ReadingConfig(chunk_tokens=40), checkpointer=saver)
+        agent = create_memagent(reader, config=config, checkpointer=saver)
         out = agent.invoke(asked if mode == "start" else None, UNFINISHED)
     found = [record["answer"] for record in out["answers"]] if "answers" in out else out["answer"]
     print(json.dumps(found))

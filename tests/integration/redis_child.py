@@ -41,10 +41,11 @@ class Forgetful(BaseStore):
         return await self.inner.abatch(ops)
 
 
-def read(url: str, folder: Path, delay: float) -> str:
+def read(url: str, folder: Path, delay: float, segments: int) -> str:
     reader = ChainReader(delay=delay, log=folder / "updates.log")
     with RedisStore.from_url(url) as store:
-        agent = create_memagent(reader, config=CHUNKED, store=store)
+        config = CHUNKED.model_copy(update={"segments": segments})
+        agent = create_memagent(reader, config=config, store=store)
         return agent.invoke({"question": "?", "document": folder / "document.txt"})["answer"]
 
 
@@ -62,6 +63,6 @@ def append(url: str, writer: int, count: int, plain: bool) -> None:
 if __name__ == "__main__":
     mode, url, *rest = sys.argv[1:]
     if mode == "read":
-        print(json.dumps(read(url, Path(rest[0]), float(rest[1]))))
+        print(json.dumps(read(url, Path(rest[0]), float(rest[1]), int(rest[2]))))
     else:
         append(url, int(rest[0]), int(rest[1]), plain=mode == "plain")

@@ -67,6 +67,37 @@ def test_a_killed_run_repeats_at_most_one_chunk_and_ends_with_the_same_answer(
 
 @pytest.mark.slow
 @pytest.mark.soak
+def test_a_killed_run_of_16_segments_repeats_at_most_a_chunk_of_each_and_ends_with_the_same_answer(
+    start, soak, tmp_path
+):
+    text = numbered(1000)
+    reader = ChainReader()
+    config = ReadingConfig(chunk_tokens=40, segments=16)
+    asked = {"question": "?", "document": text}
+    expected = create_memagent(reader, config=config).invoke(asked)["answer"]
+    total = len(reader.spans)
+    chosen = random.Random("kill segments")
+
+    for number in range(5 * soak):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "document.txt").write_text(text)
+
+        kill_at(
+            start("reading_child.py", folder, 0.01, "segments", "start"),
+            folder,
+            chosen.randint(1, total - 32),
+        )
+        resumed = start("reading_child.py", folder, 0.01, "segments", "resume")
+        printed, _ = resumed.communicate(timeout=240)
+
+        assert json.loads(printed) == expected
+        assert total <= len(spans(folder)) <= total + 16
+        assert {*spans(folder)} == {f"{begin} {end}" for begin, end in reader.spans}
+
+
+@pytest.mark.slow
+@pytest.mark.soak
 def test_a_killed_run_of_16_questions_repeats_at_most_a_chunk_of_each_and_ends_with_all_answers(
     start, soak, tmp_path
 ):

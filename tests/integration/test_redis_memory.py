@@ -23,28 +23,30 @@ def spans(folder: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def read_alone() -> tuple[str, int]:
+def read_alone(segments: int = 1) -> tuple[str, int]:
     reader = ChainReader()
-    out = create_memagent(reader, config=CHUNKED).invoke({"question": "?", "document": TEXT})
+    config = CHUNKED.model_copy(update={"segments": segments})
+    out = create_memagent(reader, config=config).invoke({"question": "?", "document": TEXT})
     return out["answer"], len(reader.spans)
 
 
 @pytest.mark.slow
 @pytest.mark.soak
+@pytest.mark.parametrize(("segments", "kills"), [(1, 20), (16, 5)])
 def test_a_killed_reading_goes_on_in_a_new_process_without_a_checkpointer(
-    redis, start, soak, tmp_path
+    segments, kills, redis, start, soak, tmp_path
 ):
-    expected, total = read_alone()
+    expected, total = read_alone(segments)
     assert total >= 60
     chosen = random.Random("redis")
-    for number in range(20 * soak):
+    for number in range(kills * soak):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "document.txt").write_text(TEXT)
         with redis.client() as client:
             client.flushall()
 
-        process = start("redis_child.py", "read", redis.url, folder, 0.005)
+        process = start("redis_child.py", "read", redis.url, folder, 0.005, segments)
         at = chosen.randint(1, total - 1)
         give_up = time.monotonic() + 600
         while len(spans(folder)) < at:
@@ -53,12 +55,13 @@ def test_a_killed_reading_goes_on_in_a_new_process_without_a_checkpointer(
             time.sleep(0.001)
         process.kill()
         before = len(spans(folder))
-        resumed = start("redis_child.py", "read", redis.url, folder, 0)
+        resumed = start("redis_child.py", "read", redis.url, folder, 0, segments)
         printed, _ = resumed.communicate(timeout=120)
 
         assert json.loads(printed) == expected
         assert before < total
-        assert len(spans(folder)) <= total + 2  # the call in flight, the write not acknowledged
+        # Of each segment, the call in flight and the write not acknowledged.
+        assert len(spans(folder)) <= total + 2 * segments
         assert len(set(spans(folder))) == total
 
 

@@ -1,0 +1,93 @@
+"""The events that a reading emits, for `stream_mode="custom"`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+
+class OpenedEvent(TypedDict):
+    """The document was opened.
+
+    Attributes:
+        task: id of the host's task in which this reading runs; empty without a host. It tells
+            branches of a host's own `Send` apart.
+        length: code points.
+        skipped: files of a folder that are hidden, not text, or lead out of it.
+    """
+
+    event: Literal["opened"]
+    agent: str
+    task: str
+    source: str
+    length: int
+    skipped: int
+
+
+class ChunkEvent(TypedDict):
+    """A chunk was read.
+
+    Attributes:
+        task: as in `OpenedEvent`.
+        question: that it was read for.
+        fold: tells the folds of one reading apart: "2" is that of the second question, "2.3" that
+            of its third segment; empty for the only one.
+        chunk: its number, counted from 1.
+        chunks: how many there will be, estimated from those read so far.
+        position: code points read by this fold, out of `length`.
+        tokens: tokens read so far.
+        memory_tokens: size of the memory now.
+        added: lines that the memory gained.
+        removed: lines that it lost.
+    """
+
+    event: Literal["chunk"]
+    agent: str
+    task: str
+    question: str
+    fold: str
+    source: str
+    chunk: int
+    chunks: int
+    position: int
+    length: int
+    tokens: int
+    memory_tokens: int
+    added: list[str]
+    removed: list[str]
+
+
+class AnswerEvent(TypedDict):
+    """The answer was written; fields are those of the events before."""
+
+    event: Literal["answer"]
+    agent: str
+    task: str
+    question: str
+    source: str
+    answer: str
+    coverage: float
+
+
+class MergeEvent(TypedDict):
+    """The memories of the segments were merged.
+
+    Attributes:
+        memories: how many there were that held anything.
+        calls: of the reader, for all merges.
+        memory_tokens: size of the memory now.
+    """
+
+    event: Literal["merge"]
+    agent: str
+    task: str
+    question: str
+    fold: str
+    source: str
+    memories: int
+    calls: int
+    memory_tokens: int
+
+
+Event = OpenedEvent | ChunkEvent | MergeEvent | AnswerEvent

@@ -1,0 +1,124 @@
+"""The two faces of each node: one function, for synchronous code and for asynchronous code."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.errors import MemAgentError
+from memagent_graph.graph.observing import observers, step_of
+from memagent_graph.seams import RunnableCallable
+from memagent_graph.sync import LateError, to_thread, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.runtime import Runtime
+
+    from memagent_graph.graph.nodes import Changes
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Fold, QuestionState, ReadingState, Run
+
+NO_LIMIT = 2**31
+"""Supersteps: the document's length is the only limit that a reading needs."""
+
+
+def question_node(asking: Any) -> RunnableCallable:
+    """A node that answers one of several questions; one that fails does not end the others.
+
+    Args:
+        asking: the compiled graph of one question.
+    """
+
+    def record(state: QuestionState, output: Changes, error: str | None) -> Changes:
+        who = {"number": state["number"], "question": state["question"], "error": error}
+        return {"answers": [{**who, **output}]}
+
+    def sync(state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        try:
+            output = asking.invoke(state, **_below(runtime, config))
+        except MemAgentError as error:
+            return record(state, {}, str(error))
+        return record(state, output, None)
+
+    async def from_async(
+        state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]
+    ) -> Changes:
+        try:
+            output = await asking.ainvoke(state, **_below(runtime, config))
+        except MemAgentError as error:
+            return record(state, {}, str(error))
+        return record(state, output, None)
+
+    return RunnableCallable(sync, from_async, name="question", trace=False)
+
+
+def fold_node(reading: Any) -> RunnableCallable:
+    """A node that reads one segment; if it fails, its question does.
+
+    Args:
+        reading: the compiled graph of one fold.
+    """
+
+    def sync(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        after = reading.invoke(state, **_below(runtime, config))
+        return {"folds": {state["source"]["fold"]: after}}
+
+    async def from_async(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        after = await reading.ainvoke(state, **_below(runtime, config))
+        return {"folds": {state["source"]["fold"]: after}}
+
+    return RunnableCallable(sync, from_async, name="fold", trace=False)
+
+
+def _below(runtime: Runtime[Run], config: RunnableConfig) -> dict[str, Any]:
+    return {"context": runtime.context, "config": {**config, "recursion_limit": NO_LIMIT}}
+
+
+def text_node(
+    work: Callable[[Reading, ReadingState, Run], Changes], reading: Reading
+) -> RunnableCallable:
+    """A node that only reads text."""
+
+    def sync(state: ReadingState, runtime: Runtime[Run]) -> Changes:
+        if runtime.context.cutter is None:  # a resumed run may have to convert the document again
+            return wait_for(from_async(state, runtime))
+        return work(reading, state, runtime.context)
+
+    async def from_async(state: ReadingState, runtime: Runtime[Run]) -> Changes:
+        run = runtime.context
+        if run.cutter is not None and run.cutter.at_once(state["progress"]["position"]):
+            return work(reading, state, run)
+        try:
+            return await to_thread(partial(work, reading, state, run), reading.seconds_left(run))
+        except LateError:
+            return {"chunk": None}  # who reads it sees the deadline too
+
+    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
+
+
+def waiting_node(
+    work: Callable[[Reading, Any, Run, RunnableConfig, int], Coroutine[Any, Any, Changes]],
+    reading: Reading,
+) -> RunnableCallable:
+    """A node that waits for the reader or the store."""
+
+    async def from_async(
+        state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]
+    ) -> Changes:
+        run, info = runtime.context, runtime.execution_info
+        run.config = config
+        if run.write is None:
+            run.write = runtime.stream_writer
+        if run.store is None:
+            run.store = reading.store or runtime.store
+            run.namespace = reading.namespace
+        for observer in observers(config):
+            observer.begins(step_of(config))
+        return await work(reading, state, run, config, info.node_attempt if info else 1)
+
+    def sync(state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        return wait_for(from_async(state, config, runtime))
+
+    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)

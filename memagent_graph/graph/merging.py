@@ -1,0 +1,176 @@
+"""Segments: parts of a document that are read at once, and one memory made of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from memagent_graph.config import PART_TOKENS
+from memagent_graph.errors import ContextLengthError, EmptyReplyError
+from memagent_graph.graph.state import Progress, SourceRecord, memory_of, noted, segment_name
+from memagent_graph.models.retry import repeat
+from memagent_graph.readers.base import Memory, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Fold, Stopped
+
+_BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "done", "end")
+"""Why a document's reading ended: for the first of these that is true of a segment."""
+
+
+def parts_of(
+    record: SourceRecord, spans: Sequence[tuple[int, int]], calls: int | None
+) -> list[SourceRecord]:
+    """What identifies the segments of a question's document.
+
+    Args:
+        record: of the document.
+        spans: where its segments begin and end.
+        calls: most updates of each; None for no limit.
+    """
+    whole = record.get("fold", "")
+    return [
+        {
+            **record,
+            "fold": segment_name(whole, number),
+            "start": start,
+            "end": end,
+            "calls": calls,
+            "segments": len(spans),
+            "whole": whole,
+        }
+        for number, (start, end) in enumerate(spans)
+    ]
+
+
+async def merge(
+    reading: Reading,
+    question: str,
+    memories: Sequence[Memory],
+    *,
+    config: RunnableConfig | None = None,
+) -> tuple[Memory, Usage]:
+    """One memory for those of several segments, by a tree of calls, each within the window.
+
+    One that is empty costs no call. A group that the model's context cannot hold is halved.
+
+    Args:
+        reading: the reader and its budgets.
+        question: what the reading is for.
+        memories: in the order of their segments.
+        config: of the run, for the reader.
+
+    Returns:
+        The memory, within its budget, and what all the calls cost.
+
+    Raises:
+        ModelError: A call failed for good.
+    """
+    left, usage = [memory for memory in memories if memory.text.strip()], Usage()
+    while len(left) > 1:
+        sizes = [reading.tokenizer.count(memory.text) for memory in left]
+        calls = [
+            asyncio.ensure_future(_merged(reading, question, left[start:end], config))
+            for start, end in groups(sizes, reading.config.merge_tokens)
+        ]
+        try:
+            level = await asyncio.gather(*calls)
+        finally:
+            for call in calls:
+                call.cancel()
+        left = [memory for made, _ in level for memory in made]
+        for _, cost in level:
+            usage += cost
+    return (left[0] if left else Memory()), usage
+
+
+async def _merged(
+    reading: Reading, question: str, memories: list[Memory], config: RunnableConfig | None
+) -> tuple[list[Memory], Usage]:
+    """What one group becomes: one memory, or two where the context cannot hold all."""
+    if len(memories) == 1:
+        return memories, Usage()
+
+    async def ask() -> tuple[Memory, Usage]:
+        started = perf_counter()
+        made = await reading.reader.merge(question, question, memories, config=config)
+        if not made.memory.text.strip():
+            raise EmptyReplyError("The reader returned an empty memory for several.")
+        memory, _, _ = reading.within_budget(made.memory)
+        return memory, replace(made.usage, calls=1, seconds=perf_counter() - started)
+
+    try:
+        memory, usage = await repeat(ask, reading.config)
+    except ContextLengthError:
+        if len(memories) == 2:  # noqa: PLR2004 - a smaller group is none
+            raise
+        middle = len(memories) // 2
+        first, cost = await _merged(reading, question, memories[:middle], config)
+        second, more = await _merged(reading, question, memories[middle:], config)
+        return [*first, *second], Usage(1) + cost + more
+    return [memory], usage
+
+
+def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+    """Runs of memories that are merged by one call: their starts and ends.
+
+    Args:
+        sizes: tokens of the memories.
+        room: for those of one call, and for what stands around each; two are always taken.
+    """
+    start, used = 0, 0
+    for number, size in enumerate(sizes):
+        if number - start > 1 and used + size + PART_TOKENS > room:
+            yield start, number
+            start, used = number, 0
+        used += size + PART_TOKENS
+    yield start, len(sizes)
+
+
+def most_merges(segments: int, config: ReadingConfig) -> int:
+    """Calls that merge so many memories, if all of them are as long as they may be."""
+    calls = 0
+    while segments > 1:
+        together = [*groups([config.memory_tokens] * segments, config.merge_tokens)]
+        calls += sum(end - start > 1 for start, end in together)
+        segments = len(together)
+    return calls
+
+
+def joined(whole: Fold, parts: Sequence[Fold], memory: Memory, usage: Usage) -> Fold:
+    """The fold of a document after its segments.
+
+    Args:
+        whole: as it began.
+        parts: the segments' folds, in their order.
+        memory: that they were merged into.
+        usage: of the merges.
+    """
+    ended = [part["progress"] for part in parts]
+    stops = {progress["stopped"] for progress in ended}
+    progress = Progress(
+        position=sum(part["progress"]["position"] - part["source"]["start"] for part in parts),
+        step=sum(progress["step"] for progress in ended),
+        tokens=sum(progress["tokens"] for progress in ended),
+        calls=sum(progress["calls"] for progress in ended) + usage.calls,
+        input_tokens=sum(progress["input_tokens"] for progress in ended) + usage.input_tokens,
+        output_tokens=sum(progress["output_tokens"] for progress in ended) + usage.output_tokens,
+        seconds=sum(progress["seconds"] for progress in ended) + usage.seconds,
+        cut=any(progress["cut"] for progress in ended),
+        stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
+        version=whole["progress"]["version"],
+    )
+    return {**whole, **noted(memory), "progress": progress}
+
+
+def memories_of(parts: Sequence[Fold], stored: Sequence[Memory | None]) -> list[Memory]:
+    """The segments' memories; what another agent stored first of one counts."""
+    return [other or memory_of(part) for part, other in zip(parts, stored, strict=True)]

@@ -1,0 +1,578 @@
+"""A document that is read in several segments at once, whose memories are merged."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from doubles import numbered
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    ModelError,
+    TransientModelError,
+)
+from memagent_graph.graph.merging import groups, merge, most_merges
+from memagent_graph.graph.reading import Reading
+from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.text.chunking import segments
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+SMALL = ReadingConfig(chunk_tokens=50, memory_tokens=4000, retry_interval=0.001, segments=4)
+TEXT = numbered(195)
+ASKED = {"question": "?", "document": TEXT}
+
+
+class Listing(Reader):
+    """Its memory is the list of what it read; fails when told to, and knows how many run at once.
+
+    Args:
+        fails: from a chunk or a list of memories to an error, or None.
+        delay: seconds that a call takes.
+    """
+
+    identity = Identity("listing", "listing-1")
+
+    def __init__(self, fails=lambda what: None, delay=0.0):
+        self.fails, self.delay = fails, delay
+        self.spans, self.merges = [], []
+        self.running = self.most = 0
+        self.lock = threading.Lock()
+
+    async def update(self, step, *, config=None):
+        chunk = step.chunk
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.spans.append((chunk.start, chunk.end))
+        try:
+            await asyncio.sleep(self.delay)
+            if error := self.fails(chunk):
+                raise error
+        finally:
+            with self.lock:
+                self.running -= 1
+        text = f"{step.memory.text}{chunk.start}-{chunk.end}\n"
+        return Update(Memory(text), usage=Usage(1, chunk.tokens, 2))
+
+    async def merge(self, question, query, memories, *, config=None):
+        self.merges.append(len(memories))
+        if error := self.fails(memories):
+            raise error
+        return Merge(Memory("".join(memory.text for memory in memories)), usage=Usage(1, 5, 7))
+
+    async def respond(self, question, memory, *, config=None):
+        return Answer(memory.text, memory.text, usage=Usage(1, 1, 1))
+
+
+def run(agent, asked, how="invoke", config=None):
+    if how == "invoke":
+        return agent.invoke(asked, config)
+    return asyncio.run(agent.ainvoke(asked, config))
+
+
+def ends(answer):
+    """The spans in a memory: whole lines, each behind the one before it."""
+    return [tuple(map(int, line.split("-"))) for line in answer.splitlines()]
+
+
+def covers(found, text=TEXT):
+    edges = [0, *(end for _, end in found)]
+    return [start for start, _ in found] == edges[:-1] and edges[-1] == len(text)
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_all_is_read_once_by_segments_at_once_and_merged_in_their_order(how):
+    reader = Listing(delay=0.02)
+
+    out = run(create_memagent(reader, config=SMALL), ASKED, how)
+
+    assert covers(ends(out["answer"]))
+    assert sorted(reader.spans) == ends(out["answer"])
+    assert reader.most == 4
+    assert reader.merges == [4]
+    chunks = len(reader.spans)
+    assert out["usage"]["calls"] == chunks + 2
+    assert out["usage"]["output_tokens"] == 2 * chunks + 7 + 1
+    assert (out["coverage"], out["stopped"], out["warnings"]) == (1.0, "end", [])
+
+
+def test_a_document_of_one_segment_is_read_as_ever():
+    reader = Listing()
+    config = SMALL.model_copy(update={"chunk_tokens": 5000})
+
+    out = create_memagent(reader, config=config).invoke(ASKED)
+
+    assert (ends(out["answer"]), reader.merges) == ([(0, len(TEXT))], [])
+
+
+def test_a_named_memory_is_read_from_its_beginning_to_its_end():
+    reader = Listing()
+    agent = create_memagent(reader, config=SMALL, store=InMemoryStore())
+
+    agent.invoke({**ASKED, "memory_name": "notes"})
+
+    assert reader.spans == sorted(reader.spans)
+    assert reader.merges == []
+
+
+def test_events_tell_the_segments_apart_and_what_was_merged():
+    agent = create_memagent(Listing(), config=SMALL)
+
+    events = [*agent.stream(ASKED, stream_mode="custom")]
+
+    kinds = [event["event"] for event in events]
+    assert (kinds[0], kinds[-2:]) == ("opened", ["merge", "answer"])
+    read = [event for event in events if event["event"] == "chunk"]
+    assert {event["fold"] for event in read} == {"1.1", "1.2", "1.3", "1.4"}
+    last = {event["fold"]: event for event in read}
+    assert all(event["position"] == event["length"] for event in last.values())
+    assert sum(event["length"] for event in last.values()) == len(TEXT)
+    merged = events[-2]
+    assert (merged["memories"], merged["calls"], merged["fold"]) == (4, 1, "")
+
+
+def test_the_graph_shows_segments_only_where_there_are_any():
+    one = create_memagent(Listing(), config=ReadingConfig()).get_graph()
+    several = create_memagent(Listing(), config=SMALL).get_graph()
+
+    assert {*several.nodes} - {*one.nodes} == {"fold", "merge_memories"}
+
+
+def test_a_reader_that_cannot_merge_is_refused_before_anything_is_read():
+    class Alone(Listing):
+        merge = Reader.merge
+
+    with pytest.raises(ConfigurationError, match="listing does not merge memories: read in one"):
+        create_memagent(Alone(), config=SMALL)
+
+
+def test_a_memory_that_holds_nothing_costs_no_merge():
+    class Choosy(Listing):
+        async def update(self, step, *, config=None):
+            update = await super().update(step, config=config)
+            return update if step.chunk.start == 0 else Update(None)
+
+    reader = Choosy()
+
+    out = create_memagent(reader, config=SMALL).invoke(ASKED)
+
+    assert (len(ends(out["answer"])), reader.merges) == (1, [])
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_what_fails_names_segment_and_chunk_and_is_gone_on_from(how):
+    broken = [True]
+
+    def fails(chunk):
+        late = isinstance(chunk, list) or not len(TEXT) // 2 + 300 < chunk.start < len(TEXT) * 0.7
+        return ModelError("No.") if broken and not late else None
+
+    reader = Listing(fails, delay=0.002)
+    agent = create_memagent(reader, config=SMALL, checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "t"}}
+
+    with pytest.raises(ModelError, match=r"^Reading chunk \d+ of segment 3 failed: No\.") as error:
+        run(agent, ASKED, how, thread)
+    assert error.value.chunk is not None
+    broken.clear()
+    out = run(agent, None, how, thread)
+
+    assert covers(ends(out["answer"]))
+    assert len(reader.spans) <= len(ends(out["answer"])) + 4
+
+
+def test_a_merge_that_fails_is_said_and_made_again_without_reading():
+    broken = [True]
+
+    def fails(what):
+        return ModelError("No.") if broken and isinstance(what, list) else None
+
+    reader = Listing(fails)
+    agent = create_memagent(reader, config=SMALL, checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "t"}}
+
+    with pytest.raises(ModelError, match=r"^Merging the memories failed: No\."):
+        agent.invoke(ASKED, thread)
+    read = len(reader.spans)
+    broken.clear()
+    out = agent.invoke(None, thread)
+
+    assert covers(ends(out["answer"]))
+    assert len(reader.spans) == read
+
+
+def test_a_merge_is_repeated_while_its_error_may_pass():
+    left = [TransientModelError("Busy."), TransientModelError("Busy.")]
+    reader = Listing(lambda what: left.pop() if left and isinstance(what, list) else None)
+
+    out = create_memagent(reader, config=SMALL).invoke(ASKED)
+
+    assert covers(ends(out["answer"]))
+    assert reader.merges == [4, 4, 4]
+
+
+def test_another_document_on_the_same_thread_begins_anew():
+    reader = Listing()
+    agent = create_memagent(reader, config=SMALL, checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "t"}}
+    agent.invoke(ASKED, thread)
+
+    out = agent.invoke({"question": "?", "document": numbered(180)}, thread)
+
+    assert covers(ends(out["answer"]), numbered(180))
+
+
+@pytest.mark.parametrize("node", ["overwrite_memory", "merge_memories", "write_answer"])
+def test_a_reading_stops_where_it_is_told_to_and_goes_on(node):
+    reader = Listing()
+    agent = create_memagent(
+        reader, config=SMALL, checkpointer=InMemorySaver(), interrupt_before=[node]
+    )
+    thread = {"configurable": {"thread_id": "t"}}
+
+    out, stops = agent.invoke(ASKED, thread), 0
+    while agent.get_state(thread).next:
+        out, stops = agent.invoke(None, thread), stops + 1
+
+    assert stops > (1 if node == "overwrite_memory" else 0)
+    assert covers(ends(out["answer"]))
+    assert len(reader.spans) == len({*reader.spans})
+
+
+# With a store
+
+
+def test_what_was_read_and_merged_is_found_again():
+    store, reader = InMemoryStore(), Listing()
+    agent = create_memagent(reader, config=SMALL, store=store)
+    first = agent.invoke(ASKED)
+    read = len(reader.spans)
+
+    again = agent.invoke(ASKED)
+
+    assert len(reader.spans) == read
+    assert reader.merges == [4]
+    assert again["usage"]["calls"] == 1
+    same = ("answer", "memory", "version", "coverage", "stopped")
+    assert [again[field] for field in same] == [first[field] for field in same]
+    assert again["usage"]["document_tokens"] == first["usage"]["document_tokens"]
+
+
+def test_one_reading_is_listed_with_all_that_led_to_it_and_forgotten_with_it():
+    store, reader = InMemoryStore(), Listing()
+    bank = MemoryBank(store)
+    out = create_memagent(reader, config=SMALL, store=store).invoke(ASKED)
+
+    (listed,) = bank.list()
+    history = bank.history(listed[0])
+
+    assert listed[1].id == out["version"]
+    assert len(history[0].merged) == 4
+    assert history.gaps == []
+    assert [(version.start, version.end) for version in history[:0:-1]] == ends(out["answer"])
+    assert bank.check() == []
+    lines = bank.export()
+    assert bank.forget(listed[0]).versions == len(history)
+    assert store.search((), limit=1000) == []
+    assert bank.import_(lines) == len(history)
+    assert [version.id for version in bank.history(listed[0])] == [v.id for v in history]
+    assert bank.check() == []
+
+
+def test_a_memory_branched_off_keeps_what_led_to_it():
+    store = InMemoryStore()
+    bank = MemoryBank(store)
+    create_memagent(Listing(), config=SMALL, store=store).invoke(ASKED)
+    ((name, head),) = bank.list()
+    history = [version.id for version in bank.history(name)]
+
+    bank.branch(head.id, "mine")
+    forgotten = bank.forget(name)
+
+    assert (forgotten.versions, forgotten.shared) == (0, {"mine": len(history)})
+    assert [version.id for version in bank.history("mine")] == history
+
+
+def test_old_versions_go_when_only_the_newest_are_kept():
+    store, reader = InMemoryStore(), Listing()
+    config = SMALL.model_copy(update={"keep_versions": 1})
+    agent = create_memagent(reader, config=config, store=store)
+    first, read = agent.invoke(ASKED), len(reader.spans)
+
+    again = agent.invoke(ASKED)
+
+    assert [version.id for version in MemoryBank(store).history(first["version"])] == [
+        first["version"]
+    ]
+    assert (len(reader.spans), again["answer"]) == (read, first["answer"])
+
+
+def test_a_document_that_grows_is_read_on_from_its_last_segment():
+    store, reader = InMemoryStore(), Listing()
+    agent = create_memagent(reader, config=SMALL, store=store)
+    agent.invoke(ASKED)
+    read = {*reader.spans}
+    longer = TEXT + "".join(f"More {number}.\n" for number in range(12))
+    bounds = segments(TextSource(longer), 4, chunk_tokens=50)
+    assert bounds[:3] == segments(TextSource(TEXT), 4, chunk_tokens=50)[:3]
+    reader.spans.clear()
+
+    out = agent.invoke({"question": "?", "document": longer})
+
+    assert covers(ends(out["answer"]), longer)
+    assert min(start for start, _ in reader.spans) > bounds[3][0]
+    assert len(reader.spans) < len(read) / 4
+
+
+def test_the_first_segment_takes_over_what_was_read_in_one():
+    store, reader = InMemoryStore(), Listing()
+    whole = SMALL.model_copy(update={"segments": 1, "max_calls": 5})
+    create_memagent(reader, config=whole, store=store).invoke(ASKED)
+    read = [*reader.spans]
+
+    create_memagent(reader, config=SMALL, store=store).invoke(ASKED)
+
+    assert len(read) == 4
+    assert len(reader.spans) == len({*reader.spans})
+
+
+def test_a_failed_reading_without_a_checkpointer_goes_on_from_the_store():
+    broken, store = [True], InMemoryStore()
+    half = len(TEXT) // 2
+
+    def fails(chunk):
+        return (
+            ModelError("No.")
+            if broken and not isinstance(chunk, list) and half + 200 < chunk.start < half + 400
+            else None
+        )
+
+    reader = Listing(fails, delay=0.002)
+    agent = create_memagent(reader, config=SMALL.model_copy(update={"lease": False}), store=store)
+    with pytest.raises(ModelError):
+        agent.invoke(ASKED)
+    broken.clear()
+
+    out = agent.invoke(ASKED)
+
+    assert covers(ends(out["answer"]))
+    assert len(reader.spans) <= len(ends(out["answer"])) + 4
+
+
+# Budgets
+
+
+@pytest.mark.parametrize("most", [8, 14, 20])
+def test_all_calls_together_keep_to_the_limit(most):
+    reader = Listing()
+
+    out = create_memagent(reader, config=SMALL.model_copy(update={"max_calls": most})).invoke(ASKED)
+
+    calls = len(reader.spans) + len(reader.merges) + 1
+    assert most - 6 < calls == out["usage"]["calls"] <= most
+    assert out["stopped"] == "max_calls"
+    assert 0 < out["coverage"] < 1
+
+
+def test_a_limit_that_leaves_a_segment_nothing_is_refused_with_what_it_takes():
+    agent = create_memagent(Listing(), config=SMALL.model_copy(update={"max_calls": 5}))
+
+    with pytest.raises(ConfigurationError, match="in 4 segments needs max_calls of 8 or more"):
+        agent.invoke(ASKED)
+    with pytest.raises(ConfigurationError, match="3 questions in 4 segments .* 24 or more"):
+        agent.invoke({"questions": ["?", "??", "???"], "document": TEXT})
+
+
+def test_a_deadline_ends_all_segments_and_what_was_read_is_merged():
+    reader = Listing(delay=0.1)
+    config = SMALL.model_copy(update={"deadline": 0.35})
+
+    out = create_memagent(reader, config=config).invoke(ASKED)
+
+    assert out["stopped"] == "deadline"
+    assert 0 < out["coverage"] < 1
+    assert len(reader.merges) == 1
+
+
+# Several questions
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, monkeypatch):
+    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    reads = []
+
+    class Watched(TextSource):
+        def read(self, start, size):
+            reads.append(start)
+            return super().read(start, size)
+
+    reader = Listing(delay=0.01)
+    config = SMALL.model_copy(update={"chunk_tokens": 300})  # longer ones are cut ahead
+    text = numbered(1100)
+    bounds = segments(TextSource(text), 4, chunk_tokens=300)
+    questions = [f"What is {number}?" for number in range(4)]
+
+    out = run(
+        create_memagent(reader, config=config),
+        {"questions": questions, "document": Watched(text)},
+        how,
+    )
+
+    assert all(covers(ends(record["answer"]), text) for record in out["answers"])
+    assert reader.most == 4 * len(bounds)
+    chunks = len({*reader.spans})
+    assert len(reader.spans) == 4 * chunks
+    assert {record["usage"]["calls"] for record in out["answers"]} == {chunks + 2}
+    # Besides: whether there is any text, and where the segments end.
+    assert len(reads) == chunks + 1 + len(bounds) - 1
+
+
+def test_a_question_whose_segment_fails_says_so_and_takes_no_other_with_it():
+    class Partial(Listing):
+        async def update(self, step, *, config=None):
+            if step.question == "??" and step.chunk.end == len(TEXT):
+                raise ModelError("No.")
+            return await super().update(step, config=config)
+
+    agent = create_memagent(Partial(), config=SMALL)
+
+    out = agent.invoke({"questions": ["?", "??"], "document": TEXT})
+
+    first, second = out["answers"]
+    assert covers(ends(first["answer"]))
+    assert "of segment 4 for question 2 failed: No." in second["error"]
+
+
+# Where segments end, and how memories are grouped
+
+
+@given(
+    st.text(alphabet="ab .\n。\u0301👩🏽\u200d", min_size=1), st.integers(1, 9), st.integers(1, 4)
+)
+def test_segments_are_the_document_in_order_and_no_more_than_asked_for(text, most, tokens):
+    source = TextSource(text)
+
+    spans = segments(source, most, chunk_tokens=tokens)
+
+    assert len(spans) <= most
+    assert (spans[0][0], spans[-1][1]) == (0, len(text))
+    assert all(start < end for start, end in spans)
+    assert [start for start, _ in spans[1:]] == [end for _, end in spans[:-1]]
+
+
+def test_segments_end_where_a_sentence_does():
+    text = "One two three. " * 400
+
+    spans = segments(TextSource(text), 8, chunk_tokens=100)
+
+    assert len(spans) == 8
+    assert all(end % 15 == 0 for _, end in spans)
+
+
+@given(st.lists(st.integers(0, 1024), min_size=1), st.integers(0, 9000))
+def test_groups_are_all_memories_in_order_and_fit_unless_there_are_two(sizes, room):
+    found = [*groups(sizes, room)]
+
+    assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]
+    assert found[-1][1] == len(sizes)
+    for start, end in found:
+        assert end - start <= 2 or sum(sizes[start:end]) + 16 * (end - start) <= room
+    assert all(end - start > 1 for start, end in found[:-1])
+
+
+class Counting(GenericFakeChatModel):
+    """Replies with a memory as long as it may be, and keeps the longest prompt."""
+
+    seen: list[str]
+
+    def _generate(self, messages, *args, **kwargs):
+        self.seen.append(messages[0].content)
+        return super()._generate(messages, *args, **kwargs)
+
+
+def long_memory(number, tokens=1024):
+    words = (f"Fact {number}.{count} holds." for count in range(tokens))
+    text, counter = "", EstimatingTokenizer()
+    for word in words:
+        if counter.count(f"{text} {word}") > tokens:
+            return text
+        text = f"{text} {word}".strip()
+    raise AssertionError
+
+
+async def test_64_full_memories_are_merged_within_the_window():
+    config, counter = ReadingConfig(segments=64), EstimatingTokenizer()
+    replies = [AIMessage(long_memory(f"m{number}")) for number in range(30)]
+    model = Counting(messages=iter(replies), seen=[])
+    reading = Reading("r", ChatReader(model, config=config), config, counter)
+    memories = [Memory(long_memory(number)) for number in range(64)]
+
+    memory, usage = await merge(reading, "What holds?" * 100, memories)
+
+    assert counter.count(memory.text) <= 1024
+    assert usage.calls == len(model.seen) <= most_merges(64, config)
+    longest = max(counter.count(prompt) for prompt in model.seen)
+    assert longest + config.memory_tokens <= config.window_tokens
+    text = "".join(model.seen)
+    assert all(f"Fact {number}.0 holds." in text for number in range(64))
+
+
+@given(st.lists(st.integers(0, 1024), max_size=70), st.sampled_from([50, 1000, 5000]))
+def test_no_tree_of_merges_is_larger_than_planned(sizes, chunk_tokens):
+    config = ReadingConfig(segments=70, chunk_tokens=chunk_tokens)
+    planned, calls, left = most_merges(len(sizes), config), 0, sizes
+    while len(left) > 1:
+        together = [*groups(left, config.merge_tokens)]
+        calls += sum(end - start > 1 for start, end in together)
+        left = [min(1024, sum(left[start:end])) for start, end in together]
+
+    assert calls <= planned
+
+
+async def test_a_group_that_the_context_cannot_hold_is_halved():
+    def fails(memories):
+        return ContextLengthError("Too long.") if len(memories) > 2 else None
+
+    reader = Listing(fails)
+    reading = Reading("r", reader, SMALL, EstimatingTokenizer())
+
+    memory, usage = await merge(reading, "?", [Memory(f"{n}\n") for n in range(5)])
+
+    assert memory.text == "0\n1\n2\n3\n4\n"
+    assert usage.calls == len(reader.merges)
+
+
+async def test_two_that_the_context_cannot_hold_are_an_error():
+    reading = Reading(
+        "r", Listing(lambda _: ContextLengthError("Too long.")), SMALL, EstimatingTokenizer()
+    )
+
+    with pytest.raises(ContextLengthError):
+        await merge(reading, "?", [Memory("a"), Memory("b")])
+
+
+async def test_an_empty_merge_replaces_nothing():
+    class Emptying(Listing):
+        async def merge(self, question, query, memories, *, config=None):
+            self.merges.append(len(memories))
+            return Merge(Memory(" "))
+
+    reader = Emptying()
+    reading = Reading("r", reader, SMALL, EstimatingTokenizer())
+
+    with pytest.raises(ModelError, match="empty memory"):
+        await merge(reading, "?", [Memory("a"), Memory("b")])
+    assert len(reader.merges) == SMALL.max_attempts
