@@ -12,10 +12,11 @@ from langchain_core.retrievers import BaseRetriever
 from langgraph.store.memory import InMemoryStore
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from memagent_graph.batch import read_many
 from memagent_graph.config import ReadingConfig
 from memagent_graph.graph.build import ReadingGraph, create_memagent
 from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.readers.base import merges
+from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.sync import to_thread, wait_for
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.source import JoinedSource
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
 class MemAgentRetriever(BaseRetriever):
     """Reads a corpus for each query, and returns what its memory holds, by source.
 
-    A corpus that is longer than a segment is read in segments at once, whose memories are
-    folded into one by one more reading with the same question. A corpus that was read for the
-    same query is not read again: memories are kept in the store.
+    A long corpus is read in several segments at once, whose memories are merged. A corpus that
+    was read for the same query is not read again: memories are kept in the store.
 
     Args:
         corpus: documents, as the graph takes them (a `Path` is a file or a folder, a `str` is
@@ -44,7 +44,8 @@ class MemAgentRetriever(BaseRetriever):
         config: budgets and switches of the reading.
         store: where memories are kept; in this process only by default.
         namespace: labels under which they are kept there.
-        segments: most parts of the corpus that are read at once.
+        segments: most parts of the corpus that are read at once, in the place of the config's; a
+            reader that cannot merge reads it in one.
 
     Each document returned holds in `page_content` the statements of the memory that came from one
     source: the sources that the answer cites first, then those with most of them. Those of the
@@ -79,8 +80,13 @@ class MemAgentRetriever(BaseRetriever):
     def model_post_init(self, context: Any, /) -> None:
         """Make the graph that reads."""
         super().model_post_init(context)
+        reader = resolve_reader(self.model, config=self.config)
+        segments = self.segments if merges(reader) else 1
         self._agent = create_memagent(
-            self.model, config=self.config, store=self.store, namespace=self.namespace
+            reader,
+            config=self.config.model_copy(update={"segments": segments}),
+            store=self.store,
+            namespace=self.namespace,
         )
 
     def _get_relevant_documents(
@@ -103,51 +109,16 @@ class MemAgentRetriever(BaseRetriever):
         parts = await to_thread(partial(_parts, corpus))
         if not parts:
             return []
-        least = self.config.chunk_tokens * _TOKEN  # less would not fill a prompt
-        segments = [JoinedSource(group, "corpus") for group in _groups(parts, self.segments, least)]
-        outputs = await self._outputs(query, segments, callbacks)
-        statements = {
-            item["text"]: placed
-            for segment, output in zip(segments, outputs, strict=True)
-            for item in output["evidence"]
-            if (placed := _placed(segment, item))["start"] >= 0  # and not the name of the part
-        }
-        final = outputs[0]
-        memories = [output["memory"] for output in outputs if output["memory"].strip()]
-        if len(memories) > 1:
-            final = (await self._outputs(query, [memories], callbacks))[0]
-        elif memories:
-            final = next(output for output in outputs if output["memory"] == memories[0])
-        kept = [
-            statements[item["text"]] for item in final["evidence"] if item["text"] in statements
-        ]
-        about = {
-            "answer": final["answer"],
-            "coverage": min(output["coverage"] for output in outputs),
-        }
+        document = JoinedSource(parts, "corpus")
+        asked = {"question": query, "document": document}
+        output = await self._agent.ainvoke(asked, {"callbacks": callbacks})
+        placed = [_placed(document, item) for item in output["evidence"]]
+        kept = [item for item in placed if item["start"] >= 0]  # and not the name of the part
+        about = {"answer": output["answer"], "coverage": output["coverage"]}
         if not kept:
-            return _memory(final["memory"], parts, about)
-        cited = {item["text"] for item in final["citations"]}
+            return _memory(output["memory"], parts, about)
+        cited = {item["text"] for item in output["citations"]}
         return _by_source(kept, cited, about)[: self.k]
-
-    async def _outputs(self, query: str, documents: list[Any], callbacks: Any) -> list[Any]:
-        """The outputs of one reading of each document, in order."""
-        tasks = [
-            {"id": number, "question": query, "document": document}
-            for number, document in enumerate(documents)
-        ]
-        found: dict[str, Any] = {}
-        async for result in read_many(
-            self._agent, tasks, concurrency=self.segments, config={"callbacks": callbacks}
-        ):
-            if result.error is not None:
-                raise result.error
-            found[result.id] = result.output
-        return [found[str(number)] for number in range(len(documents))]
-
-
-_TOKEN = 4
-"""Code points of a token, about."""
 
 
 def _parts(corpus: Any) -> list[Source]:
@@ -165,24 +136,9 @@ def _is_blank(item: Any) -> bool:
     return isinstance(item, Document) and not item.page_content.strip()
 
 
-def _groups(parts: list[Source], most: int, least: int) -> list[list[Source]]:
-    """At most `most` runs of parts, of about the same length and not under `least` code points."""
-    total = sum(part.length for part in parts)
-    size = max(least, -(-total // most))
-    groups: list[list[Source]] = [[]]
-    room = size
-    for part in parts:
-        if groups[-1] and part.length > room and len(groups) < most:
-            groups.append([])
-            room = size
-        groups[-1].append(part)
-        room -= part.length
-    return groups
-
-
-def _placed(segment: JoinedSource, item: dict[str, Any]) -> dict[str, Any]:
+def _placed(corpus: JoinedSource, item: dict[str, Any]) -> dict[str, Any]:
     """A statement with the part that it came from and its span there."""
-    part, begin = segment.part_at(item["start"])
+    part, begin = corpus.part_at(item["start"])
     start, end = item["start"] - begin, item["end"] - begin
     return {**item, "part": part, "source": part.name, "start": start, "end": end}
 

@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemAgentRetriever, ReadingConfig
 from memagent_graph.errors import ModelError, SourceNotFoundError
-from memagent_graph.readers.base import Update
+from memagent_graph.readers.base import Reader, Update
 
 QUESTION = "Where does the person live who signed the lease?"
 SIGNED = "The lease was signed by Mr. Fox."
@@ -129,13 +129,25 @@ def test_a_corpus_is_read_once_for_the_same_query_also_by_another_retriever():
     assert not second.spans
 
 
-def test_segments_are_read_at_once_and_the_memories_folded_by_one_more_reading():
+def test_segments_are_read_at_once_and_their_memories_merged():
     reader = ChainReader()
     documents = [Document(numbered(20), metadata={"source": str(n)}) for n in range(8)]
 
     MemAgentRetriever(corpus=documents, model=reader, config=SMALL, segments=4).invoke(QUESTION)
 
-    assert reader.answers == 4 + 1
+    assert (reader.merges, reader.answers) == ([4], 1)
+
+
+def test_a_reader_that_cannot_merge_reads_the_corpus_in_one():
+    class Alone(ChainReader):
+        merge = Reader.merge
+
+    reader = Alone()
+    documents = [Document(numbered(20), metadata={"source": str(n)}) for n in range(8)]
+
+    MemAgentRetriever(corpus=documents, model=reader, config=SMALL).invoke(QUESTION)
+
+    assert reader.spans == sorted(reader.spans)
 
 
 def test_what_cannot_be_read_is_an_error_and_not_an_empty_result(tmp_path):

@@ -43,7 +43,7 @@ from memagent_graph.graph.state import (
     fold_name,
 )
 from memagent_graph.memory.records import NAMESPACE, check_namespace
-from memagent_graph.readers.base import Reader
+from memagent_graph.readers.base import merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import as_kind, checkpointer_of, runtime_of
 from memagent_graph.text.tokens import load_tokenizer
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
     from memagent_graph.prompts import Prompts
+    from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
     Compiled = CompiledStateGraph[ReadingState, Run, QuestionState, Answered]
@@ -181,7 +182,7 @@ def create_memagent(
     config = config or ReadingConfig()
     reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
     check_window(reader.identity, config, question_tokens=0)
-    if config.segments > 1 and type(reader).merge is Reader.merge:
+    if config.segments > 1 and not merges(reader):
         message = f"{reader.identity.name} does not merge memories: read in one segment."
         raise ConfigurationError(message)
     counter = load_tokenizer(tokenizer or reader.identity.tokenizer)

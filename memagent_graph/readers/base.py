@@ -221,3 +221,8 @@ class Reader(Protocol):
     ) -> Answer:
         """Answer `question` from `memory` alone. Raises as `update` does."""
         ...
+
+
+def merges(reader: Reader) -> bool:
+    """Whether a reader can read a document in several segments: it has a `merge` of its own."""
+    return type(reader).merge is not Reader.merge
