@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.config import ReadingConfig
-from memagent_graph.text.chunking import chunks
+from memagent_graph.config import PART_TOKENS, ReadingConfig
+from memagent_graph.graph.merging import groups, updates_each
+from memagent_graph.text.chunking import chunks, segments
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from memagent_graph.text.opening import DocumentLike
     from memagent_graph.text.tokens import TokenizerLike
@@ -135,35 +136,55 @@ def plan(
     shape = model if isinstance(model, ModelShape) else model_shape(model)
     counter = load_tokenizer(tokenizer)
     asked = counter.count(question) + config.template_tokens
-    cut = chunks(
-        open_source(document),
-        tokenizer=counter,
-        chunk_tokens=config.chunk_tokens,
-        exact_cuts=config.exact_cuts,
-    )
-    everything = [chunk.tokens for chunk in cut]
-    read = everything[: config.max_calls - 1] if config.max_calls else everything
-    memories = [0] + [config.memory_tokens] * len(read)
-    calls = [
-        (asked + memory + tokens, config.memory_tokens)
-        for memory, tokens in zip(memories, read, strict=False)
-    ]
-    calls.append((asked + memories[-1], config.answer_tokens))
-    total = sum(everything)
-    one_pass, reading = attention_ratios(total)
+    source = open_source(document)
+    spans, each = [(0, source.length)], None if config.max_calls is None else config.max_calls - 1
+    if config.segments > 1:
+        spans = segments(source, config.segments, chunk_tokens=config.chunk_tokens)
+        each = updates_each(config, 1, len(spans))
+    everything, read, calls = 0, 0, []
+    for start, end in spans:
+        cut = chunks(
+            source,
+            start,
+            end=end,
+            tokenizer=counter,
+            chunk_tokens=config.chunk_tokens,
+            exact_cuts=config.exact_cuts,
+        )
+        sizes = [chunk.tokens for chunk in cut]
+        everything += sum(sizes)
+        read += len(sizes[:each])
+        memories = [0] + [config.memory_tokens] * len(sizes)
+        calls += [
+            (asked + memory + tokens, config.memory_tokens)
+            for memory, tokens in zip(memories, sizes[:each], strict=False)
+        ]
+    calls += [(asked + tokens, config.memory_tokens) for tokens in _merges(len(spans), config)]
+    calls.append((asked + config.memory_tokens, config.answer_tokens))
+    one_pass, reading = attention_ratios(everything)
     return Plan(
-        document_tokens=total,
-        chunks=len(read),
+        document_tokens=everything,
+        chunks=read,
         calls=len(calls),
         prompt_tokens=sum(prompt for prompt, _ in calls),
         reply_tokens=sum(reply for _, reply in calls),
         window_tokens=max(prompt + reply for prompt, reply in calls),
         attention_of_one_pass=one_pass,
         attention_of_reading=reading,
-        operations_of_one_pass=shape.call(asked + total, config.answer_tokens),
+        operations_of_one_pass=shape.call(asked + everything, config.answer_tokens),
         operations_of_reading=sum(shape.call(prompt, reply) for prompt, reply in calls),
         model=shape.name,
     )
+
+
+def _merges(memories: int, config: ReadingConfig) -> Iterator[int]:
+    """Tokens of the memories in each merge, if all are as long as they may be."""
+    while memories > 1:
+        together = [*groups([config.memory_tokens] * memories, config.merge_tokens)]
+        for start, end in together:
+            if end - start > 1:
+                yield (end - start) * (config.memory_tokens + PART_TOKENS)
+        memories = len(together)
 
 
 def attention_ratios(tokens: int) -> tuple[float, float]:

@@ -22,16 +22,33 @@ def test_attention_alone_gives_the_published_table(tokens, one_pass, reading):
 
 
 @pytest.mark.slow
-@given(length=st.integers(0, 300))
-def test_a_plan_tells_the_calls_that_the_reading_makes(length):
+@given(length=st.integers(0, 300), parts=st.sampled_from([1, 2, 7]))
+def test_a_plan_tells_the_calls_that_the_reading_makes(length, parts):
     text, reader = "A beginning. " + numbered(length), ChainReader()
+    config = SMALL.model_copy(update={"segments": parts})
 
-    planned = plan("What?", text, SMALL)
-    output = create_memagent(reader, config=SMALL).invoke({"question": "What?", "document": text})
+    planned = plan("What?", text, config)
+    output = create_memagent(reader, config=config).invoke({"question": "What?", "document": text})
 
     assert planned.chunks == len(reader.spans)
-    assert planned.calls == output["usage"]["calls"]
+    made = len(reader.merges)
+    assert planned.chunks + made + 1 == output["usage"]["calls"] <= planned.calls
+    assert made == 0 or len(reader.spans) > 1
+    assert parts > 1 or planned.calls == output["usage"]["calls"]
     assert planned.document_tokens == output["usage"]["document_tokens"]
+
+
+def test_merges_are_in_the_plan():
+    config = ReadingConfig(chunk_tokens=100, memory_tokens=100, answer_tokens=20, segments=4)
+    alone = plan("What?", numbered(200), config.model_copy(update={"segments": 1}))
+
+    planned = plan("What?", numbered(200), config)
+
+    assert planned.calls - planned.chunks == 1 + 3  # two and two, and what they become
+    assert planned.window_tokens <= config.window_tokens
+    assert planned.chunks - alone.chunks <= 3
+    limited = plan("What?", numbered(200), config.model_copy(update={"max_calls": 12}))
+    assert (limited.calls, limited.chunks) == (12, 8)
 
 
 def test_a_budget_of_calls_is_kept_to():

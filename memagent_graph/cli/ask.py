@@ -22,6 +22,7 @@ from memagent_graph.cli.options import (
     Namespace,
     PromptsFile,
     Reuse,
+    Segments,
     Store,
     TokenizerFile,
     chosen_namespace,
@@ -76,6 +77,7 @@ def ask(
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
+    segments: Segments = 1,
     max_calls: Annotated[
         int | None, typer.Option(help="Answer after this many model calls.")
     ] = None,
@@ -128,6 +130,7 @@ def ask(
             chunk_tokens=chunk_tokens,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
+            segments=segments,
             max_calls=max_calls,
             deadline=deadline,
             reuse=reuse,

@@ -19,6 +19,7 @@ from memagent_graph.cli.options import (
     Namespace,
     PromptsFile,
     Reuse,
+    Segments,
     Store,
     TokenizerFile,
     chosen_namespace,
@@ -63,6 +64,7 @@ def batch(
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
+    segments: Segments = 1,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
     store: Store = None,
@@ -84,6 +86,7 @@ def batch(
             chunk_tokens=chunk_tokens,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
+            segments=segments,
             reuse=reuse,
         )
         place = chosen_namespace(namespace)

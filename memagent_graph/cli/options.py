@@ -30,6 +30,9 @@ ModelArgs: TypeAlias = Annotated[
     typer.Option(help="Arguments of the model, as JSON: '{\"max_model_len\": 131072}'."),
 ]
 ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
+Segments: TypeAlias = Annotated[
+    int, typer.Option(help="Parts of the document that are read at once, at most.")
+]
 MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
 AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 TokenizerFile: TypeAlias = Annotated[

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _LONGEST_NAME = 24
+_SUMMED = ("chunk", "chunks", "position", "length", "tokens")
+"""What the segments of a document have together."""
 
 
 @contextmanager
@@ -32,21 +34,26 @@ def progress_bar() -> Iterator[Callable[[dict[str, Any]], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("reading", total=None, chunk=0, chunks="?", rate="")
         begun: list[tuple[float, int]] = []
+        folds: dict[str, dict[str, Any]] = {}  # the last event of each
 
         def show(event: dict[str, Any]) -> None:
             if event["event"] == "opened":
                 progress.update(task, description=_reading(event), total=event["length"])
             elif event["event"] == "chunk":
-                begun.append((progress.get_time(), event["tokens"]))
+                folds[event["fold"]] = event
+                read = {key: sum(fold[key] for fold in folds.values()) for key in _SUMMED}
+                begun.append((progress.get_time(), read["tokens"]))
                 (since, first), (now, tokens) = begun[0], begun[-1]
                 rate = f"{(tokens - first) / (now - since):,.0f} tokens/s" if now > since else ""
+                known = progress.tasks[0].total  # a resumed run does not open its document anew
+                total = known or read["length"]
                 progress.update(
                     task,
-                    description=_reading(event),  # a resumed run does not open its document anew
-                    total=event["length"],
-                    completed=event["position"],
-                    chunk=event["chunk"],
-                    chunks=f"about {event['chunks']}",
+                    description=_reading(event),
+                    total=total,
+                    completed=read["position"],
+                    chunk=read["chunk"],
+                    chunks=f"about {read['chunks'] * total / read['length']:.0f}",
                     rate=rate,
                 )
 

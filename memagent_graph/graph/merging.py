@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from memagent_graph.config import PART_TOKENS
-from memagent_graph.errors import ContextLengthError, EmptyReplyError
-from memagent_graph.graph.state import Progress, SourceRecord, memory_of, noted, segment_name
+from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
+from memagent_graph.graph.state import Progress, SourceRecord, noted, segment_name
 from memagent_graph.models.retry import repeat
 from memagent_graph.readers.base import Memory, Usage
 
@@ -145,6 +145,25 @@ def most_merges(segments: int, config: ReadingConfig) -> int:
     return calls
 
 
+def updates_each(config: ReadingConfig, questions: int, segments: int) -> int | None:
+    """How many updates each of several questions may have, in each of several segments.
+
+    Raises:
+        ConfigurationError: `max_calls` is too few for an update each, the merges and an answer.
+    """
+    most = config.max_calls
+    if most is None:
+        return None
+    others = most_merges(segments, config) + 1
+    least = questions * (segments + others)
+    if most < least:
+        parts = f" in {segments} segments" if segments > 1 else ""
+        who = f"A question{parts} needs" if questions == 1 else f"{questions} questions{parts} need"
+        message = f"{who} max_calls of {least} or more, not {most}."
+        raise ConfigurationError(message)
+    return (most // questions - others) // segments
+
+
 def joined(whole: Fold, parts: Sequence[Fold], memory: Memory, usage: Usage) -> Fold:
     """The fold of a document after its segments.
 
@@ -169,8 +188,3 @@ def joined(whole: Fold, parts: Sequence[Fold], memory: Memory, usage: Usage) -> 
         version=whole["progress"]["version"],
     )
     return {**whole, **noted(memory), "progress": progress}
-
-
-def memories_of(parts: Sequence[Fold], stored: Sequence[Memory | None]) -> list[Memory]:
-    """The segments' memories; what another agent stored first of one counts."""
-    return [other or memory_of(part) for part, other in zip(parts, stored, strict=True)]

@@ -21,7 +21,7 @@ from memagent_graph.errors import (
 from memagent_graph.graph.cutting import Cutter, cutter_of
 from memagent_graph.graph.events import AnswerEvent, ChunkEvent, MergeEvent, OpenedEvent
 from memagent_graph.graph.fold import advance
-from memagent_graph.graph.merging import joined, merge, parts_of
+from memagent_graph.graph.merging import joined, merge, parts_of, updates_each
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.reading import where
 from memagent_graph.graph.state import (
@@ -81,7 +81,7 @@ async def open_document(
     done: Changes = {"document": None}
     done |= {left: None for left in ("answers", "folds") if state.get(left)}  # of the last run
     if not state.get("question"):
-        record["calls"] = reading.updates_each(len(questions), record.get("segments", 1))
+        record["calls"] = updates_each(reading.config, len(questions), record.get("segments", 1))
         return {**done, "answers": None, "source": record}
     begun = await _begun(reading, run, questions[0], record, config, stored, name)
     return {**done, "answer": None, **begun}
@@ -149,7 +149,9 @@ def _parts(reading: Reading, run: Run, record: SourceRecord) -> list[SourceRecor
     if not is_segmented(record):
         return [record]
     spans = cutter_of(reading, run, record).spans
-    return parts_of(record, spans, reading.updates_each(record.get("shared", 1), len(spans)))
+    return parts_of(
+        record, spans, updates_each(reading.config, record.get("shared", 1), len(spans))
+    )
 
 
 async def _begun(

@@ -12,7 +12,6 @@ from memagent_graph.errors import (
     QuestionError,
     TransientModelError,
 )
-from memagent_graph.graph.merging import most_merges
 from memagent_graph.graph.state import backed
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
@@ -110,28 +109,6 @@ class Reading:
         """How many calls a fold may make; None for no limit."""
         most = self.config.max_calls
         return fold["source"].get("calls", None if most is None else most - 1)  # one answers
-
-    def updates_each(self, questions: int, segments: int) -> int | None:
-        """How many updates each of several questions may have, in each of several segments.
-
-        Raises:
-            ConfigurationError: `max_calls` is too few for an update each, the merges and an answer.
-        """
-        most = self.config.max_calls
-        if most is None:
-            return None
-        others = most_merges(segments, self.config) + 1
-        least = questions * (segments + others)
-        if most < least:
-            parts = f" in {segments} segments" if segments > 1 else ""
-            who = (
-                f"A question{parts} needs"
-                if questions == 1
-                else f"{questions} questions{parts} need"
-            )
-            message = f"{who} max_calls of {least} or more, not {most}."
-            raise ConfigurationError(message)
-        return (most // questions - others) // segments
 
     def seconds_left(self, run: Run) -> float | None:
         """Seconds until the deadline, None without one."""
