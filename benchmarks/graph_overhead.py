@@ -1,5 +1,7 @@
 """Time the graph takes a chunk, against an empty LangGraph loop of two nodes; checkpoint sizes.
 
+Then the same with 16 segments that are read at once, and with one for nearly each chunk.
+
 The reader returns at once and the chunks are small, so that what is timed is the state machine.
 
     python benchmarks/graph_overhead.py
@@ -12,6 +14,7 @@ import json
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,16 @@ from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Reader, Step, Update
+from memagent_graph.readers.base import (
+    Answer,
+    Evidence,
+    Identity,
+    Memory,
+    Merge,
+    Reader,
+    Step,
+    Update,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +50,10 @@ class InstantReader(Reader):
     async def update(self, step: Step, **_: Any) -> Update:
         """Return at once."""
         return Update(Memory("memory"))
+
+    async def merge(self, question: str, query: str, memories: Any, **_: Any) -> Merge:
+        """Return at once."""
+        return Merge(Memory("memory"))
 
     async def respond(self, question: str, memory: Memory, **_: Any) -> Answer:
         """Return at once."""
@@ -118,6 +134,26 @@ def overhead() -> None:
         )
 
 
+def segments() -> None:
+    asked = {"question": "?", "document": document(CHUNKS)}
+    for most in (16, 1024):
+        config = ReadingConfig(chunk_tokens=20, segments=most)
+        agent = create_memagent(InstantReader(), config=config)
+        events = [*agent.stream(asked, stream_mode="custom")]
+        chunks = [event["fold"] for event in events if event["event"] == "chunk"]
+        modes: dict[str, Callable[[], Any]] = {
+            "sync": partial(agent.invoke, asked),
+            "async": lambda agent=agent: asyncio.run(agent.ainvoke(asked)),
+        }
+        for mode, run in modes.items():
+            took = statistics.median(milliseconds(run) for _ in range(ROUNDS))
+            folds = len({*chunks})
+            print(
+                f"{mode:<6} {folds:>4} folds: {took / len(chunks):.3f} ms a chunk, "
+                f"{took / folds:.3f} ms a fold"
+            )
+
+
 def checkpoint_bytes(reader: Reader) -> tuple[list[int], dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "long.txt"
@@ -155,4 +191,5 @@ def checkpoints() -> None:
 
 if __name__ == "__main__":
     overhead()
+    segments()
     checkpoints()
