@@ -110,8 +110,9 @@ class MemAgentRetriever(BaseRetriever):
         if not parts:
             return []
         document = JoinedSource(parts, "corpus")
-        asked = {"question": query, "document": document}
-        output = await self._agent.ainvoke(asked, {"callbacks": callbacks})
+        output = await self._agent.ainvoke(
+            {"question": query, "document": document}, {"callbacks": callbacks}
+        )
         placed = [_placed(document, item) for item in output["evidence"]]
         kept = [item for item in placed if item["start"] >= 0]  # and not the name of the part
         about = {"answer": output["answer"], "coverage": output["coverage"]}
