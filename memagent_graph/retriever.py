@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel  # noqa: TC002 - a field's type
 from langchain_core.retrievers import BaseRetriever
+from langgraph.store.base import BaseStore  # noqa: TC002 - a field's type
 from langgraph.store.memory import InMemoryStore
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.graph.build import ReadingGraph, create_memagent
 from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.readers.base import merges
+from memagent_graph.readers.base import Evidence, Reader, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.sync import to_thread, wait_for
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.source import JoinedSource
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from langchain_core.callbacks import (
         AsyncCallbackManagerForRetrieverRun,
+        BaseCallbackManager,
         CallbackManagerForRetrieverRun,
     )
 
+    from memagent_graph.graph.state import Place
+    from memagent_graph.text.opening import DocumentLike
     from memagent_graph.text.source import Source
 
 
@@ -68,16 +75,16 @@ class MemAgentRetriever(BaseRetriever):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     corpus: Any
-    model: str | BaseChatModel | Any = None
+    model: str | BaseChatModel | Reader | None = None
     k: int = Field(default=4, ge=1)
     config: ReadingConfig = Field(default_factory=ReadingConfig)
-    store: Any = Field(default_factory=InMemoryStore)
+    store: BaseStore | None = Field(default_factory=InMemoryStore)
     namespace: Sequence[str] = NAMESPACE
     segments: int = Field(default=16, ge=1)
 
     _agent: ReadingGraph = PrivateAttr()
 
-    def model_post_init(self, context: Any, /) -> None:
+    def model_post_init(self, context: object, /) -> None:
         """Make the graph that reads."""
         super().model_post_init(context)
         reader = resolve_reader(self.model, config=self.config)
@@ -105,7 +112,9 @@ class MemAgentRetriever(BaseRetriever):
             corpus = await corpus.ainvoke(query, {"callbacks": run_manager.get_child()})
         return await self._read(query, corpus, run_manager.get_child())
 
-    async def _read(self, query: str, corpus: Any, callbacks: Any) -> list[Document]:
+    async def _read(
+        self, query: str, corpus: DocumentLike, callbacks: BaseCallbackManager
+    ) -> list[Document]:
         parts = await to_thread(partial(_parts, corpus))
         if not parts:
             return []
@@ -114,7 +123,7 @@ class MemAgentRetriever(BaseRetriever):
             {"question": query, "document": document}, {"callbacks": callbacks}
         )
         placed = [_placed(document, item) for item in output["evidence"]]
-        kept = [item for item in placed if item["start"] >= 0]  # and not the name of the part
+        kept = [item for item in placed if item.start >= 0]  # and not the name of the part
         about = {"answer": output["answer"], "coverage": output["coverage"]}
         if not kept:
             return _memory(output["memory"], parts, about)
@@ -133,60 +142,67 @@ def _parts(corpus: Any) -> list[Source]:
     return [source]
 
 
-def _is_blank(item: Any) -> bool:
+def _is_blank(item: object) -> bool:
     return isinstance(item, Document) and not item.page_content.strip()
 
 
-def _placed(corpus: JoinedSource, item: dict[str, Any]) -> dict[str, Any]:
-    """A statement with the part that it came from and its span there."""
+class _Placed(NamedTuple):
+    """A statement with its span in the part of the corpus that it came from."""
+
+    part: Source
+    text: str
+    line: int
+    start: int
+    end: int
+
+
+def _placed(corpus: JoinedSource, item: Place) -> _Placed:
     part, begin = corpus.part_at(item["start"])
-    start, end = item["start"] - begin, item["end"] - begin
-    return {**item, "part": part, "source": part.name, "start": start, "end": end}
+    return _Placed(part, item["text"], item["line"], item["start"] - begin, item["end"] - begin)
 
 
 def _by_source(
-    statements: list[dict[str, Any]], cited: set[str], about: dict[str, Any]
+    statements: Sequence[_Placed], cited: set[str], about: Mapping[str, object]
 ) -> list[Document]:
     """A document for each source: those that the answer cites first, then by how much they gave."""
 
-    def rank(items: list[dict[str, Any]]) -> tuple[int, int]:
-        texts = [item["text"] for item in items]
+    def rank(items: list[_Placed]) -> tuple[int, int]:
+        texts = [item.text for item in items]
         return -sum(text in cited for text in texts), -sum(map(len, texts))
 
-    groups: dict[int, list[dict[str, Any]]] = {}
+    groups: dict[int, list[_Placed]] = {}
     for statement in statements:
-        groups.setdefault(id(statement["part"]), []).append(statement)
+        groups.setdefault(id(statement.part), []).append(statement)
     ranked = sorted(groups.values(), key=rank)
     return [_document(items, about, number) for number, items in enumerate(ranked)]
 
 
-def _document(items: list[dict[str, Any]], about: dict[str, Any], number: int) -> Document:
-    part: Source = items[0]["part"]
+def _document(items: list[_Placed], about: Mapping[str, object], number: int) -> Document:
+    part = items[0].part
     whole = number < _WHOLE_SOURCES and part.length <= _SHORT
-    start = 0 if whole else min(item["start"] for item in items)
-    end = part.length if whole else max(item["end"] for item in items)
-    evidence = [{key: item[key] for key in _EVIDENCE} for item in items]
+    start = 0 if whole else min(item.start for item in items)
+    end = part.length if whole else max(item.end for item in items)
+    evidence = [Evidence(item.text, part.name, *item[2:]) for item in items]
     return Document(
-        page_content=part.read(start, end) if whole else "\n".join(item["text"] for item in items),
+        page_content=part.read(start, end) if whole else "\n".join(item.text for item in items),
         metadata={
             "source": part.name,
             "start": start,
             "end": end,
-            "lines": [item["line"] for item in items],
-            "evidence": evidence,
+            "lines": [item.line for item in items],
+            "evidence": [asdict(item) for item in evidence],
             **about,
         },
     )
 
 
-_EVIDENCE = ("text", "source", "line", "start", "end")
 _SHORT = 2000
 """Code points of a source that is a passage already."""
 _WHOLE_SOURCES = 3
 """So many passages are returned whole: what a statement leaves unsaid often stands next to it."""
 
 
-def _memory(memory: str, parts: list[Source], about: dict[str, Any]) -> list[Document]:
+def _memory(memory: str, parts: list[Source], about: Mapping[str, object]) -> list[Document]:
     """The whole memory, of a reader that does not know where it came from."""
     if not memory.strip():
         return []

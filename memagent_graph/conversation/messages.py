@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from langchain_core.messages import (
@@ -17,7 +17,7 @@ from langchain_core.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 TOLD_AT = "told_at"
 """Where in a message's `additional_kwargs` the time stands at which it was said (ISO 8601)."""
@@ -35,7 +35,7 @@ def marked(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 def _marked(message: BaseMessage, now: str) -> BaseMessage:
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if not message.id:
         changes["id"] = str(uuid4())
     if isinstance(message, HumanMessage) and TOLD_AT not in message.additional_kwargs:
@@ -149,7 +149,7 @@ def _described(message: BaseMessage) -> str:
     return "\n".join(filter(None, parts)).strip()
 
 
-def _part(block: str | dict[str, Any]) -> str:
+def _part(block: str | Mapping[str, object]) -> str:
     if isinstance(block, str):
         return block
     kind = str(block.get("type", "content"))

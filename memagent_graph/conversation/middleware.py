@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langgraph.runtime import Runtime
 
+    _Runtime = Runtime[Any]
+    _Request = ModelRequest[Any]
+    _Response = ModelResponse[Any]
+
 _UNNAMED = RunnableConfig()
 """Where LangGraph gives no config, nobody is named, which is an error of its own."""
 
@@ -67,65 +71,65 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         self.memory = memory or ConversationMemory()
 
     async def abefore_agent(
-        self, state: MemAgentState, runtime: Runtime[Any], config: RunnableConfig = _UNNAMED
-    ) -> dict[str, Any] | None:
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
+    ) -> dict[str, object] | None:
         """Load the memory of the user."""
         return await self._recall(runtime, config)
 
     def before_agent(
-        self, state: MemAgentState, runtime: Runtime[Any], config: RunnableConfig = _UNNAMED
-    ) -> dict[str, Any] | None:
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
+    ) -> dict[str, object] | None:
         """As `abefore_agent`."""
         return wait_for(self._recall(runtime, config))
 
     async def abefore_model(
-        self, state: MemAgentState, runtime: Runtime[Any], config: RunnableConfig = _UNNAMED
-    ) -> dict[str, Any] | None:
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
+    ) -> dict[str, object] | None:
         """Fold what lies beyond the window."""
         return await self._fold(state, runtime, config)
 
     def before_model(
-        self, state: MemAgentState, runtime: Runtime[Any], config: RunnableConfig = _UNNAMED
-    ) -> dict[str, Any] | None:
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
+    ) -> dict[str, object] | None:
         """As `abefore_model`."""
         return wait_for(self._fold(state, runtime, config))
 
     async def awrap_model_call(
         self,
-        request: ModelRequest[Any],
-        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
-    ) -> ModelResponse[Any]:
+        request: _Request,
+        handler: Callable[[_Request], Awaitable[_Response]],
+    ) -> _Response:
         """Tell the model what is remembered."""
         return await handler(_informed(request))
 
     def wrap_model_call(
         self,
-        request: ModelRequest[Any],
-        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
-    ) -> ModelResponse[Any]:
+        request: _Request,
+        handler: Callable[[_Request], _Response],
+    ) -> _Response:
         """As `awrap_model_call`."""
         return handler(_informed(request))
 
-    async def _recall(self, runtime: Runtime[Any], config: RunnableConfig) -> dict[str, Any]:
+    async def _recall(self, runtime: _Runtime, config: RunnableConfig) -> dict[str, object]:
         user, _ = speaker(config)
         text = await recalled(self.memory, user, runtime.store)
         return {} if text is None else {"long_term_memory": text}
 
     async def _fold(
-        self, state: MemAgentState, runtime: Runtime[Any], config: RunnableConfig
-    ) -> dict[str, Any] | None:
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig
+    ) -> dict[str, object] | None:
         user, thread = speaker(config)
         before = state["messages"]
         stays = await self.memory.aobserve(
             before, user=user, thread=thread, store=runtime.store, config=config
         )
-        update: dict[str, Any] = {"messages": changes(before, stays)}
+        update: dict[str, object] = {"messages": changes(before, stays)}
         if len(stays) < len(before):
             update |= await self._recall(runtime, config)
         return update if update["messages"] else None
 
 
-def _informed(request: ModelRequest[Any]) -> ModelRequest[Any]:
+def _informed(request: _Request) -> _Request:
     told = remembered(request.state.get("long_term_memory") or "")  # type: ignore[arg-type] # a state has any keys
     if not told:
         return request

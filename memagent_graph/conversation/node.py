@@ -46,8 +46,8 @@ class ConversationNode(RunnableCallable):
 
     def __init__(self, memory: ConversationMemory) -> None:
         async def aremember(
-            state: Any, config: RunnableConfig, runtime: Runtime[Any]
-        ) -> dict[str, Any]:
+            state: Any, config: RunnableConfig, runtime: Runtime[None]
+        ) -> dict[str, object]:
             user, thread = speaker(config)
             before = state["messages"] if isinstance(state, dict) else state.messages
             stays = await memory.aobserve(
@@ -64,7 +64,9 @@ class ConversationNode(RunnableCallable):
                 "llm_input_messages": [*told, *stays],
             }
 
-        def remember(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
+        def remember(
+            state: Any, config: RunnableConfig, runtime: Runtime[None]
+        ) -> dict[str, object]:
             return wait_for(aremember(state, config, runtime))
 
         super().__init__(remember, aremember, name="remember", trace=False)

@@ -57,11 +57,12 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
+    from memagent_graph.graph.faces import Questioning, Segmenting
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
-    Compiled = CompiledStateGraph[ReadingState, Run, QuestionState, Answered]
+    _Builder = StateGraph[ReadingState, Run, Any, Any]
     _Stops = tuple[list[str], list[str]]
 
 _THREADS = 256
@@ -96,7 +97,9 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
             config["max_concurrency"] = _THREADS
         run = _new_run(config, options)
         if saver is not None and run.document is None and _continues(input):
-            run.document = _document_of(next(saver.list(**_first_checkpoint(config)), None))
+            run.document = _document_of(
+                next(saver.list(_thread_of(config), filter=_FIRST, limit=1), None)
+            )
         input = _carry(input, run)
         yield from super().stream(input, config, **_chosen(options, run, saver))
 
@@ -111,7 +114,8 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         run = _new_run(config, options)
         if saver is not None and run.document is None and _continues(input):
             saved = cast(
-                "AsyncGenerator[CheckpointTuple]", saver.alist(**_first_checkpoint(config))
+                "AsyncGenerator[CheckpointTuple]",
+                saver.alist(_thread_of(config), filter=_FIRST, limit=1),
             )
             async with aclosing(saved):
                 run.document = _document_of(await anext(saved, None))
@@ -213,7 +217,7 @@ def create_memagent(
     return as_kind(ReadingGraph, compiled)
 
 
-def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Compiled:
+def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Questioning:
     """What answers one of several questions: the same steps, without opening a document."""
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=QuestionState, output_schema=Answered
@@ -222,28 +226,27 @@ def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Comp
     builder.add_edge(START, "begin_question")
     steps = _add_steps(builder, reading, retry, stops)
     builder.add_conditional_edges("begin_question", _next_step, steps)
-    return _compiled(builder, "question", stops)
+    before, after = _known(builder, stops)
+    return builder.compile(name="question", interrupt_before=before, interrupt_after=after)
 
 
-def _fold_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Compiled:
+def _fold_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Segmenting:
     """What reads one segment."""
     builder = StateGraph(ReadingState, context_schema=Run, input_schema=Fold, output_schema=Fold)
     builder.add_edge(START, "read_chunk")
     _add_fold(builder, reading, retry)
     builder.add_conditional_edges("overwrite_memory", _until_it_stops, ["read_chunk", END])
-    return _compiled(builder, "fold", stops)
+    before, after = _known(builder, stops)
+    return builder.compile(name="fold", interrupt_before=before, interrupt_after=after)
 
 
-def _compiled(
-    builder: StateGraph[Any, Run, Any, Any], name: str, stops: _Stops
-) -> CompiledStateGraph[Any, Run, Any, Any]:
-    before, after = ([node for node in nodes if node in builder.nodes] for nodes in stops)
-    return builder.compile(name=name, interrupt_before=before, interrupt_after=after)
+def _known(builder: _Builder, stops: _Stops) -> _Stops:
+    """The nodes to stop before and after that a graph has."""
+    before, after = ([name for name in names if name in builder.nodes] for names in stops)
+    return before, after
 
 
-def _add_steps(
-    builder: StateGraph[Any, Any, Any, Any], reading: Reading, retry: RetryPolicy, stops: _Stops
-) -> list[str]:
+def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _Stops) -> list[str]:
     """What reads for one question and answers it; those of the steps that can come first."""
     steps = ["read_chunk", "write_answer"]
     _add_fold(builder, reading, retry)
@@ -259,9 +262,7 @@ def _add_steps(
     return steps
 
 
-def _add_fold(
-    builder: StateGraph[Any, Any, Any, Any], reading: Reading, retry: RetryPolicy
-) -> None:
+def _add_fold(builder: _Builder, reading: Reading, retry: RetryPolicy) -> None:
     builder.add_node("read_chunk", text_node(read_chunk, reading))
     work = waiting_node(overwrite_memory, reading)
     builder.add_node("overwrite_memory", work, retry_policy=retry)
@@ -297,7 +298,7 @@ def _until_it_stops(state: ReadingState) -> str:
     return END if state["progress"]["stopped"] else "read_chunk"
 
 
-def _continues(input: Any) -> bool:
+def _continues(input: object) -> bool:
     return input is None or isinstance(input, Command)
 
 
@@ -328,7 +329,7 @@ def _carry(input: Any, run: Run) -> Any:
     return {**fresh, **input, "document": run.document if _plain(run.document) else None}
 
 
-def _fresh(given: Mapping[str, Any]) -> dict[str, Any]:
+def _fresh(given: Mapping[str, object]) -> dict[str, object]:
     """What an input does not say and the thread's last run may have left."""
     if given.get("question") and given.get("questions") is not None:
         raise QuestionError('Ask either {"question": ...} or {"questions": [...]}.')
@@ -347,20 +348,24 @@ def _chosen(
     return chosen
 
 
-def _first_checkpoint(config: RunnableConfig) -> dict[str, Any]:
-    """Arguments that find the checkpoint in which the newest run keeps its input."""
+def _thread_of(config: RunnableConfig) -> RunnableConfig:
+    """Where the checkpoints of a run are."""
     keys = ("thread_id", "checkpoint_ns")
     place = {key: config["configurable"].get(key, "") for key in keys}
-    return {"config": {"configurable": place}, "filter": {"source": "input"}, "limit": 1}
+    return {"configurable": place}
 
 
-def _document_of(saved: CheckpointTuple | None) -> Any:
+_FIRST = {"source": "input"}
+"""What the checkpoint's metadata say in which a run keeps its input; the newest comes first."""
+
+
+def _document_of(saved: CheckpointTuple | None) -> object:
     if saved is None:
         return None
     return (saved.checkpoint["channel_values"].get(START) or {}).get("document")
 
 
-def _plain(document: Any) -> bool:
+def _plain(document: object) -> bool:
     """Whether a checkpoint can keep this document and open it again: no streams, no objects."""
     if isinstance(document, list | tuple):
         return all(map(_plain, document))

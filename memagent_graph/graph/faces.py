@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from memagent_graph.errors import MemAgentError
 from memagent_graph.graph.observing import observers, step_of
@@ -11,20 +11,26 @@ from memagent_graph.seams import RunnableCallable
 from memagent_graph.sync import LateError, to_thread, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from langchain_core.runnables import RunnableConfig
+    from langgraph.graph.state import CompiledStateGraph
     from langgraph.runtime import Runtime
 
     from memagent_graph.graph.nodes import Changes
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold, QuestionState, ReadingState, Run
+    from memagent_graph.graph.state import Answered, Fold, QuestionState, ReadingState, Run
+
+    Questioning = CompiledStateGraph[ReadingState, Run, QuestionState, Answered]
+    Segmenting = CompiledStateGraph[ReadingState, Run, Fold, Fold]
+
+State = TypeVar("State")
 
 NO_LIMIT = 2**31
 """Supersteps: the document's length is the only limit that a reading needs."""
 
 
-def question_node(asking: Any) -> RunnableCallable:
+def question_node(asking: Questioning) -> RunnableCallable:
     """A node that answers one of several questions; one that fails does not end the others.
 
     Args:
@@ -37,7 +43,7 @@ def question_node(asking: Any) -> RunnableCallable:
 
     def sync(state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         try:
-            output = asking.invoke(state, **_below(runtime, config))
+            output = asking.invoke(state, _unlimited(config), context=runtime.context)
         except MemAgentError as error:
             return record(state, {}, str(error))
         return record(state, output, None)
@@ -46,7 +52,7 @@ def question_node(asking: Any) -> RunnableCallable:
         state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]
     ) -> Changes:
         try:
-            output = await asking.ainvoke(state, **_below(runtime, config))
+            output = await asking.ainvoke(state, _unlimited(config), context=runtime.context)
         except MemAgentError as error:
             return record(state, {}, str(error))
         return record(state, output, None)
@@ -54,7 +60,7 @@ def question_node(asking: Any) -> RunnableCallable:
     return RunnableCallable(sync, from_async, name="question", trace=False)
 
 
-def fold_node(reading: Any) -> RunnableCallable:
+def fold_node(reading: Segmenting) -> RunnableCallable:
     """A node that reads one segment; if it fails, its question does.
 
     Args:
@@ -62,18 +68,18 @@ def fold_node(reading: Any) -> RunnableCallable:
     """
 
     def sync(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        after = reading.invoke(state, **_below(runtime, config))
+        after = reading.invoke(state, _unlimited(config), context=runtime.context)
         return {"folds": {state["source"]["fold"]: after}}
 
     async def from_async(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        after = await reading.ainvoke(state, **_below(runtime, config))
+        after = await reading.ainvoke(state, _unlimited(config), context=runtime.context)
         return {"folds": {state["source"]["fold"]: after}}
 
     return RunnableCallable(sync, from_async, name="fold", trace=False)
 
 
-def _below(runtime: Runtime[Run], config: RunnableConfig) -> dict[str, Any]:
-    return {"context": runtime.context, "config": {**config, "recursion_limit": NO_LIMIT}}
+def _unlimited(config: RunnableConfig) -> RunnableConfig:
+    return {**config, "recursion_limit": NO_LIMIT}
 
 
 def text_node(
@@ -99,14 +105,12 @@ def text_node(
 
 
 def waiting_node(
-    work: Callable[[Reading, Any, Run, RunnableConfig, int], Coroutine[Any, Any, Changes]],
+    work: Callable[[Reading, State, Run, RunnableConfig, int], Awaitable[Changes]],
     reading: Reading,
 ) -> RunnableCallable:
     """A node that waits for the reader or the store."""
 
-    async def from_async(
-        state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]
-    ) -> Changes:
+    async def from_async(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         run, info = runtime.context, runtime.execution_info
         run.config = config
         if run.write is None:
@@ -118,7 +122,7 @@ def waiting_node(
             observer.begins(step_of(config))
         return await work(reading, state, run, config, info.node_attempt if info else 1)
 
-    def sync(state: ReadingState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+    def sync(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         return wait_for(from_async(state, config, runtime))
 
     return RunnableCallable(sync, from_async, name=work.__name__, trace=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.memory.lease import LAPSE, Lease, can_lease
 
@@ -70,7 +70,7 @@ class Sharing:
             pause = min(2 * pause, _LONGEST_PAUSE)
         return None
 
-    def beating(self) -> AbstractAsyncContextManager[Any]:
+    def beating(self) -> AbstractAsyncContextManager[object]:
         """Shows others that this run lives, if it holds the lease, while it waits for its model."""
         if self._lease is None or not self._lease.held or not self._answers():
             return nullcontext()

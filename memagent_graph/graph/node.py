@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
+Update = dict[str, object]
+"""Of the host's state."""
 Key = str | Callable[[Any], Any]
 """A key or attribute of the host's state, or a function that takes the value out of it."""
 
@@ -72,7 +74,7 @@ class MemAgentNode(RunnableCallable):
         *,
         question: Key = "question",
         document: Key = "document",
-        answer: str | Callable[[dict[str, Any]], Any] = "answer",
+        answer: str | Callable[[dict[str, Any]], Update] = "answer",
         memory: str | None = None,
         evidence: str | None = None,
         usage: str | None = None,
@@ -99,13 +101,13 @@ class MemAgentNode(RunnableCallable):
         )
         wanted = {"memory": memory, "evidence": evidence, "usage": usage}
 
-        def ask(state: Any, runtime: Runtime[Any]) -> tuple[ReadingInput, Run]:
+        def ask(state: object, runtime: Runtime[None]) -> tuple[ReadingInput, Run]:
             text = _value(state, document)
             info = runtime.execution_info
             run = Run(document=text, write=runtime.stream_writer, task=info.task_id if info else "")
             return {"question": _value(state, question)}, run
 
-        def answered(output: dict[str, Any]) -> dict[str, Any]:
+        def answered(output: dict[str, Any]) -> Update:
             update = {key: output[name] for name, key in wanted.items() if key is not None}
             if callable(answer):
                 return {**update, **answer(output)}
@@ -115,13 +117,11 @@ class MemAgentNode(RunnableCallable):
             return config if checkpointer is None else with_checkpointer(config, checkpointer)
 
         # Closures over `agent`, not methods: LangGraph looks for subgraphs in closures.
-        def read(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
+        def read(state: object, config: RunnableConfig, runtime: Runtime[None]) -> Update:
             asked, run = ask(state, runtime)
             return answered(agent.invoke(asked, lend(config), context=run))
 
-        async def aread(
-            state: Any, config: RunnableConfig, runtime: Runtime[Any]
-        ) -> dict[str, Any]:
+        async def aread(state: object, config: RunnableConfig, runtime: Runtime[None]) -> Update:
             asked, run = ask(state, runtime)
             return answered(await agent.ainvoke(asked, lend(config), context=run))
 
@@ -129,7 +129,7 @@ class MemAgentNode(RunnableCallable):
         self.agent = agent
 
 
-def _value(state: Any, key: Key) -> Any:
+def _value(state: object, key: Key) -> Any:
     if callable(key):
         return key(state)
     return state[key] if isinstance(state, Mapping) else getattr(state, key)

@@ -231,9 +231,9 @@ async def overwrite_memory(
         run.emit(_chunk_event(reading, run, chunk, fold, after, tokens))
 
     try:
-        chunk: Any = state.get("chunk")
-        if chunk is None:
-            chunk = await to_thread(partial(_chunk, reading, run, fold), left)
+        known = state.get("chunk")
+        cut = partial(_chunk, reading, run, fold)
+        chunk = await to_thread(cut, left) if known is None else known
         assert run.cutter is not None  # noqa: S101 - the chunk came from it
         await run.cutter.turn(fold, left)
         left = reading.seconds_left(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Observer:
     above them, and above it is the run of its fold. What a method raises ends the run.
     """
 
-    def opened(self, step: UUID, fold: Fold, about: Mapping[str, Any]) -> None:
+    def opened(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
         """A document is open; `fold` begins there, and `about` is the run's metadata."""
 
     def begins(self, step: UUID) -> None:

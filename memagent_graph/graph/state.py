@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.readers.base import Evidence, Memory
+from memagent_graph.text.chunking import Chunk  # noqa: TC001 - LangGraph reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 Gathering = TypeVar("Gathering")
+Row = list[Any]
+"""The fields of an `Evidence`, in order."""
 
 Stopped = Literal["end", "done", "max_calls", "deadline"]
 """Why a reading ended: the document's end, the reader had enough, or a budget was spent."""
@@ -124,7 +127,7 @@ class Fold(TypedDict):
     question: str
     source: SourceRecord
     memory: str
-    places: list[list[Any]]
+    places: list[Row]
     progress: Progress
 
 
@@ -146,11 +149,12 @@ class ReadingInput(TypedDict, total=False):
     memory_name: Annotated[str | None, UntrackedValue]
 
 
-Answers = list[dict[str, Any]]
 Folds = dict[str, Fold]
 
 
-def _gathered(answers: Answers, more: Answers | None) -> Answers:
+def _gathered(
+    answers: list[QuestionAnswer], more: list[QuestionAnswer] | None
+) -> list[QuestionAnswer]:
     """Records in the order of their questions; None forgets them."""
     return [] if more is None else sorted([*answers, *more], key=lambda record: record["number"])
 
@@ -179,6 +183,26 @@ class Gathered(BinaryOperatorAggregate[Gathering]):
         return bool(self.value)
 
 
+class Place(TypedDict):
+    """A statement and where it stands: the fields of `Evidence`."""
+
+    text: str
+    source: str
+    line: int
+    start: int
+    end: int
+
+
+class Cost(TypedDict):
+    """What a reading cost: the fields of `Usage`, and the tokens of the document that were read."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    document_tokens: int
+
+
 class Answered(TypedDict, total=False):
     """What a reading returns for a question.
 
@@ -186,10 +210,9 @@ class Answered(TypedDict, total=False):
         answer: the answer itself.
         response: the whole reply that the answer was taken from.
         memory: the final memory.
-        evidence: where the memory's statements stand in the document, for readers that know:
-            dicts with the fields of `Evidence`.
+        evidence: where the memory's statements stand in the document, for readers that know.
         citations: likewise, where the answer stands.
-        usage: calls, input_tokens, output_tokens, seconds, and document_tokens read.
+        usage: what it cost.
         coverage: share of the document that was read, 0 to 1.
         stopped: why reading ended: "end", "done", "max_calls" or "deadline".
         reader: name of the reader that answered.
@@ -200,9 +223,9 @@ class Answered(TypedDict, total=False):
     answer: str | None
     response: str
     memory: str
-    evidence: list[dict[str, Any]]
-    citations: list[dict[str, Any]]
-    usage: dict[str, Any]
+    evidence: list[Place]
+    citations: list[Place]
+    usage: Cost
     coverage: float
     stopped: Stopped
     reader: str
@@ -210,16 +233,28 @@ class Answered(TypedDict, total=False):
     warnings: list[str]
 
 
+class QuestionAnswer(Answered):
+    """What a reading returns for one of several questions.
+
+    Attributes:
+        number: of the question, from 0.
+        question: what was asked.
+        error: why it failed; None if it did not.
+    """
+
+    number: int
+    question: str
+    error: str | None
+
+
 class ReadingOutput(Answered, total=False):
     """What a reading returns.
 
     Attributes:
-        answers: for several questions: a dict for each, in their order, with the fields of
-            `Answered`, its `question` and `number` (from 0), and `error`: why it failed, None if
-            it did not.
+        answers: for several questions: one for each, in their order.
     """
 
-    answers: Annotated[Answers, Gathered(list, _gathered)]
+    answers: Annotated[list[QuestionAnswer], Gathered(list, _gathered)]
 
 
 class ReadingState(ReadingInput, ReadingOutput, total=False):
@@ -231,10 +266,10 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
         folds: of the segments, while they are read.
     """
 
-    chunk: Annotated[Any, UntrackedValue]
+    chunk: Annotated[Chunk | None, UntrackedValue]
     folds: Annotated[Folds, Gathered(dict, _moved)]
     source: SourceRecord
-    places: list[list[Any]]
+    places: list[Row]
     progress: Progress
 
 
@@ -272,7 +307,7 @@ class Run:
     """
 
     document: Any = None
-    write: Callable[[Any], None] | None = None
+    write: Callable[[object], None] | None = None
     started: float = field(default_factory=monotonic)
     config: RunnableConfig = field(default_factory=RunnableConfig)
     store: BaseStore | None = None
@@ -292,7 +327,7 @@ class Noted(TypedDict):
     """The part of a fold that is its memory."""
 
     memory: str
-    places: list[list[Any]]
+    places: list[Row]
 
 
 def begun(question: str, source: SourceRecord) -> Fold:

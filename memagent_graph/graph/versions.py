@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from memagent_graph.errors import (
@@ -180,7 +180,7 @@ class Chain:
         )
         return None if found is None else found.memory
 
-    def beating(self) -> AbstractAsyncContextManager[Any]:
+    def beating(self) -> AbstractAsyncContextManager[object]:
         """Shows who follows that this run lives while it waits for its model."""
         return self._sharing.beating()
 
