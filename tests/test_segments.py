@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import nullcontext
 
 import pytest
 from doubles import numbered
@@ -223,11 +224,16 @@ def test_a_merge_is_repeated_while_its_error_may_pass():
     assert reader.merges == [4, 4, 4]
 
 
-def test_another_document_on_the_same_thread_begins_anew():
-    reader = Listing()
+@pytest.mark.parametrize("fails", [False, True])
+def test_another_document_on_the_same_thread_begins_anew(fails):
+    broken = [fails]
+    reader = Listing(lambda chunk: ModelError("No.") if any(broken) and chunk.start else None)
     agent = create_memagent(reader, config=SMALL, checkpointer=InMemorySaver())
     thread = {"configurable": {"thread_id": "t"}}
-    agent.invoke(ASKED, thread)
+    with pytest.raises(ModelError) if fails else nullcontext():
+        agent.invoke(ASKED, thread)
+        assert "folds" not in agent.get_state(thread).values
+    broken.clear()
 
     out = agent.invoke({"question": "?", "document": numbered(180)}, thread)
 
@@ -348,6 +354,45 @@ def test_the_first_segment_takes_over_what_was_read_in_one():
     assert len(reader.spans) == len({*reader.spans})
 
 
+def test_segments_of_the_same_text_have_memories_of_their_own():
+    text = "The same line again and again.\n" * 200
+    reader = Listing()
+
+    out = create_memagent(reader, config=SMALL, store=InMemoryStore()).invoke(
+        {"question": "?", "document": text}
+    )
+
+    assert reader.merges == [4]
+    assert covers(ends(out["answer"]), text)
+
+
+def test_a_reading_in_one_is_another_reading():
+    store, reader = InMemoryStore(), Listing()
+    one = SMALL.model_copy(update={"segments": 1, "keep_versions": 1})
+    first = create_memagent(reader, config=one, store=store).invoke(ASKED)
+
+    out = create_memagent(reader, config=SMALL, store=store).invoke(ASKED)
+
+    assert reader.merges == [4]
+    assert covers(ends(out["answer"]))
+    assert {version.id for _, version in MemoryBank(store).list()} == {
+        first["version"],
+        out["version"],
+    }
+
+
+def test_what_a_limit_left_unread_is_read_the_next_time():
+    store, reader = InMemoryStore(), Listing()
+    limited = SMALL.model_copy(update={"max_calls": 20})
+    part = create_memagent(reader, config=limited, store=store).invoke(ASKED)
+
+    out = create_memagent(reader, config=SMALL, store=store).invoke(ASKED)
+
+    assert part["coverage"] < 1
+    assert covers(ends(out["answer"]))
+    assert len(reader.spans) == len({*reader.spans})
+
+
 def test_a_failed_reading_without_a_checkpointer_goes_on_from_the_store():
     broken, store = [True], InMemoryStore()
     half = len(TEXT) // 2
@@ -395,15 +440,23 @@ def test_a_limit_that_leaves_a_segment_nothing_is_refused_with_what_it_takes():
         agent.invoke({"questions": ["?", "??", "???"], "document": TEXT})
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_all_segments_and_what_was_read_is_merged():
-    reader = Listing(delay=0.1)
-    config = SMALL.model_copy(update={"deadline": 0.35})
+    class Stuck(Listing):
+        async def update(self, step, *, config=None):
+            if step.memory.text:
+                await asyncio.Event().wait()
+            return await super().update(step, config=config)
+
+    reader = Stuck()
+    config = SMALL.model_copy(update={"deadline": 3})
 
     out = create_memagent(reader, config=config).invoke(ASKED)
 
     assert out["stopped"] == "deadline"
+    assert len(ends(out["answer"])) == 4
     assert 0 < out["coverage"] < 1
-    assert len(reader.merges) == 1
+    assert reader.merges == [4]
 
 
 # Several questions
@@ -438,6 +491,32 @@ def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, mo
     assert {record["usage"]["calls"] for record in out["answers"]} == {chunks + 2}
     # Besides: whether there is any text, and where the segments end.
     assert len(reads) == chunks + 1 + len(bounds) - 1
+
+
+async def test_no_segment_waits_for_another(monkeypatch):
+    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    (_, first), *_, (last, _) = segments(TextSource(TEXT), 4, chunk_tokens=50)
+    done = asyncio.Event()
+
+    class Uneven(Listing):
+        async def update(self, step, *, config=None):
+            if step.chunk.end == first:
+                await done.wait()
+            update = await super().update(step, config=config)
+            if sum(start >= last for start, _ in self.spans) == 2 * chunks:
+                done.set()
+            return update
+
+    reader = Listing()
+    await create_memagent(reader, config=SMALL).ainvoke(ASKED)
+    chunks = sum(start >= last for start, _ in reader.spans)
+    assert chunks > 4
+    agent = create_memagent(Uneven(), config=SMALL)
+
+    async with asyncio.timeout(60):
+        out = await agent.ainvoke({"questions": ["?", "??"], "document": TEXT})
+
+    assert all(covers(ends(record["answer"])) for record in out["answers"])
 
 
 def test_a_question_whose_segment_fails_says_so_and_takes_no_other_with_it():
@@ -513,9 +592,11 @@ def long_memory(number, tokens=1024):
     raise AssertionError
 
 
-async def test_64_full_memories_are_merged_within_the_window():
-    config, counter = ReadingConfig(segments=64), EstimatingTokenizer()
-    replies = [AIMessage(long_memory(f"m{number}")) for number in range(30)]
+@pytest.mark.parametrize("chunk_tokens", [5000, 100])
+async def test_64_full_memories_are_merged_within_the_window(chunk_tokens):
+    config = ReadingConfig(segments=64, chunk_tokens=chunk_tokens, answer_tokens=100)
+    counter = EstimatingTokenizer()
+    replies = [AIMessage(long_memory(f"m{number}")) for number in range(64)]
     model = Counting(messages=iter(replies), seen=[])
     reading = Reading("r", ChatReader(model, config=config), config, counter)
     memories = [Memory(long_memory(number)) for number in range(64)]
@@ -562,6 +643,15 @@ async def test_two_that_the_context_cannot_hold_are_an_error():
 
     with pytest.raises(ContextLengthError):
         await merge(reading, "?", [Memory("a"), Memory("b")])
+
+
+async def test_a_merged_memory_keeps_to_its_budget():
+    config = SMALL.model_copy(update={"memory_tokens": 10})
+    reading = Reading("r", Listing(), config, EstimatingTokenizer())
+
+    memory, _ = await merge(reading, "?", [Memory(f"Number {n} is here. ") for n in range(4)])
+
+    assert 0 < EstimatingTokenizer().count(memory.text) <= 10
 
 
 async def test_an_empty_merge_replaces_nothing():

@@ -240,6 +240,18 @@ def test_a_reading_that_begins_with_a_stored_memory_is_not_recorded_and_says_so(
     assert recorder.skipped == {"reading that began with a stored memory": 2}
 
 
+def test_a_reading_in_segments_is_not_recorded_and_says_so(sink, recorder):
+    config = CONFIG.model_copy(update={"segments": 2})
+    agent = create_memagent(told(), config=config)
+
+    with pytest.warns(RuntimeWarning, match="in segments"):
+        out = agent.invoke(ASKED, recorder.config())
+
+    assert out["usage"]["calls"] > out["usage"]["document_tokens"] / config.chunk_tokens + 1
+    assert sink.take() == []
+    assert recorder.skipped == {"reading in segments": 1}
+
+
 async def test_a_reading_begun_again_counts_from_where_it_began_again(sink, recorder):
     store = InMemoryStore()
     model = told()
