@@ -79,11 +79,17 @@ async def open_document(
     record = SourceRecord() if stored else await _open(reading, run, len(questions), name)
     # Else `stream_mode="values"` would repeat the document at every step.
     done: Changes = {"document": None}
-    done |= {left: None for left in ("answers", "folds") if state.get(left)}  # of the last run
-    if not state.get("question"):
+    several = not state.get("question")
+    if several or state.get("answers"):
+        done["answers"] = None
+    if left := dict.fromkeys(state.get("folds", ())):  # of a run that was broken off
+        done["folds"] = left
+    if several:
         record["calls"] = updates_each(reading.config, len(questions), record.get("segments", 1))
-        return {**done, "answers": None, "source": record}
+        return {**done, "source": record}
     begun = await _begun(reading, run, questions[0], record, config, stored, name)
+    if "folds" in begun:
+        begun["folds"] = left | begun["folds"]
     return {**done, "answer": None, **begun}
 
 
@@ -303,7 +309,8 @@ async def merge_memories(
         )
     )
     warnings = dict.fromkeys(warning for _, said in stored for warning in said)
-    return {"document": None, "folds": None, "warnings": [*warnings], **after}
+    ended = dict.fromkeys(state["folds"])
+    return {"document": None, "folds": ended, "warnings": [*warnings], **after}
 
 
 async def write_answer(

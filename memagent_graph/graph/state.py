@@ -21,7 +21,7 @@ from memagent_graph.readers.base import Evidence, Memory
 from memagent_graph.text.chunking import Chunk  # noqa: TC001 - LangGraph reads the annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from langgraph.store.base import BaseStore
 
@@ -159,9 +159,9 @@ def _gathered(
     return [] if more is None else sorted([*answers, *more], key=lambda record: record["number"])
 
 
-def _moved(folds: Folds, more: Folds | None) -> Folds:
-    """The segments' folds by their names, each as it was last; None forgets them."""
-    return {} if more is None else {**folds, **more}
+def _moved(folds: Folds, more: Mapping[str, Fold | None]) -> Folds:
+    """The segments' folds by their names, each as it was last; None forgets one."""
+    return {name: fold for name, fold in {**folds, **more}.items() if fold is not None}
 
 
 class Gathered(BinaryOperatorAggregate[Gathering]):
