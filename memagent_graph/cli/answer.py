@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.cli.shown import shown
+
+if TYPE_CHECKING:
+    from memagent_graph.graph.state import ReadingOutput
 
 _STOPPED = {
     "max_calls": "the budget of calls was spent",
@@ -15,11 +18,11 @@ _STOPPED = {
 }
 
 
-def print_answer(output: dict[str, Any], *, as_json: bool, show_memory: bool) -> None:
+def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> None:
     """Print the answer and where it stands, or all there is; what to know about it on stderr.
 
     Args:
-        output: the fields of `ReadingOutput`.
+        output: of the graph.
         as_json: print nothing but the output, as one JSON document.
         show_memory: print the final memory too.
     """
@@ -35,8 +38,8 @@ def print_answer(output: dict[str, Any], *, as_json: bool, show_memory: bool) ->
         print(covered, file=sys.stderr)
 
 
-def _print_for_people(output: dict[str, Any], *, show_memory: bool) -> None:
-    print(shown(output["answer"]))
+def _print_for_people(output: ReadingOutput, *, show_memory: bool) -> None:
+    print(shown(output["answer"] or ""))
     places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in output["citations"])
     for place in places:
         print(shown(f"  at {place}"))

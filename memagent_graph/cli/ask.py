@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.sqlite import SqliteSaver
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.build import ReadingGraph
+    from memagent_graph.graph.state import ReadingInput, ReadingOutput
     from memagent_graph.readers.base import Reader
+    from memagent_graph.text.opening import DocumentLike
 
 _EXAMPLES = """Answer a question from files, folders or standard input.
 
@@ -140,8 +143,8 @@ def ask(
         documents = [
             open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources
         ]
-        document: Any = documents[0] if len(documents) == 1 else documents or None
-        if dry_run:
+        document: DocumentLike | None = documents[0] if len(documents) == 1 else documents or None
+        if dry_run and document is not None:
             counter = tokenizer or reader.identity.tokenizer
             print_plan(plan(question, document, config, model, tokenizer=counter), as_json=as_json)
             return
@@ -156,7 +159,7 @@ def ask(
             namespace=chosen_namespace(namespace),
         )
         thread = _thread(question, sources, reader, config, tokenizer, name, memory, namespace)
-        asked = {"question": question, "document": document, "memory_name": name}
+        asked: ReadingInput = {"question": question, "document": document, "memory_name": name}
         if memory:
             asked["version"] = memory
         going_on = saver is not None and not restart and _unfinished(agent, thread)
@@ -164,7 +167,7 @@ def ask(
             print("memagent: going on with the stopped run.", file=sys.stderr)
         kept = kept_in is not None and reuse
         with reporting(_RESUMABLE if checkpoint else _STORED if kept else _LOST):
-            output = _read(agent, None if going_on else asked, thread, {"document": document})
+            output = _read(agent, None if going_on else asked, thread, document)
         print_answer(output, as_json=as_json, show_memory=show_memory)
 
 
@@ -172,7 +175,7 @@ ask.__doc__ = _EXAMPLES
 
 
 @contextmanager
-def _saver(file: Path) -> Iterator[Any]:
+def _saver(file: Path) -> Iterator[SqliteSaver]:
     import sqlite3
 
     from langgraph.checkpoint.sqlite import SqliteSaver
@@ -208,10 +211,13 @@ def _unfinished(agent: ReadingGraph, thread: RunnableConfig) -> bool:
 
 
 def _read(
-    agent: ReadingGraph, asked: Any, thread: RunnableConfig, context: dict[str, Any]
-) -> dict[str, Any]:
+    agent: ReadingGraph,
+    asked: ReadingInput | None,
+    thread: RunnableConfig,
+    document: DocumentLike | None,
+) -> ReadingOutput:
     """Run the graph, with a progress bar where a person is watching."""
-    output: dict[str, Any] = {}
+    output: ReadingOutput = {}
     with ExitStack() as stack:
         show = None
         if sys.stderr.isatty():
@@ -221,7 +227,7 @@ def _read(
         for mode, part in agent.stream(
             asked,
             thread,
-            context=context,
+            context={"document": document},
             stream_mode=["custom", "values"],
             output_keys=agent.output_channels,
         ):

@@ -6,7 +6,7 @@ import json
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,7 +30,7 @@ from memagent_graph.cli.reporting import reporting
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memagent_graph.batch import Result
+    from memagent_graph.batch import Result, Task
 
 _EXAMPLES = """Answer many questions, several at once; the same command goes on where it stopped.
 
@@ -126,7 +126,7 @@ def batch(
 batch.__doc__ = _EXAMPLES
 
 
-def _on_ray(address: str, tasks: Path, out: Path, **options: Any) -> None:
+def _on_ray(address: str, tasks: Path, out: Path, **options: object) -> None:
     from memagent_graph.errors import MissingDependencyError
 
     clusters = entry_points(group="memagent_graph.clusters", name="ray")
@@ -145,14 +145,14 @@ def _on_ray(address: str, tasks: Path, out: Path, **options: Any) -> None:
     read_tasks(rows, address, out, **options)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Paths as strings, for another machine."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return str(value.resolve()) if isinstance(value, Path) else value
 
 
-def _read_tasks(file: Path, answered: set[str]) -> Iterator[dict[str, Any]]:
+def _read_tasks(file: Path, answered: set[str]) -> Iterator[Task]:
     """The tasks that have no answer yet, with their ids and documents.
 
     Raises:
@@ -182,16 +182,16 @@ def _read_tasks(file: Path, answered: set[str]) -> Iterator[dict[str, Any]]:
             yield task
 
 
-def _document(task: dict[str, Any], folder: Path) -> Any:
+def _document(task: Task, folder: Path) -> str | Path | list[Path]:
     if "text" in task:
         return str(task["text"])
     named = task["document"]
     if isinstance(named, list):
         return [folder / name for name in named]
-    return folder / named
+    return Path(folder, named)
 
 
-def _record(result: Result) -> dict[str, Any]:
+def _record(result: Result) -> dict[str, object]:
     kept = {key: value for key, value in result.task.items() if key not in ("document", "text")}
     if result.output is None:
         return {**kept, "error": f"{type(result.error).__name__}: {result.error}"}

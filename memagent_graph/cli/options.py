@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -113,7 +113,7 @@ def chosen_namespace(labels: str | None) -> tuple[str, ...]:
     return NAMESPACE if labels is None else check_namespace(tuple(labels.split("/")))
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _arguments(text: str) -> dict[str, object]:
     from memagent_graph.errors import ConfigurationError
 
     with suppress(ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,13 +16,16 @@ from memagent_graph.cli.shown import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from memagent_graph.graph.events import ChunkEvent, Event
+
 _LONGEST_NAME = 24
+_SUMMED: tuple[Literal["chunk", "chunks", "position", "length", "tokens"], ...]
 _SUMMED = ("chunk", "chunks", "position", "length", "tokens")
 """What the segments of a document have together."""
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[dict[str, Any]], None]]:
+def progress_bar() -> Iterator[Callable[[Event], None]]:
     """Show a bar on stderr that is gone at the end; yields what takes the reading's events."""
     columns = (
         TextColumn("[bold]{task.description}"),
@@ -34,9 +37,9 @@ def progress_bar() -> Iterator[Callable[[dict[str, Any]], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("reading", total=None, chunk=0, chunks="?", rate="")
         begun: list[tuple[float, int]] = []
-        folds: dict[str, dict[str, Any]] = {}  # the last event of each
+        folds: dict[str, ChunkEvent] = {}  # the last event of each
 
-        def show(event: dict[str, Any]) -> None:
+        def show(event: Event) -> None:
             if event["event"] == "opened":
                 progress.update(task, description=_reading(event), total=event["length"])
             elif event["event"] == "chunk":
@@ -60,7 +63,7 @@ def progress_bar() -> Iterator[Callable[[dict[str, Any]], None]]:
         yield show
 
 
-def _reading(event: dict[str, Any]) -> str:
+def _reading(event: Event) -> str:
     name = Path(event["source"]).name or event["source"]
     if len(name) > _LONGEST_NAME:  # the bar must stay on one line
         name = name[: _LONGEST_NAME - 1] + "…"

@@ -61,7 +61,7 @@ def train(
         training = Training(settings)
         stopped = False
 
-        def stop(*_: Any) -> None:
+        def stop(*_: object) -> None:
             nonlocal stopped
             if stopped:
                 raise KeyboardInterrupt
@@ -93,7 +93,7 @@ def _field(text: str) -> tuple[str, Any]:
 _SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens", "padding")
 
 
-def _print(metrics: Mapping[str, Any]) -> None:
+def _print(metrics: Mapping[str, float]) -> None:
     shown = [f"{name} {metrics[name]:.3f}" for name in _SHOWN if name in metrics]
     skipped = [f"{name} {value}" for name, value in metrics.items() if name.startswith("skipped")]
     print(f"{metrics['iteration']:>5}  {'  '.join([*shown, *skipped])}", flush=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import hypot
 from operator import mul
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rank_bm25 import BM25Okapi
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from langgraph.types import StreamMode
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.state import ReadingOutput
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -95,7 +96,7 @@ async def memagent(
     # A host graph lends its store, from which nothing must be taken that is to be measured.
     agent = create_memagent(reader, config=config.model_copy(update={"reuse": False}))
     memories = [""]
-    output: dict[str, Any] = {}
+    output: ReadingOutput = {}
     modes: list[StreamMode] = ["updates", "values"]
     asked = {"question": question}
     async for mode, part in agent.astream(asked, stream_mode=modes, context={"document": document}):

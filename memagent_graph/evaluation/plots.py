@@ -12,7 +12,9 @@ from memagent_graph.evaluation.scores import mean_cost
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from typing import Any
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from memagent_graph.evaluation.comparison import Difference
     from memagent_graph.evaluation.report import Cell
@@ -79,7 +81,7 @@ def draw_differences(out: Path, found: Sequence[Difference]) -> Path:
     return file
 
 
-def figure_kind() -> Any:
+def figure_kind() -> type[Figure]:
     """The class of matplotlib's that plots are made of.
 
     Raises:
@@ -93,11 +95,11 @@ def figure_kind() -> Any:
     return Figure
 
 
-def _figure(size: tuple[float, float]) -> Any:
+def _figure(size: tuple[float, float]) -> Figure:
     return figure_kind()(figsize=size, dpi=80, layout="constrained")
 
 
-def _accuracy(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
+def _accuracy(figure: Figure, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
     """Tasks in one panel if there is one method, else a panel for each task."""
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     methods = list(dict.fromkeys(cell.method for cell in cells))
@@ -106,7 +108,7 @@ def _accuracy(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
     if len(methods) == 1:
         axes = figure.add_subplot()
         _lines(axes, {task: [c for c in cells if c.task == task] for task in tasks})
-        figure.legend(*axes.get_legend_handles_labels(), fontsize=8, loc="outside right")
+        figure.legend(*axes.get_legend_handles_labels(), fontsize=8, loc="outside right center")
         return True
     rows = -(-len(tasks) // _PANELS)
     panels = figure.subplots(rows, min(_PANELS, len(tasks)), squeeze=False, sharey=True)
@@ -116,11 +118,11 @@ def _accuracy(figure: Any, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
     for axes in panels.flat[len(tasks) :]:
         axes.remove()
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, loc="outside right")
+    figure.legend(handles, labels, fontsize=8, loc="outside right center")
     return True
 
 
-def _lines(axes: Any, lines: dict[str, list[Cell]], title: str = "Score by length") -> None:
+def _lines(axes: Axes, lines: dict[str, list[Cell]], title: str = "Score by length") -> None:
     """Scores with their intervals; a little apart, so that equal ones do not hide each other."""
     for number, (name, line) in enumerate(lines.items()):
         scores = [100 * cell.score for cell in line]
@@ -141,7 +143,7 @@ def _lines(axes: Any, lines: dict[str, list[Cell]], title: str = "Score by lengt
     axes.set(ylabel="score, %", ylim=(-5, 105), title=_plain(title))
 
 
-def _cost(figure: Any, cells: Sequence[Cell], results: Sequence[Result]) -> bool:
+def _cost(figure: Figure, cells: Sequence[Cell], results: Sequence[Result]) -> bool:
     left, right = figure.subplots(1, 2)
     for method in sorted({cell.method for cell in cells}):
         own = [result for result in results if result.method == method]
@@ -164,7 +166,7 @@ def _cost(figure: Any, cells: Sequence[Cell], results: Sequence[Result]) -> bool
     return bool(cells)
 
 
-def _depth(figure: Any, _: Sequence[Cell], results: Sequence[Result]) -> bool:
+def _depth(figure: Figure, _: Sequence[Cell], results: Sequence[Result]) -> bool:
     """Of samples with one piece of evidence: the mean score by where it lies."""
     single = [r for r in results if r.depths and len(r.depths) == 1]
     methods = sorted({result.method for result in single})
@@ -190,7 +192,7 @@ def _depth(figure: Any, _: Sequence[Cell], results: Sequence[Result]) -> bool:
     return True
 
 
-def _by_length(axes: Any, cells: Sequence[Cell]) -> None:
+def _by_length(axes: Axes, cells: Sequence[Cell]) -> None:
     lengths = sorted({cell.length for cell in cells})
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, map(short, lengths))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from itertools import product
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evaluation.methods import make_method
@@ -134,7 +135,7 @@ async def evaluate(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def _begun(out: Path, about: dict[str, Any]) -> set[tuple[str, str]]:
+def _begun(out: Path, about: dict[str, object]) -> set[tuple[str, str]]:
     """Make the folder; say which samples and methods are done there.
 
     Raises:
@@ -183,14 +184,15 @@ async def _run(
 ) -> list[Result]:
     source, spans = sample.opened()
     depths = [start / max(1, source.length) for start, _ in _first(spans)]
-    about: dict[str, Any] = {
-        "id": sample.id,
-        "task": sample.task,
-        "length": sample.length,
-        "question": sample.question,
-        "answers": [*sample.answers],
-        "depths": [round(depth, 4) for depth in depths],
-    }
+    result = partial(
+        Result,
+        id=sample.id,
+        task=sample.task,
+        length=sample.length,
+        question=sample.question,
+        answers=[*sample.answers],
+        depths=[round(depth, 4) for depth in depths],
+    )
     results = []
     for method in methods:
         started = perf_counter()
@@ -198,12 +200,11 @@ async def _run(
             outcome = await make_method(method, reader, config)(sample.question, source)
         except MemAgentError as error:
             seconds = perf_counter() - started
-            results.append(Result(**about, method=method, seconds=seconds, error=str(error)))
+            results.append(result(method=method, seconds=seconds, error=str(error)))
             continue
         usage = outcome.usage
         results.append(
-            Result(
-                **about,
+            result(
                 method=method,
                 answer=outcome.answer,
                 score=substring_match(outcome.answer, sample.answers, sample.metric),

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memagent_graph.models.generation import Generation
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
@@ -35,10 +37,10 @@ class Call:
     generation: Generation | None = None
 
 
-def sampling_of(parameters: dict[str, Any]) -> dict[str, float | int | None]:
+def sampling_of(parameters: Mapping[str, Any]) -> dict[str, float | int | None]:
     """What shapes the sampling, of all that a chat model says about itself."""
     for name in _WITHIN:
         if isinstance(parameters.get(name), dict):
-            parameters = parameters | parameters[name]
+            parameters = {**parameters, **parameters[name]}
     names = (*_SAMPLING, *_SAMPLING_TOO)
     return {name: parameters[name] for name in names if name in parameters}

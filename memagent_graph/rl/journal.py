@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
@@ -30,14 +31,14 @@ class Journal:
         self._checkpoints.mkdir(parents=True, exist_ok=True)
         self._metrics = folder / "metrics.jsonl"
 
-    def log(self, metrics: dict[str, Any]) -> None:
+    def log(self, metrics: Mapping[str, float]) -> None:
         """Append a line."""
         if not self._main:
             return
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[dict[str, float]]:
         """All lines; one that a killed process left torn is left out."""
         try:
             lines = self._metrics.read_text("utf-8").splitlines(keepends=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import TraceError
 from memagent_graph.rl.advantages import informative
@@ -55,7 +55,7 @@ class OnlineLoop:
         settings: TrainingSettings,
         journal: Journal,
         *,
-        report: Callable[[Mapping[str, Any]], None] = lambda _metrics: None,
+        report: Callable[[Mapping[str, float]], None] = lambda _metrics: None,
     ) -> None:
         self.trainer = trainer
         self.runner = runner
@@ -100,11 +100,11 @@ class OnlineLoop:
                 self.journal.save(self.trainer, state)
         return state["iteration"]
 
-    async def _iterate(self, state: dict[str, int]) -> dict[str, Any]:
+    async def _iterate(self, state: dict[str, int]) -> dict[str, float]:
         started = perf_counter()
         rollouts, counts = await self._collect(state)
         collected = perf_counter()
-        metrics: dict[str, Any] = {"iteration": state["iteration"] + 1, **counts}
+        metrics: dict[str, float] = {"iteration": state["iteration"] + 1, **counts}
         metrics |= self.trainer.step(rollouts)
         self._hand_on()
         state["iteration"] += 1
@@ -173,7 +173,7 @@ class OnlineLoop:
         found = await self.runner.collect(samples, times=1)
         return sum(one.reward or 0.0 for one in found.rollouts) / len(samples)
 
-    def _tell(self, metrics: dict[str, Any]) -> None:
+    def _tell(self, metrics: dict[str, float]) -> None:
         self.journal.log(metrics)
         self.report(metrics)
 
@@ -188,7 +188,7 @@ class OnlineLoop:
 
 def replay(
     trainer: MultiConversationGRPOTrainer, rollouts: Sequence[Rollout], settings: TrainingSettings
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, float]]:
     """Train on recorded rollouts, without generating anything.
 
     Each step takes as many groups as an iteration of the loop has questions, in an order that

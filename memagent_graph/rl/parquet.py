@@ -6,14 +6,16 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from memagent_graph.errors import MissingDependencyError
+from memagent_graph.rl.records import Conversation
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
+    from types import ModuleType
 
     from memagent_graph.rl.records import Record
 
@@ -37,14 +39,14 @@ class ParquetSink:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._rows = rows
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[dict[str, object]] = []
         self._lock = threading.Lock()
 
     def write(self, record: Record) -> None:
         """Keep one record, and write a file when there are enough."""
         plain = record.plain()
-        if "sampling" in plain:
-            plain["sampling"] = json.dumps(dict(plain["sampling"]))
+        if isinstance(record, Conversation):
+            plain["sampling"] = json.dumps(dict(record.sampling))
         with self._lock:
             self._waiting.append(plain)
             if len(self._waiting) >= self._rows:
@@ -65,7 +67,7 @@ class ParquetSink:
         self._waiting = []
 
 
-def read_rows(file: Path, skipped: Counter[str]) -> Iterator[Any]:
+def read_rows(file: Path, skipped: Counter[str]) -> Iterator[object]:
     """What a file holds, as plain values; one that is torn is counted in `skipped`."""
     arrow, parquet = _pyarrow()
     try:
@@ -79,7 +81,7 @@ def read_rows(file: Path, skipped: Counter[str]) -> Iterator[Any]:
         skipped["torn file"] += 1
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def _pyarrow() -> tuple[ModuleType, ModuleType]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -89,7 +91,7 @@ def _pyarrow() -> tuple[Any, Any]:
     return pa, parquet
 
 
-def _schema(arrow: Any) -> Any:
+def _schema(arrow: ModuleType) -> object:
     """Columns of all kinds of records; those that a kind does not have are empty."""
     words = ("kind", "rollout", "sample", "group", "tokenizer", "sampling", "answer", "response")
     columns = dict.fromkeys(words, arrow.string())

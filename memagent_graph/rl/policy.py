@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
     from memagent_graph.rl.packing import Batch
 
 
-def score(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def score(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of each trained token, and the sum of the entropies there.
 
     Args:
@@ -34,12 +37,12 @@ def score(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def score_only(model: Any, batch: Batch) -> torch.Tensor:
+def score_only(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """The log-probabilities `[tokens]` of `score`, without a gradient."""
     return score(model, batch)[0]
 
 
-def with_adapters(model: Any, rank: int) -> Any:
+def with_adapters(model: PreTrainedModel, rank: int) -> PeftModel:
     """The model with its weights frozen, and LoRA adapters on all linear layers to train."""
     from peft import LoraConfig, get_peft_model
 
@@ -49,13 +52,14 @@ def with_adapters(model: Any, rank: int) -> Any:
     return get_peft_model(model, config)
 
 
-def checkpoint_activations(model: Any) -> None:
+def checkpoint_activations(model: PreTrainedModel | PeftModel) -> None:
     """Compute activations a second time in the backward pass, to keep less of them."""
     # transformers 5 renamed it and warns of the old name.
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     enable({"use_reentrant": False})
 
 
-def merged(model: Any) -> Any:
+def merged(model: PeftModel) -> PreTrainedModel:
     """A copy of a model with adapters, without them but with what they change."""
-    return deepcopy(model).merge_and_unload()
+    found: PreTrainedModel = deepcopy(model).merge_and_unload()
+    return found

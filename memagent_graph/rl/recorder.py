@@ -81,7 +81,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     raise_error = True  # else LangChain only logs what goes wrong here
     run_inline = True  # else each event of asynchronous code would go through a thread
 
-    def __init__(self, sink: Sink, *, tokenizer: Any, policy: int = 0) -> None:
+    def __init__(self, sink: Sink, *, tokenizer: object, policy: int = 0) -> None:
         self.sink = sink
         self.policy = policy
         self.tokenizer = fingerprint(tokenizer)
@@ -121,13 +121,12 @@ class TraceRecorder(BaseCallbackHandler, Observer):
 
     def on_chain_start(
         self,
-        serialized: dict[str, Any],
-        inputs: Any,
+        serialized: object,
+        inputs: object,
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """A chain begins: within a step, of a reader of somebody else's, or anywhere."""
         if parent_run_id is None:
@@ -137,13 +136,13 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         if outer is not None:
             self._attempts[run_id] = outer
 
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_chain_end(self, outputs: object, *, run_id: UUID, **kwargs: object) -> None:
         """A chain, a step or a whole run ended well."""
         self._above.pop(run_id, None)
         if self._attempts.pop(run_id, None) is None:
             self._leave(run_id)
 
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: object) -> None:
         """A chain, a step or a whole run failed."""
         self._above.pop(run_id, None)
         if self._attempts.pop(run_id, None) is None:
@@ -151,8 +150,8 @@ class TraceRecorder(BaseCallbackHandler, Observer):
 
     def on_chat_model_start(
         self,
-        serialized: dict[str, Any],
-        messages: Any,
+        serialized: object,
+        messages: object,
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
@@ -164,7 +163,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             sampling = sampling_of(kwargs.get("invocation_params") or {})
             self._calls[run_id] = Call(attempt, sampling, self.policy)
 
-    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: object) -> None:
         """A model replied."""
         call = self._calls.pop(run_id, None)
         if call is not None:
@@ -172,11 +171,11 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             call.generation = getattr(message, "response_metadata", {}).get("generation")
             call.attempt.replies.append(call)
 
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: object) -> None:
         """A model failed."""
         self._calls.pop(run_id, None)
 
-    def opened(self, step: UUID, fold: Fold, about: Mapping[str, Any]) -> None:
+    def opened(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
         """A document is open."""
         reading = self._above[step]
         progress, source = fold["progress"], fold["source"]
@@ -232,7 +231,9 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         self.sink.write(End(known.rollout, known.steps, answer.final, response=answer.text))
 
     def _record(self, reading: _Reading, reply: Call, *, final: bool) -> None:
-        generation: Any = reply.generation or {}
+        generation = reply.generation
+        if not generation:
+            raise TraceError(_NO_TOKENS)
         prompt, completion = generation.get("prompt_token_ids"), generation.get("token_ids")
         logprobs = generation.get("logprobs")
         if not prompt or not completion or not logprobs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from memagent_graph.errors import TraceError
 
@@ -74,7 +74,7 @@ class Conversation:
             message = f"{self.step} is no number of a conversation, counted from 0."
             raise TraceError(message)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """As plain values, for a sink."""
         return _plain(self)
 
@@ -108,7 +108,7 @@ class End:
         if self.reward is not None:
             _check_reward(self.rollout, self.reward)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """As plain values, for a sink."""
         return _plain(self)
 
@@ -134,7 +134,7 @@ class Feedback:
         _check_types(self, str, "rollout")
         _check_reward(self.rollout, self.reward)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """As plain values, for a sink."""
         return _plain(self)
 
@@ -142,7 +142,7 @@ class Feedback:
 Record: TypeAlias = "Conversation | End | Feedback"
 
 
-def fingerprint(tokenizer: Any) -> str:
+def fingerprint(tokenizer: object) -> str:
     """Stands for a vocabulary: token ids mean the same where fingerprints are equal.
 
     Args:
@@ -151,7 +151,7 @@ def fingerprint(tokenizer: Any) -> str:
     Raises:
         TraceError: It does not tell its vocabulary.
     """
-    known: Any = tokenizer
+    known = tokenizer
     if not hasattr(known, "get_vocab"):
         known = getattr(tokenizer, "backend", None)
     if not hasattr(known, "get_vocab"):
@@ -164,7 +164,7 @@ def fingerprint(tokenizer: Any) -> str:
     return sha256(repr(vocabulary).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _plain(record: Record) -> dict[str, Any]:
+def _plain(record: Record) -> dict[str, object]:
     values = {item.name: getattr(record, item.name) for item in fields(record)}
     return {"kind": record.kind, **values}
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import EmptyReplyError, MemAgentError
 from memagent_graph.graph.build import create_memagent
@@ -18,7 +18,7 @@ from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Rollout, join
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
     from memagent_graph.rl.rewards import Reward
+    from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import TokenizerLike
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class RolloutRunner:
     def __init__(
         self,
         model: BaseChatModel,
-        tokenizer: Any,
+        tokenizer: TokenizerLike,
         *,
         config: ReadingConfig,
         reward: Reward,
@@ -100,7 +102,7 @@ class RolloutRunner:
         self.reader.begin()
         answers = {sample.id: sample.answers for sample in samples}
 
-        async def read(sample: Sample, source: Any, index: int) -> None:
+        async def read(sample: Sample, source: Source, index: int) -> None:
             name = f"{sample.id}#{self.version}.{index}"
             config = self._recorder.config(sample=sample.id, group=sample.id, rollout=name)
             asked = ReadingInput(question=sample.question, document=source)
@@ -145,8 +147,10 @@ class _SeededReader(ChatReader):
         speechless: rollouts in which a reply was empty.
     """
 
-    def __init__(self, model: BaseChatModel, *, seed: int, **options: Any) -> None:
-        super().__init__(model, **options)
+    def __init__(
+        self, model: BaseChatModel, *, prompts: Prompts | None, config: ReadingConfig, seed: int
+    ) -> None:
+        super().__init__(model, prompts=prompts, config=config)
         self._seed = seed
         self.begin()
 
@@ -174,7 +178,7 @@ class _SeededReader(ChatReader):
             return Answer(_SILENCE, "", usage=Usage(calls=1))
 
     async def _ask(
-        self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
+        self, prompt: str, config: RunnableConfig | None, options: Mapping[str, object]
     ) -> tuple[AIMessage, str]:
         about = sha256(f"{self._seed} {_rollout(config)} {prompt}".encode()).digest()
         self._asked[about] += 1  # a repeated attempt must not fail in the same way

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +14,7 @@ from memagent_graph.errors import ConfigurationError
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, **fields: object) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -22,7 +22,7 @@ class _Settings(BaseModel):
             raise ConfigurationError(found) from error
 
     @classmethod
-    def from_file(cls, path: str | Path, **fields: Any) -> Any:
+    def from_file(cls, path: str | Path, **fields: object) -> Self:
         """Load settings from a YAML or JSON file; `fields` override what it says.
 
         Raises:

@@ -140,7 +140,7 @@ class RedisSink:
         return reply
 
 
-def read(paths: str | Path | Iterable[str | Path], skipped: Counter[str]) -> Iterator[Any]:
+def read(paths: str | Path | Iterable[str | Path], skipped: Counter[str]) -> Iterator[object]:
     """What sinks wrote, as plain values, in order; what is torn is counted in `skipped`.
 
     Args:
@@ -169,14 +169,14 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _read_lines(file: Path, skipped: Counter[str]) -> Iterator[Any]:
+def _read_lines(file: Path, skipped: Counter[str]) -> Iterator[object]:
     with file.open("rb") as lines:
         for line in lines:
             if line.strip():
                 yield from _decoded(line, skipped)
 
 
-def _read_stream(url: str, skipped: Counter[str]) -> Iterator[Any]:
+def _read_stream(url: str, skipped: Counter[str]) -> Iterator[object]:
     stream = RedisSink(url)
     try:
         for entry in stream.read():
@@ -185,7 +185,7 @@ def _read_stream(url: str, skipped: Counter[str]) -> Iterator[Any]:
         stream.close()
 
 
-def _decoded(text: bytes, skipped: Counter[str]) -> Iterator[Any]:
+def _decoded(text: bytes, skipped: Counter[str]) -> Iterator[object]:
     try:
         yield json.loads(text)
     except ValueError:

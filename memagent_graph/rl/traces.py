@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.rl.records import Conversation, End, Feedback, Record, fingerprint
 from memagent_graph.rl.sinks import read
@@ -130,11 +130,10 @@ def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Load
     return Loaded(rollouts, +skipped)
 
 
-def _parsed(found: Iterable[Any], skipped: Counter[str]) -> Iterator[Record]:
+def _parsed(found: Iterable[object], skipped: Counter[str]) -> Iterator[Record]:
     """The records in what a file or stream held."""
     for item in found:
-        kind = _KINDS.get(str(item.get("kind"))) if isinstance(item, dict) else None
-        if kind is None:
+        if not isinstance(item, dict) or (kind := _KINDS.get(str(item.get("kind")))) is None:
             skipped["record of an unknown kind"] += 1
             continue
         values = {one.name: item[one.name] for one in fields(kind) if one.name in item}
@@ -149,7 +148,7 @@ def _parsed(found: Iterable[Any], skipped: Counter[str]) -> Iterator[Record]:
             skipped[f"invalid {kind.kind}"] += 1
 
 
-_KINDS: dict[str, Any] = {kind.kind: kind for kind in (Conversation, End, Feedback)}
+_KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in (Conversation, End, Feedback)}
 
 
 def _in_order(known: Mapping[int, Conversation], count: int) -> tuple[Conversation, ...]:
@@ -178,5 +177,5 @@ def _rollout(found: tuple[Conversation, ...], end: End, reward: float | None) ->
     )
 
 
-def _is_nan(value: Any) -> bool:
+def _is_nan(value: object) -> bool:
     return isinstance(value, float) and isnan(value)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from peft import PeftModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from memagent_graph.rl.settings import GRPOSettings
     from memagent_graph.rl.traces import Rollout
 
@@ -60,26 +63,33 @@ class MultiConversationGRPOTrainer:
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, settings: GRPOSettings, *, folder: str | Path = "."
+        self,
+        model: PreTrainedModel,
+        tokenizer: object,
+        settings: GRPOSettings,
+        *,
+        folder: str | Path = ".",
     ) -> None:
         set_seed(settings.seed)
         self.settings = settings
         self.accelerator = _accelerator(settings, folder)
         self._vocabulary = fingerprint(tokenizer)
-        self._reference = None
+        self._reference: torch.nn.Module | None = None
+        policy: PreTrainedModel | PeftModel = model
         if settings.lora_rank is not None:
-            model = with_adapters(model, settings.lora_rank)
+            policy = with_adapters(model, settings.lora_rank)
         elif settings.kl_weight:
-            frozen = deepcopy(model).eval().requires_grad_(requires_grad=False)
+            frozen: torch.nn.Module = deepcopy(model)
+            frozen.eval().requires_grad_(requires_grad=False)
             self._reference = frozen.to(self.accelerator.device)
         if settings.gradient_checkpointing:
-            checkpoint_activations(model)
+            checkpoint_activations(policy)
         optimizer = torch.optim.AdamW(
-            [weight for weight in model.parameters() if weight.requires_grad],
+            [weight for weight in policy.parameters() if weight.requires_grad],
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,
         )
-        self.model, self._optimizer = self.accelerator.prepare(model.train(), optimizer)
+        self.model, self._optimizer = self.accelerator.prepare(policy.train(), optimizer)
         self._progress = _Progress()
         self.accelerator.register_for_checkpointing(self._progress)
 
@@ -161,7 +171,7 @@ class MultiConversationGRPOTrainer:
             message = f"Training cannot go on from {folder}: {error}"
             raise ConfigurationError(message) from error
 
-    def save_model(self, folder: str | Path, tokenizer: Any) -> None:
+    def save_model(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Save model and tokenizer as `transformers` loads them, adapters merged in."""
         model = self.accelerator.unwrap_model(self.model)
         if self.settings.lora_rank is not None:
@@ -279,7 +289,7 @@ class _Progress:
         self.steps = 0
         self.baseline = Baseline()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {"steps": self.steps, "baseline": asdict(self.baseline)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from memagent_graph.rl.loop import Questions
     from memagent_graph.rl.rewards import Reward
     from memagent_graph.rl.settings import TrainingSettings
+    from memagent_graph.text.tokens import TokenizerLike
 
 
 class Training:
@@ -78,7 +79,7 @@ class Training:
         if self._loop is not None:
             self._loop.stop()
 
-    async def run(self, report: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+    async def run(self, report: Callable[[Mapping[str, float]], None]) -> dict[str, float]:
         """Train, save the model to `settings.out / "model"`, and close the trainer.
 
         Args:
@@ -126,7 +127,7 @@ class Training:
         self.trainer.close()
         return self.journal.metrics()[-1]
 
-    def _replay(self, report: Callable[[Mapping[str, Any]], None]) -> None:
+    def _replay(self, report: Callable[[Mapping[str, float]], None]) -> None:
         found = load(self.settings.traces)
         rewarded = [rollout for rollout in found.rollouts if rollout.reward is not None]
         unknown = Counter({"rollout without a reward": len(found.rollouts) - len(rewarded)})
@@ -140,7 +141,7 @@ class Training:
             report(metrics)
 
 
-def _unheard(_metrics: Mapping[str, Any]) -> None:
+def _unheard(_metrics: Mapping[str, float]) -> None:
     """The report of a process whose metrics nobody reads."""
 
 
@@ -163,7 +164,7 @@ def _named_reward(settings: TrainingSettings) -> Reward:
     return make_reward(weights)
 
 
-def task_questions(settings: TrainingSettings, tokenizer: Any) -> Questions:
+def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Questions:
     """Questions of `settings.tasks` in turn, of the length and seed that the settings have.
 
     Raises:
@@ -189,10 +190,9 @@ def make_engine(
         ConfigurationError: There is no such engine, or an option makes no sense.
         MissingDependencyError: Its package is not installed.
     """
-    options: dict[str, Any] = {"temperature": 1.0, "logprobs": True}
+    options = {"temperature": 1.0, "logprobs": True, **settings.engine_options}
     if settings.engine == "hf":
-        options["dtype"] = "float32"  # as the trainer computes
-    options |= settings.engine_options
+        options.setdefault("dtype", "float32")  # as the trainer computes
     if settings.engine.startswith(("http://", "https://")):
         name = f"openai:{settings.model}"
         served = resolve_model(name, base_url=settings.engine, return_token_ids=True, **options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import Piece, Sample, check_length, filled
@@ -114,17 +114,17 @@ class NeedleTask:
             yield "".join(self._needle(key, self._made(self.value, rng, made)) for key in keys)
 
 
-_VARIANTS: dict[str, dict[str, Any]] = {
-    "niah_single_1": {"haystack": "noise"},
-    "niah_single_2": {},
-    "niah_single_3": {"value": "uuid"},
-    "niah_multikey_1": {"keys": 4},
-    "niah_multikey_2": {"haystack": "needle"},
-    "niah_multikey_3": {"haystack": "needle", "key": "uuid", "value": "uuid"},
-    "niah_multivalue": {"values": 4},
-    "niah_multiquery": {"queries": 4},
+_VARIANTS: dict[str, Callable[..., NeedleTask]] = {
+    "niah_single_1": partial(NeedleTask, haystack="noise"),
+    "niah_single_2": NeedleTask,
+    "niah_single_3": partial(NeedleTask, value="uuid"),
+    "niah_multikey_1": partial(NeedleTask, keys=4),
+    "niah_multikey_2": partial(NeedleTask, haystack="needle"),
+    "niah_multikey_3": partial(NeedleTask, haystack="needle", key="uuid", value="uuid"),
+    "niah_multivalue": partial(NeedleTask, values=4),
+    "niah_multiquery": partial(NeedleTask, queries=4),
 }
 NEEDLE_TASKS: dict[str, Callable[[Source | None], NeedleTask]] = {
-    name: partial(NeedleTask, name, **variant) for name, variant in _VARIANTS.items()
+    name: partial(variant, name) for name, variant in _VARIANTS.items()
 }
 """As RULER numbers them; each takes the essays."""
