@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore, Op, Result
 
-    from memagent_graph.memory.atomic import Announcement, Given, Namespace
+    from memagent_graph.memory.atomic import Announcement, Given, Namespace, Value
 
 
 def atomic(store: BaseStore) -> AtomicStore:
@@ -51,7 +51,7 @@ class GetThenPut:
 
     def __init__(self, store: BaseStore) -> None:
         self._store = store
-        self._alone: AbstractContextManager[Any] = nullcontext()
+        self._alone: AbstractContextManager[object] = nullcontext()
         if isinstance(store, InMemoryStore):
             self._alone = _locks.setdefault(store, threading.Lock())
         else:
@@ -66,12 +66,12 @@ class GetThenPut:
         self,
         namespace: Namespace,
         key: str,
-        value: Mapping[str, Any],
+        value: Mapping[str, object],
         *,
         topic: str | None = None,
         also: Sequence[PutOp] = (),
         ttl: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> Value:
         """See `AtomicStore`."""
         put = arrange([PutOp(namespace, key, value, ttl=ttl)], (), self._store.ttl_config)
         rest = arrange(also, [namespace], self._store.ttl_config)

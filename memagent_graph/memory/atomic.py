@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from langgraph.store.base import Item, TTLConfig
 
 Namespace = tuple[str, ...]
-Given = Mapping[tuple[Namespace, str], Mapping[str, Any] | EllipsisType | None]
+Value = dict[str, Any]
+"""Of an item, as LangGraph's stores give it."""
+Given = Mapping[tuple[Namespace, str], Mapping[str, object] | EllipsisType | None]
 
 MOST_LOST_RACES = 50
 """To other writers, until one gives up."""
@@ -48,12 +50,12 @@ class AtomicStore(Protocol):
         self,
         namespace: Namespace,
         key: str,
-        value: Mapping[str, Any],
+        value: Mapping[str, object],
         *,
         topic: str | None = None,
         also: Sequence[PutOp] = (),
         ttl: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> Value:
         """Put an item unless there is one.
 
         Args:
@@ -152,7 +154,7 @@ def arrange(
 
 
 def agrees(
-    value: Mapping[str, Any] | None, expected: Mapping[str, Any] | EllipsisType | None
+    value: Mapping[str, object] | None, expected: Mapping[str, object] | EllipsisType | None
 ) -> bool:
     """Whether an item, None if absent, is as given to `acommit`."""
     if value is None or expected is None:
@@ -160,7 +162,7 @@ def agrees(
     return isinstance(expected, EllipsisType) or _plain(value) == _plain(expected)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore, Op, PutOp
 
-    from memagent_graph.memory.records import Value
+    from memagent_graph.memory.atomic import Value
 
 __all__ = ["Forgotten", "History", "MemoryBank", "diff"]
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def _blocking(
-    method: Callable[Concatenate[MemoryBank, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[MemoryBank, P], Coroutine[object, object, T]],
 ) -> Callable[Concatenate[MemoryBank, P], T]:
     """The synchronous face of a coroutine method, with its docstring."""
 

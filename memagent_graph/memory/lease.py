@@ -10,7 +10,7 @@ import socket
 import time
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.records import Records
 
-    Value = Mapping[str, Any] | None
+    Value = Mapping[str, object] | None
 
 
 LAPSE = 5.0

@@ -15,7 +15,8 @@ from memagent_graph.memory.version import MemoryVersion
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from memagent_graph.memory.records import Records, Value
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.records import Records
 
 _MEND = "`memagent memory check --repair` goes back to what is left of it."
 

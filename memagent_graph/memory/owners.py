@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from graphlib import TopologicalSorter
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import MemoryConflictError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import PutOp
 
     from memagent_graph.errors import BadRecordError
-    from memagent_graph.memory.records import Place, Records, Value
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.records import Place, Records
 
 _AT_ONCE = 100
 """Versions that are changed in one step."""
@@ -78,7 +79,7 @@ async def release(
     records: Records,
     owner: str,
     ids: Iterable[str],
-    given: Mapping[Place, Any],
+    given: Mapping[Place, Value | None],
     keep: Container[str] = (),
     *,
     spare: bool = False,
@@ -122,7 +123,7 @@ class _Step(NamedTuple):
     """What is to be written, if all is as given, and what that does."""
 
     puts: list[PutOp]
-    given: dict[Place, Any]
+    given: Mapping[Place, Value]
     heirs: dict[str, set[str]]
     released: Released
 
@@ -164,7 +165,7 @@ def _step(
     return _Step(puts, given, heirs, Released(deleted, shared, roots, done=True))
 
 
-def _children_first(values: Mapping[str, Any]) -> list[str]:
+def _children_first(values: Mapping[str, object]) -> list[str]:
     """Ids of versions, each before the one that it follows."""
     before = {
         key: [other for other in followed(value) if other in values and other != key]
@@ -175,7 +176,7 @@ def _children_first(values: Mapping[str, Any]) -> list[str]:
     return [*TopologicalSorter(before).static_order()][::-1]
 
 
-def owners_of(value: Any) -> list[str]:
+def owners_of(value: object) -> list[str]:
     """The memories that a stored version belongs to; of what cannot be read, none."""
     owners = value.get("owners") if isinstance(value, dict) else None
     return [name for name in owners if isinstance(name, str)] if isinstance(owners, list) else []

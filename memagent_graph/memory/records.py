@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore, Item, Op
 
+    from memagent_graph.memory.atomic import Value
+
 T = TypeVar("T")
 Namespace = tuple[str, ...]
 Place = tuple[Namespace, str]
-Value = dict[str, Any]
 
 NAMESPACE = ("memagent",)
 """Labels under which memories are kept unless the caller names others."""
@@ -100,7 +101,7 @@ class Records:
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return (*self.all_members, digest)
 
-    def put(self, namespace: Namespace, key: str, value: Mapping[str, Any] | None) -> PutOp:
+    def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
         """The operation that sets an item, or deletes it when the value is None."""
         default = (self.store.ttl_config or {}).get("default_ttl")
         return PutOp(
@@ -123,7 +124,7 @@ class Records:
     async def commit(
         self,
         puts: Sequence[PutOp],
-        given: Mapping[Place, Mapping[str, Any] | EllipsisType | None],
+        given: Mapping[Place, Mapping[str, object] | EllipsisType | None],
         topic: str | None = None,
     ) -> bool:
         """All `puts` in one step, if all is as `given`; see `AtomicStore.acommit`."""

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from langgraph.store.base import Item
     from langgraph.store.sqlite import AsyncSqliteStore
 
-    from memagent_graph.memory.atomic import Given
+    from memagent_graph.memory.atomic import Given, Value
 
 T = TypeVar("T")
 Namespace = tuple[str, ...]
-Statement = tuple[str, tuple[Any, ...]]
-Steps = Generator[Statement, list[Any], T]
+Statement = tuple[str, tuple[object, ...]]
+Rows = list[Any]
+Steps = Generator[Statement, Rows, T]
 
 _POLL_SECONDS = 0.25
 _KEPT = 1_000  # announcements of a topic
@@ -83,12 +84,12 @@ class AtomicSqlite:
         self,
         namespace: Namespace,
         key: str,
-        value: Mapping[str, Any],
+        value: Mapping[str, object],
         *,
         topic: str | None = None,
         also: Sequence[PutOp] = (),
         ttl: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> Value:
         """See `AtomicStore`."""
         put = PutOp(namespace, key, value, ttl=ttl)
         return await self._run(self._put_if_absent(put, also, topic))
@@ -118,9 +119,7 @@ class AtomicSqlite:
         """See `AtomicStore`."""
         await self._run(_forget(_prefix(namespace), topic))
 
-    def _put_if_absent(
-        self, put: PutOp, also: Sequence[PutOp], topic: str | None
-    ) -> Steps[dict[str, Any]]:
+    def _put_if_absent(self, put: PutOp, also: Sequence[PutOp], topic: str | None) -> Steps[Value]:
         (op,) = arrange([put], (), self._store.ttl_config)
         rest = arrange(also, [put.namespace], self._store.ttl_config)
         current = yield from _read(op.namespace, op.key)
@@ -240,7 +239,7 @@ async def _whole(store: AsyncSqliteStore, steps: Steps[T]) -> T:
             raise _refused(error) from error
 
 
-def _read(namespace: Namespace, key: str) -> Steps[dict[str, Any] | None]:
+def _read(namespace: Namespace, key: str) -> Steps[Value | None]:
     found = yield _READ, (_prefix(namespace), key)
     return orjson.loads(found[0][0]) if found else None
 
@@ -273,7 +272,7 @@ def _last(prefix: str, topic: str) -> Steps[int]:
     return newest or 0
 
 
-def _news(prefix: str, topic: str, after: int) -> Steps[list[Any]]:
+def _news(prefix: str, topic: str, after: int) -> Steps[Rows]:
     yield _CREATE_NEWS, ()
     return (yield _NEWS, (prefix, topic, after, _AT_ONCE))
 
@@ -283,8 +282,8 @@ def _prefix(namespace: Namespace) -> str:
     return ".".join(namespace)  # how these stores write a namespace
 
 
-def _as_stored(value: Mapping[str, Any]) -> dict[str, Any]:
-    stored: dict[str, Any] = orjson.loads(orjson.dumps(dict(value)))
+def _as_stored(value: Mapping[str, object]) -> Value:
+    stored: Value = orjson.loads(orjson.dumps(dict(value)))
     return stored
 
 

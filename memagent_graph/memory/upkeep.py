@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import (
     BadRecordError,
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.records import Place, Records, Value
+    from memagent_graph.memory.records import Place, Records
 
 _AGE = timedelta(days=30)
 _AT_ONCE = 100
@@ -50,7 +51,7 @@ class _Contents(NamedTuple):
 
     versions: dict[str, Value]
     bad: list[BadRecordError]
-    pointers: dict[str, Any]
+    pointers: dict[str, str | None]
 
 
 async def collect(bank: MemoryBank, older_than: timedelta | None = None) -> int:
@@ -221,7 +222,7 @@ def _led_to(found: _Contents) -> set[str]:
     owned = _owned(found)
     reached: set[str] = set()
     for name, target in found.pointers.items():
-        left, whole = [target], True
+        left, whole = [] if target is None else [target], target is not None
         while left:
             key = left.pop()
             value = found.versions.get(key)

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.readers.base import Evidence, Memory
@@ -18,6 +18,8 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from memagent_graph.memory.atomic import Value
 
 SCHEMA = 1
 """Of the records that this release writes; it reads these and older ones."""
@@ -72,7 +74,7 @@ class MemoryVersion:
     merged: tuple[str, ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> Value:
         """As plain values, for a store: the fields, the schema, and a checksum over the fields."""
         values = {name: getattr(self, name) for name in _FIELDS}
         values["evidence"] = [asdict(item) for item in self.evidence]
@@ -94,7 +96,7 @@ class MemoryVersion:
         return _before(self.parent, self.root, self.merged)
 
     @classmethod
-    def from_record(cls, record: Any, key: str = "") -> MemoryVersion:
+    def from_record(cls, record: object, key: str = "") -> MemoryVersion:
         """From what `to_record` gave; what else the record holds is left out.
 
         Args:
@@ -150,14 +152,14 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
     )
 
 
-def followed(record: Mapping[str, Any]) -> list[str]:
+def followed(record: Mapping[str, object]) -> list[str]:
     """As `MemoryVersion.follows`, of a record that need not be sound."""
     merged = record.get("merged")
     merged = merged if isinstance(merged, list) else ()
     return _before(str(record.get("parent")), record.get("root"), [str(key) for key in merged])
 
 
-def _before(parent: str, root: str | None, merged: Sequence[str]) -> list[str]:
+def _before(parent: str, root: object, merged: Sequence[str]) -> list[str]:
     return [*merged] if parent == root else [parent, *merged]
 
 
@@ -202,7 +204,7 @@ def _digest(*parts: str) -> str:
     return sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _checksum(values: dict[str, Any]) -> str:
+def _checksum(values: Mapping[str, object]) -> str:
     return sha256(_encoder.encode(values).encode()).hexdigest()[:16]
 
 

@@ -14,13 +14,15 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from memagent_graph.text import confinement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from markitdown import MarkItDown
 
 Limit: TypeAlias = Literal["time", "memory", "output"]
 
@@ -135,7 +137,7 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
 
 
 @cache
-def _markitdown(suffix: str) -> Any:
+def _markitdown(suffix: str) -> MarkItDown:
     from markitdown import MarkItDown, converters
 
     converter = MarkItDown(enable_builtins=False, enable_plugins=False)

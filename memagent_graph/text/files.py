@@ -7,7 +7,7 @@ import os
 from bisect import bisect_right
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from charset_normalizer import from_bytes
 
@@ -108,7 +108,7 @@ class _Entry(NamedTuple):
     code_point: int
     byte: int
     line: int
-    state: Any
+    state: tuple[bytes, int]
 
 
 @dataclass(frozen=True)

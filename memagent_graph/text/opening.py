@@ -6,9 +6,9 @@ import json
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias, TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from langchain_core.documents import Document
@@ -19,7 +19,8 @@ from memagent_graph.text.paths import open_path
 from memagent_graph.text.source import JoinedSource, Source, TextSource
 
 DocumentLike: TypeAlias = (
-    "str | bytes | Path | dict[str, str] | Document | Source | IO[str] | IO[bytes] | Iterable[Any]"
+    "str | bytes | Path | dict[str, str] | Document | Source | IO[str] | IO[bytes]"
+    " | Iterable[object]"
 )
 
 
@@ -48,7 +49,7 @@ def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
     return source
 
 
-def _open(document: Any, name: str | None = None) -> Source:  # noqa: C901 - a list of kinds
+def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - a list of kinds
     if isinstance(document, str):
         return TextSource(document, name or "text")
     if isinstance(document, os.PathLike):
@@ -61,11 +62,16 @@ def _open(document: Any, name: str | None = None) -> Source:  # noqa: C901 - a l
         metadata = document.metadata
         title = metadata.get("source") or metadata.get("title") or "document"
         return _open(document.page_content, str(title))
-    if hasattr(document, "read") and hasattr(document, "locate"):
-        return document  # type: ignore[no-any-return]
+    if _is_source(document):
+        return document
     if hasattr(document, "read"):
         title = getattr(document, "name", None)
-        return _spool(_blocks(document), title if isinstance(title, str) else "stream")
+        # `read` asks a pipe again and again until it has it all, and an interrupt that comes
+        # between two of these times is not seen before the pipe ends: `read1` asks once.
+        return _spool(
+            _blocks(getattr(document, "read1", document.read)),
+            title if isinstance(title, str) else "stream",
+        )
     if isinstance(document, list | tuple):
         if not document:
             raise EmptyDocumentError("The list of documents is empty.")
@@ -98,15 +104,16 @@ def _open_path(path: str | os.PathLike[str], name: str | None = None) -> Source:
     return open_path(Path(path), name)
 
 
-def _blocks(stream: IO[Any]) -> Iterator[str | bytes]:
-    # `read` asks a pipe again and again until it has it all, and an interrupt that comes between
-    # two of these times is not seen before the pipe ends.
-    read = getattr(stream, "read1", stream.read)
+def _is_source(document: object) -> TypeGuard[Source]:
+    return hasattr(document, "read") and hasattr(document, "locate")
+
+
+def _blocks(read: Callable[[int], str | bytes]) -> Iterator[str | bytes]:
     while block := read(1 << 16):
         yield block
 
 
-def _spool(blocks: Iterable[Any], name: str) -> Source:
+def _spool(blocks: Iterable[str | bytes | Document], name: str) -> Source:
     """Keep what can be read only once in a file that goes when the source does."""
     encoding = None
     with tempfile.NamedTemporaryFile(delete=False) as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import redis
@@ -20,7 +20,12 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis.connection import OwnClients
 from memagent_graph.memory.redis.options import check_options, take_bound
 
+if TYPE_CHECKING:
+    from memagent_graph.memory.redis.pipeline import Client
+
 MAX_CONNECTIONS = 50  # of threads, and of each event loop, to one server
+
+_Retry = type[Retry] | type[AsyncRetry]
 
 _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
@@ -85,7 +90,7 @@ def _connect_cluster(parts: SplitResult, bound: int) -> OwnClients:
     url = _single(parts, hosts[0])
     _parsed(url)
 
-    def open_with(cluster: Any, node: Any, retry: Any) -> list[Any]:
+    def open_with(cluster: Any, node: Any, retry: _Retry) -> list[Client]:
         others = [node(*host) for host in hosts[1:]]
         options = _options(retry, bound, _REDIRECTIONS)
         return [cluster.from_url(url, startup_nodes=others, **options)]
@@ -120,7 +125,7 @@ def _connect_sentinel(parts: SplitResult, bound: int) -> OwnClients:
     given["ssl"] = parts.scheme.startswith("rediss")
     encryption = {name: value for name, value in given.items() if name.startswith("ssl")}
 
-    def open_with(sentinels: Any, retry: Any) -> list[Any]:
+    def open_with(sentinels: Any, retry: _Retry) -> list[Client]:
         asked = {**_options(retry, bound), **secrets, **encryption}
         found = sentinels(hosts, sentinel_kwargs=asked)
         options = {**_options(retry, bound), **given}
@@ -135,7 +140,7 @@ def _connect_sentinel(parts: SplitResult, bound: int) -> OwnClients:
     )
 
 
-def _options(retry: Any, bound: int, repeats: int = 0) -> dict[str, Any]:
+def _options(retry: _Retry, bound: int, repeats: int = 0) -> dict[str, Any]:
     return {
         "retry": retry(NoBackoff(), repeats),
         "socket_timeout": _TIMEOUT,
@@ -144,8 +149,8 @@ def _options(retry: Any, bound: int, repeats: int = 0) -> dict[str, Any]:
     }
 
 
-def _parsed(url: str) -> dict[str, Any]:
-    options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py's
+def _parsed(url: str) -> dict[str, object]:
+    options: dict[str, object] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py's
     return options
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from langgraph.store.base import (
     GetOp,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.redis.codec import Codec
     from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.pipeline import Reply
     from memagent_graph.memory.redis.roots import KnownRoots
     from memagent_graph.memory.redis.steps import Steps
 
@@ -61,7 +62,7 @@ def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> S
         written = {root_of(op.namespace) for op in puts.values() if op.value is not None}
         places = [root_of(op.namespace) for op in puts.values()]
 
-        def emptied(replies: list[Any]) -> set[bytes]:
+        def emptied(replies: list[Reply]) -> set[bytes]:
             answers = replies[len(gets) : len(commands)]
             return {root for root, empty in zip(places, answers, strict=True) if empty}
 

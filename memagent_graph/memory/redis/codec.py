@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
+
+    from memagent_graph.memory.atomic import Value
 
 _KIND_BYTES = 40  # of a kind, as quoted in a message: "msgpack+aes" and the like are kinds
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,7 +29,7 @@ class Stored(NamedTuple):
         body: the value as stored.
     """
 
-    value: dict[str, Any]
+    value: Value
     created_at: datetime
     updated_at: datetime
     expires: bool
@@ -49,7 +51,7 @@ class Codec:
         self._serializer = serializer
         self._kind = b"json" if serializer is None else _kind_of(serializer)
 
-    def encode(self, value: Mapping[str, Any]) -> bytes:
+    def encode(self, value: Mapping[str, object]) -> bytes:
         """The body of `value`.
 
         Raises:
@@ -96,19 +98,19 @@ def bad_record(namespace: tuple[str, ...], key: str, reason: str) -> BadRecordEr
     return BadRecordError(message, key=key, namespace=namespace)
 
 
-def as_stored(value: Mapping[str, Any]) -> dict[str, Any]:
+def as_stored(value: Mapping[str, object]) -> Value:
     """The value as it comes back: tuples are lists then."""
     return _from_json(_to_json(value))
 
 
-def _to_json(value: Mapping[str, Any]) -> bytes:
+def _to_json(value: Mapping[str, object]) -> bytes:
     # The standard library, unlike faster ones, keeps NaN, integers of any size, and lone
     # surrogates, which broken documents contain.
     text = json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogatepass")
 
 
-def _from_json(payload: bytes) -> dict[str, Any]:
+def _from_json(payload: bytes) -> Value:
     value = json.loads(payload.decode("utf-8", "surrogatepass"))
     if not isinstance(value, dict):
         raise TypeError

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import redis
 import redis.asyncio
@@ -19,7 +19,9 @@ from memagent_graph.memory.redis.pipeline import ERRORS, asend, failure, send
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from memagent_graph.memory.redis.pipeline import Wire
+    from memagent_graph.memory.redis.pipeline import Client, Reply, Wire
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class Connection(Protocol):
         """How often something was sent again; None if that cannot be seen."""
         ...
 
-    def send(self, commands: Sequence[Wire]) -> list[Any]:
+    def send(self, commands: Sequence[Wire]) -> list[Reply]:
         """Replies to `commands`, in order; an error that concerns one of them is its reply.
 
         Raises:
@@ -42,7 +44,7 @@ class Connection(Protocol):
         """
         ...
 
-    async def asend(self, commands: Sequence[Wire]) -> list[Any]:
+    async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
         """As `send`."""
         ...
 
@@ -65,11 +67,11 @@ class GivenClient:
 
     retries = None
 
-    def __init__(self, client: Any, *, asynchronous: bool) -> None:
+    def __init__(self, client: Client, *, asynchronous: bool) -> None:
         self._client = client
         self._asynchronous = asynchronous
 
-    def send(self, commands: Sequence[Wire]) -> list[Any]:
+    def send(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `Connection`."""
         if self._asynchronous:
             message = (
@@ -82,7 +84,7 @@ class GivenClient:
         except ERRORS as error:
             raise failure(_GIVEN, error) from error
 
-    async def asend(self, commands: Sequence[Wire]) -> list[Any]:
+    async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `Connection`."""
         if not self._asynchronous:
             return await asyncio.to_thread(self.send, commands)
@@ -98,7 +100,7 @@ class GivenClient:
         """Nothing: the client is the caller's."""
 
 
-def given(client: Any) -> Connection:
+def given(client: Client) -> Connection:
     """A connection over what the caller of `RedisStore` passed.
 
     Raises:
@@ -121,7 +123,7 @@ def given(client: Any) -> Connection:
     return GivenClient(client, asynchronous=asynchronous)
 
 
-class _Turns(NamedTuple):
+class _Turns(NamedTuple, Generic[T]):
     """Who may send at this moment: pools of redis-py raise when they are empty, or open more.
 
     Attributes:
@@ -129,17 +131,17 @@ class _Turns(NamedTuple):
         blocking: of calls that wait for news, which must not keep the others from their turn.
     """
 
-    short: Any
-    blocking: Any
+    short: T
+    blocking: T
 
-    def of(self, commands: Sequence[Wire]) -> Any:
+    def of(self, commands: Sequence[Wire]) -> T:
         """The semaphore to hold while `commands` are on their way."""
         return self.blocking if any(command.blocks for command in commands) else self.short
 
 
 class _Loop(NamedTuple):
-    client: Any
-    turns: _Turns
+    client: Client
+    turns: _Turns[asyncio.Semaphore]
     keeper: AsyncGenerator[None, None]
 
 
@@ -165,8 +167,8 @@ class OwnClients:
 
     def __init__(
         self,
-        connect: Callable[[], list[Any]],
-        connect_async: Callable[[], list[Any]],
+        connect: Callable[[], list[Client]],
+        connect_async: Callable[[], list[Client]],
         *,
         address: str,
         repeats: int,
@@ -180,10 +182,10 @@ class OwnClients:
         self._max_connections = max_connections
         self._turns = self._turns_of(threading.BoundedSemaphore)
         self._lock = threading.Lock()
-        self._clients: list[Any] = []
+        self._clients: list[Client] = []
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
-    def send(self, commands: Sequence[Wire]) -> list[Any]:
+    def send(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `Connection`."""
         patience = Patience(self._repeats)
         while True:
@@ -193,7 +195,7 @@ class OwnClients:
             except ERRORS as error:
                 time.sleep(self._pause_after(error, patience))
 
-    async def asend(self, commands: Sequence[Wire]) -> list[Any]:
+    async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `Connection`."""
         patience = Patience(self._repeats)
         while True:
@@ -213,7 +215,7 @@ class OwnClients:
         logger.debug("Redis at %s: %s. Sending again in %.2f s.", self._address, error, pause)
         return pause
 
-    def _turns_of(self, semaphore: Callable[[int], Any]) -> _Turns:
+    def _turns_of(self, semaphore: Callable[[int], T]) -> _Turns[T]:
         return _Turns(semaphore(self._max_connections), semaphore(self._max_connections))
 
     def close(self) -> None:
@@ -235,7 +237,7 @@ class OwnClients:
         await self._aclose_here()
         await asyncio.to_thread(self.close)
 
-    def _client(self) -> Any:
+    def _client(self) -> Client:
         with self._lock:
             if not self._clients:
                 self._clients = self._connect()
@@ -258,7 +260,7 @@ class OwnClients:
             await here.keeper.aclose()
 
 
-async def _keep(clients: list[Any]) -> AsyncGenerator[None, None]:
+async def _keep(clients: list[Client]) -> AsyncGenerator[None, None]:
     # A generator that has begun is closed by its loop when asyncio.run, or whoever owns the
     # loop, shuts it down: so connections end with the loop that they belong to.
     async with AsyncExitStack() as stack:

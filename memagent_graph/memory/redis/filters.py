@@ -20,7 +20,7 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def matches(value: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
     """Whether every field that `wanted` names is in `value` as wanted.
 
     A missing field counts as null. Numbers are ordered with numbers and text with text.
@@ -31,7 +31,7 @@ def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(_matches(value.get(name), field) for name, field in wanted.items())
 
 
-def _matches(value: Any, wanted: Any) -> bool:
+def _matches(value: object, wanted: object) -> bool:
     if isinstance(wanted, dict):
         if any(name.startswith("$") for name in wanted):
             return all(_compare(value, name, bound) for name, bound in wanted.items())
@@ -45,7 +45,7 @@ def _matches(value: Any, wanted: Any) -> bool:
     return bool(value == wanted)
 
 
-def _compare(value: Any, name: str, bound: Any) -> bool:
+def _compare(value: object, name: str, bound: object) -> bool:
     if name == "$eq":
         return bool(value == bound)
     if name == "$ne":

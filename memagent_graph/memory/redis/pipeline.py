@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+Client = Any
+"""Of redis-py, for one server or a cluster, synchronous or not: of their methods, few are typed."""
+Reply = Any
+"""Of a server, in a shape that the command decides; an error is one too."""
+
+
 class Wire(NamedTuple):
     """A command as it is sent.
 
@@ -31,23 +37,23 @@ class Wire(NamedTuple):
         return "BLOCK" in self.arguments[:5]
 
 
-_UNREACHABLE: tuple[Any, ...] = (
+_UNREACHABLE: tuple[type[Exception], ...] = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.RedisClusterException,
     OSError,
 )
-PASSING = (  # what servers answer while a new master takes over
+PASSING: tuple[type[Exception], ...] = (  # what servers answer while a new master takes over
     *_UNREACHABLE,
     exceptions.ReadOnlyError,
     exceptions.MasterDownError,
     exceptions.ClusterDownError,
     exceptions.TryAgainError,
 )
-ERRORS = (exceptions.RedisError, *_UNREACHABLE)
+ERRORS: tuple[type[Exception], ...] = (exceptions.RedisError, *_UNREACHABLE)
 
 
-def send(client: Any, commands: Sequence[Wire]) -> list[Any]:
+def send(client: Client, commands: Sequence[Wire]) -> list[Reply]:
     """Replies to `commands`; an error that concerns only one of them is its reply.
 
     Raises:
@@ -59,7 +65,7 @@ def send(client: Any, commands: Sequence[Wire]) -> list[Any]:
         return _checked(pipeline.execute(raise_on_error=False))
 
 
-async def asend(client: Any, commands: Sequence[Wire]) -> list[Any]:
+async def asend(client: Client, commands: Sequence[Wire]) -> list[Reply]:
     """As `send`."""
     async with client.pipeline(transaction=False) as pipeline:
         for command in commands:
@@ -67,14 +73,14 @@ async def asend(client: Any, commands: Sequence[Wire]) -> list[Any]:
         return _checked(await pipeline.execute(raise_on_error=False))
 
 
-def _node(client: Any, command: Wire) -> dict[str, Any]:
+def _node(client: Client, command: Wire) -> dict[str, object]:
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
         # Left alone, redis-py asks the server for the keys of every script that is called.
         return {"target_nodes": client.get_node_from_key(command.key)}  # type: ignore[arg-type]  # or bytes
     return {}
 
 
-def _checked(replies: list[Any]) -> list[Any]:
+def _checked(replies: list[Reply]) -> list[Reply]:
     for reply in replies:
         if isinstance(reply, PASSING) or is_busy(reply):
             raise reply

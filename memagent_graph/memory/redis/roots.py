@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.memory.redis.scripts import Script
 from memagent_graph.memory.redis.steps import Command
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.redis.connection import Connection
     from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.pipeline import Reply
     from memagent_graph.memory.redis.steps import Steps
 
 _REMEMBERED = 10_000  # roots
@@ -45,8 +46,8 @@ class KnownRoots:
         names: Names,
         written: set[bytes],
         commands: Sequence[Command],
-        emptied: Callable[[list[Any]], set[bytes]],
-    ) -> Steps[list[Any]]:
+        emptied: Callable[[list[Reply]], set[bytes]],
+    ) -> Steps[list[Reply]]:
         """Send `commands` and register the roots that they write.
 
         Args:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.memory.redis.pipeline import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from memagent_graph.memory.redis.pipeline import Reply
 
 _NAMES = ("maxmemory", "maxmemory-policy", "save", "appendonly")
 _IN_INFO = {"maxmemory": "maxmemory", "maxmemory_policy": "maxmemory-policy"}
@@ -19,7 +21,7 @@ def ask(key: bytes) -> list[Wire]:
     return [*questions, Wire(key, ("INFO",))]
 
 
-def read(replies: Sequence[Any]) -> dict[str, str]:
+def read(replies: Sequence[Reply]) -> dict[str, str]:
     """What the replies to `ask` say: all, or what INFO has where CONFIG is forbidden."""
     *configs, info = replies
     settings: dict[str, str] = {}
@@ -38,5 +40,5 @@ def read(replies: Sequence[Any]) -> dict[str, str]:
     return settings
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

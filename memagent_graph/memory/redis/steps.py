@@ -7,12 +7,12 @@ takes is the number of its `yield`s.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from memagent_graph.errors import StoreRefusedError
-from memagent_graph.memory.redis.pipeline import Wire
+from memagent_graph.memory.redis.pipeline import Reply, Wire
 
 if TYPE_CHECKING:
     from memagent_graph.memory.redis.scripts import Script
@@ -54,10 +54,10 @@ class Command(NamedTuple):
         return Wire(self.keys[0], arguments)
 
 
-Steps = Generator[Sequence[Command], list[Any], T]
+Steps = Generator[Sequence[Command], list[Reply], T]
 
 
-def wire(steps: Steps[T]) -> Generator[list[Wire], list[Any], T]:
+def wire(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
     """Turn commands into what is sent, large trips into several, and errors into exceptions.
 
     Raises:
@@ -66,7 +66,7 @@ def wire(steps: Steps[T]) -> Generator[list[Wire], list[Any], T]:
     try:
         commands = next(steps)
         while True:
-            replies: list[Any] = []
+            replies: list[Reply] = []
             for start in range(0, len(commands), COMMANDS_PER_TRIP):
                 replies += yield from _trip(commands[start : start + COMMANDS_PER_TRIP])
             commands = steps.send(replies)
@@ -77,7 +77,7 @@ def wire(steps: Steps[T]) -> Generator[list[Wire], list[Any], T]:
         steps.close()  # at once, not when a traceback that holds it goes
 
 
-def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Any], list[Any]]:
+def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Reply], list[Reply]]:
     replies = yield [command.remembered() for command in commands]
     unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:

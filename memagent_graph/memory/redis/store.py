@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from langgraph.store.base import (
     BaseStore,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.store.base import Op, Result, TTLConfig
 
-    from memagent_graph.memory.atomic import Given
+    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.redis.steps import Steps
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class RedisStore(BaseStore):
 
     def __init__(
         self,
-        client: Any,
+        client: object,
         *,
         prefix: str = "memagent",
         ttl: TTLConfig | None = None,
@@ -159,12 +159,12 @@ class RedisStore(BaseStore):
         self,
         namespace: Namespace,
         key: str,
-        value: Mapping[str, Any],
+        value: Mapping[str, object],
         *,
         topic: str | None = None,
         also: Sequence[PutOp] = (),
         ttl: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> Value:
         """See `AtomicStore`. One round trip."""
         put = PutOp(namespace, key, value, ttl=ttl)
         return await self._arun(self._put_if_absent(put, also, topic))
@@ -270,9 +270,7 @@ class RedisStore(BaseStore):
     ) -> None:
         await self.aclose()
 
-    def _put_if_absent(
-        self, put: PutOp, also: Sequence[PutOp], topic: str | None
-    ) -> Steps[dict[str, Any]]:
+    def _put_if_absent(self, put: PutOp, also: Sequence[PutOp], topic: str | None) -> Steps[Value]:
         (op,) = arrange([put], (), self.ttl_config)
         rest = arrange(also, [put.namespace], self.ttl_config)
         return writes.put_if_absent(self._names, self._codec, self._known, op, rest, topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from memagent_graph.memory.redis import scripts
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Given
+    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.redis.codec import Codec
     from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.pipeline import Reply
     from memagent_graph.memory.redis.roots import KnownRoots
     from memagent_graph.memory.redis.steps import Steps
 
@@ -39,7 +40,7 @@ def put_if_absent(
     op: PutOp,
     also: Sequence[PutOp],
     topic: str | None,
-) -> Steps[dict[str, Any]]:
+) -> Steps[Value]:
     """Set an item unless there is one, and announce it; returns the one there is then.
 
     The puts of `also`, in the order of `arrange`, are carried out either way.
@@ -99,7 +100,7 @@ def commit(
 
 def _known(
     names: Names, known: KnownRoots, ops: Iterable[PutOp], command: Command, emptied: int
-) -> Steps[Any]:
+) -> Steps[Reply]:
     """The reply to a command that writes `ops`; `emptied` says that their index was empty."""
     roots = {root_of(op.namespace) for op in ops if op.value is not None}
     (reply,) = yield from known.register(
@@ -121,7 +122,7 @@ def _write(
     return keys, tuple(arguments)
 
 
-def _form(codec: Codec, value: Mapping[str, Any] | EllipsisType | None) -> bytes:
+def _form(codec: Codec, value: Mapping[str, object] | EllipsisType | None) -> bytes:
     if value is None:
         return scripts.ABSENT
     return scripts.PRESENT if isinstance(value, EllipsisType) else codec.encode(value)
