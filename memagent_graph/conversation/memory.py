@@ -16,7 +16,7 @@ from memagent_graph.conversation.salient import SalientReader
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.reading import Reading, check_window
-from memagent_graph.graph.state import begun, record_of
+from memagent_graph.graph.records import begun, record_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.personal import PersonalMemory

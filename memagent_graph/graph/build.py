@@ -32,15 +32,14 @@ from memagent_graph.graph.nodes import (
     write_answer,
 )
 from memagent_graph.graph.reading import Reading, check_window
+from memagent_graph.graph.records import Fold, fold_name
 from memagent_graph.graph.state import (
     Answered,
-    Fold,
     QuestionState,
     ReadingInput,
     ReadingOutput,
     ReadingState,
     Run,
-    fold_name,
 )
 from memagent_graph.memory.records import NAMESPACE, check_namespace
 from memagent_graph.readers.base import merges

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import SourceChangedError, SourceError
-from memagent_graph.graph.state import span_of
+from memagent_graph.graph.records import span_of
 from memagent_graph.sync import in_thread
 from memagent_graph.text.chunking import next_chunk, segments
 from memagent_graph.text.opening import open_source
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold, Run, SourceRecord
+    from memagent_graph.graph.records import Fold, SourceRecord
+    from memagent_graph.graph.state import Run
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
 

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ContextLengthError, EmptyReplyError
-from memagent_graph.graph.state import Progress, memory_of, noted, span_of
+from memagent_graph.graph.records import Progress, memory_of, noted, span_of
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunking import Chunk, next_chunk
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold
+    from memagent_graph.graph.records import Fold
     from memagent_graph.graph.versions import Chain
     from memagent_graph.readers.base import Memory, Reader
     from memagent_graph.text.tokens import Tokenizer

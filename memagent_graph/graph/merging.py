@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
-from memagent_graph.graph.state import Progress, SourceRecord, noted, segment_name
+from memagent_graph.graph.records import Progress, SourceRecord, noted, segment_name
 from memagent_graph.models.retry import repeat
 from memagent_graph.readers.base import Memory, Usage
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold, Stopped
+    from memagent_graph.graph.records import Fold, Stopped
 
 _BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "done", "end")
 """Why a document's reading ended: for the first of these that is true of a segment."""

@@ -24,21 +24,18 @@ from memagent_graph.graph.fold import advance
 from memagent_graph.graph.merging import joined, merge, parts_of, updates_each
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.reading import where
-from memagent_graph.graph.state import (
+from memagent_graph.graph.records import (
     Fold,
-    QuestionState,
-    ReadingState,
-    Run,
     SourceRecord,
     begun,
     fold_name,
-    fold_of,
     is_segmented,
     memory_of,
     record_of,
     segment_name,
     span_of,
 )
+from memagent_graph.graph.state import QuestionState, ReadingState, Run, fold_of
 from memagent_graph.graph.versions import Chain, chain_of
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.text.opening import open_source

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.state import Fold
+    from memagent_graph.graph.records import Fold
     from memagent_graph.readers.base import Answer
 
 

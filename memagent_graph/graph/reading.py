@@ -12,7 +12,7 @@ from memagent_graph.errors import (
     QuestionError,
     TransientModelError,
 )
-from memagent_graph.graph.state import backed
+from memagent_graph.graph.records import backed
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.retry import obey
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.state import Fold, Run, SourceRecord
+    from memagent_graph.graph.records import Fold, SourceRecord
+    from memagent_graph.graph.state import Run
     from memagent_graph.readers.base import Identity, Memory, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer

@@ -13,7 +13,7 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.graph.following import Sharing
-from memagent_graph.graph.state import (
+from memagent_graph.graph.records import (
     Fold,
     SourceRecord,
     begun,

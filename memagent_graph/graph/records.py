@@ -1,0 +1,192 @@
+"""What a fold is: one question over one span of a document, with the memory so far.
+
+Whatever is checkpointed is plain (strings, numbers, lists, dicts) and does not grow with the
+document: other types would warn on load, and come back as dicts in LangGraph's strict mode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from typing_extensions import TypedDict
+
+from memagent_graph.readers.base import Evidence, Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from memagent_graph.text.source import Source
+
+Stopped = Literal["end", "done", "max_calls", "deadline"]
+"""Why a reading ended: the document's end, the reader had enough, or a budget was spent."""
+
+
+Row = list[Any]
+"""The fields of an `Evidence`, in order."""
+
+
+class SourceRecord(TypedDict, total=False):
+    """Identifies the document, and the memory that it goes into, from one run to the next.
+
+    Attributes:
+        name: what to call the document.
+        digest: of its content.
+        length: code points.
+        uri: what opens it again, if anything does.
+        memory_name: the named memory that this reading continues, if any.
+        head: the version that it had when the reading began.
+        fold: as start and end, of a `Span`, where there are several folds.
+        calls: most updates of that fold; None for no limit.
+        shared: folds that read the same, if more than one.
+        segments: parts that are read at once, each by a fold of its own, if more than one.
+        whole: of such a part, the name of the fold that all of them are merged into.
+    """
+
+    name: str
+    digest: str
+    length: int
+    uri: str | None
+    memory_name: str
+    head: str | None
+    fold: str
+    start: int
+    end: int
+    calls: int | None
+    shared: int
+    segments: int
+    whole: str
+
+
+class Progress(TypedDict):
+    """How far a reading got and what it cost; only `overwrite_memory` moves it.
+
+    Attributes:
+        position: code points read.
+        step: chunks read.
+        tokens: tokens of those chunks.
+        calls: reader calls that returned.
+        input_tokens: prompt tokens of those calls.
+        output_tokens: completion tokens of those calls.
+        seconds: time spent in them.
+        cut: whether the memory was over its budget and lost its end.
+        stopped: why the reading ended; None while it goes on.
+        version: id of the memory's version, or of the chain's root; None without a store.
+    """
+
+    position: int
+    step: int
+    tokens: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    cut: bool
+    stopped: Stopped | None
+    version: str | None
+
+
+class Span(NamedTuple):
+    """The part of a document that a fold reads.
+
+    Attributes:
+        fold: tells the folds of a graph apart; empty for the only one.
+        start: where it begins, in code points of the document.
+        end: where it ends.
+    """
+
+    fold: str
+    start: int
+    end: int
+
+
+class Fold(TypedDict):
+    """One question over one span of a document, with the memory so far: plain values.
+
+    Attributes:
+        question: what to find out.
+        source: what identifies the document.
+        memory: the notes so far.
+        places: the fields of `Evidence` as rows, which are half the size of dicts with text
+            this short; each checkpoint has them.
+        progress: how far reading got.
+    """
+
+    question: str
+    source: SourceRecord
+    memory: str
+    places: list[Row]
+    progress: Progress
+
+
+class Noted(TypedDict):
+    """The part of a fold that is its memory."""
+
+    memory: str
+    places: list[Row]
+
+
+def begun(question: str, source: SourceRecord) -> Fold:
+    """A fold that has read nothing."""
+    progress = Progress(
+        position=source.get("start", 0),
+        step=0,
+        tokens=0,
+        calls=0,
+        input_tokens=0,
+        output_tokens=0,
+        seconds=0.0,
+        cut=False,
+        stopped=None,
+        version=None,
+    )
+    nothing = noted(Memory())
+    return Fold(question=question, source=source, **nothing, progress=progress)
+
+
+def record_of(source: Source) -> SourceRecord:
+    """What identifies a document."""
+    return SourceRecord(
+        name=source.name, digest=source.digest, length=source.length, uri=source.uri
+    )
+
+
+def fold_name(question: int) -> str:
+    """What tells the fold of one of several questions from the others', by its number from 0."""
+    return str(question + 1)
+
+
+def segment_name(whole: str, segment: int) -> str:
+    """What tells the fold of a segment apart: its question's number and its own, from 1.
+
+    Args:
+        whole: name of the question's fold.
+        segment: its number from 0.
+    """
+    return f"{whole or 1}.{segment + 1}"
+
+
+def is_segmented(record: SourceRecord) -> bool:
+    """Whether a fold is merged from those of several segments."""
+    return record.get("segments", 1) > 1 and "whole" not in record
+
+
+def span_of(record: SourceRecord) -> Span:
+    """What a fold reads: the whole document, unless its record says otherwise."""
+    end = record.get("end", record["length"])
+    return Span(record.get("fold", ""), record.get("start", 0), end)
+
+
+def noted(memory: Memory) -> Noted:
+    """A memory as the graph's channels hold it."""
+    return {"memory": memory.text, "places": [list(astuple(item)) for item in memory.evidence]}
+
+
+def memory_of(fold: Fold) -> Memory:
+    """The memory, with evidence for what is still in it: a person may have edited it since."""
+    return backed(fold["memory"], [Evidence(*row) for row in fold["places"]])
+
+
+def backed(text: str, evidence: Iterable[Evidence]) -> Memory:
+    """A memory with the evidence for what is in it."""
+    return Memory(text, tuple(item for item in evidence if item.text in text))
