@@ -22,15 +22,9 @@ from langgraph.types import Command, RetryPolicy, Send
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, QuestionError, TransientModelError
+from memagent_graph.graph.beginning import begin_question, open_document
 from memagent_graph.graph.faces import NO_LIMIT, fold_node, question_node, text_node, waiting_node
-from memagent_graph.graph.nodes import (
-    begin_question,
-    merge_memories,
-    open_document,
-    overwrite_memory,
-    read_chunk,
-    write_answer,
-)
+from memagent_graph.graph.nodes import merge_memories, overwrite_memory, read_chunk, write_answer
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.records import Fold, fold_name
 from memagent_graph.graph.state import (
