@@ -65,6 +65,6 @@ def with_runtime_only(config: RunnableConfig) -> RunnableConfig:
     return {**config, "configurable": kept}
 
 
-def identifying_params(model: BaseChatModel) -> Mapping[str, Any]:
+def identifying_params(model: BaseChatModel) -> Mapping[str, object]:
     """What LangChain tells two configurations of a model apart by."""
     return model._identifying_params  # noqa: SLF001 - it has no public name
