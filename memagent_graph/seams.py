@@ -41,7 +41,7 @@ def as_kind(kind: type[Kind], compiled: Compiled) -> Kind:
     return kind(**fields)
 
 
-def checkpointer_of(graph: Compiled, config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
+def checkpointer_of(graph: Compiled, config: RunnableConfig) -> BaseCheckpointSaver[str] | None:
     """The checkpointer of a run: the graph's own, or the one that its host lends it."""
     return graph._resolve_checkpointer(config)  # noqa: SLF001 - it has no public name
 
