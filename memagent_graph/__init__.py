@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, read_many
@@ -63,7 +63,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for: the command line's help needs none."""
     if name not in _HOMES:
         message = f"module {__name__!r} has no attribute {name!r}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.build import ReadingGraph
 
-Task = Mapping[str, Any]
+Task = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class _Readings:
     async def _output(self, name: str, task: Task) -> dict[str, Any]:
         agent: Any = self._asked.agent
         config = merge_configs(self._asked.config, {"configurable": {"thread_id": name}})
-        asked: dict[str, Any] | None = {key: value for key, value in task.items() if key != "id"}
+        asked: dict[str, object] | None = {key: value for key, value in task.items() if key != "id"}
         if agent.checkpointer:
             values = (await agent.aget_state(config)).values
             if "progress" in values and values.get("answer") is None:

@@ -106,7 +106,7 @@ class Plan:
     operations_of_reading: int
     model: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The fields, for JSON."""
         return asdict(self)
 

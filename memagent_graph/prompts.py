@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -143,7 +143,7 @@ class Prompts(BaseModel):
                 raise ConfigurationError(message)
         return self
 
-    def __init__(self, **templates: Any) -> None:
+    def __init__(self, **templates: str) -> None:
         try:
             super().__init__(**templates)
         except ValidationError as error:

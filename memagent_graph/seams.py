@@ -41,7 +41,7 @@ def as_kind(kind: type[Kind], compiled: Compiled) -> Kind:
     return kind(**fields)
 
 
-def checkpointer_of(graph: Compiled, config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
+def checkpointer_of(graph: Compiled, config: RunnableConfig) -> BaseCheckpointSaver[str] | None:
     """The checkpointer of a run: the graph's own, or the one that its host lends it."""
     return graph._resolve_checkpointer(config)  # noqa: SLF001 - it has no public name
 
@@ -65,6 +65,6 @@ def with_runtime_only(config: RunnableConfig) -> RunnableConfig:
     return {**config, "configurable": kept}
 
 
-def identifying_params(model: BaseChatModel) -> Mapping[str, Any]:
+def identifying_params(model: BaseChatModel) -> Mapping[str, object]:
     """What LangChain tells two configurations of a model apart by."""
     return model._identifying_params  # noqa: SLF001 - it has no public name

@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -37,14 +37,14 @@ class LoopThread:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
-    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def wait_for(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run `coroutine` on this loop and wait for its result in this thread.
 
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
         """
         return _result(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
-    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def run(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run `coroutine` on this loop from another; cancelling the one cancels the other."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
@@ -67,7 +67,7 @@ def _loop_thread() -> LoopThread:
         return _shared
 
 
-def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
+def wait_for(coroutine: Coroutine[object, object, T]) -> T:
     """Run `coroutine` to its end and return its result; context variables are handed over.
 
     An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
@@ -159,7 +159,7 @@ class _End:
     """Follows the last part."""
 
 
-def _begin(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+def _begin(coroutine: Coroutine[object, object, T]) -> Future[T]:
     shared = _loop_thread()
     if threading.current_thread() is shared.thread:
         # Something on the shared loop calls back into synchronous code: waiting here for

@@ -77,7 +77,7 @@ def create_reading_tool(
     named = _named(sources)
     agent: Any = create_memagent(model, config=config, store=store, namespace=namespace, name=name)
 
-    def read(question: str, source: str, config: RunnableConfig) -> tuple[str, dict[str, Any]]:
+    def read(question: str, source: str, config: RunnableConfig) -> tuple[str, dict[str, object]]:
         context = {"document": named[source]}
         try:
             return told(
@@ -88,7 +88,7 @@ def create_reading_tool(
 
     async def aread(
         question: str, source: str, config: RunnableConfig
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> tuple[str, dict[str, object]]:
         context = {"document": named[source]}
         asked = {"question": question}
         try:
@@ -110,7 +110,7 @@ def create_reading_tool(
 
 def _named(
     sources: Mapping[str, DocumentLike] | Iterable[str | os.PathLike[str]],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     if isinstance(sources, Mapping):
         found = dict(sources)
     else:
@@ -132,7 +132,7 @@ def _schema(names: list[str]) -> type[BaseModel]:
     )
 
 
-def told(output: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def told(output: dict[str, Any]) -> tuple[str, dict[str, object]]:
     """What an agent is told of a reading: its answer, places and coverage; and the artifact.
 
     Args:

@@ -26,7 +26,7 @@ class ChatTemplate:
         ConfigurationError: The tokenizer has no chat template.
     """
 
-    def __init__(self, tokenizer: Any, variables: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, tokenizer: Any, variables: Mapping[str, object] | None = None) -> None:
         if getattr(tokenizer, "chat_template", "") is None:
             message = (
                 f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: take the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
@@ -14,7 +14,10 @@ from memagent_graph.errors import TransientModelError
 from memagent_graph.models.generation import Generation
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+    from openai.types.chat.chat_completion import Choice
+    from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+    from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
 
 def to_result(completion: ChatCompletion, started: float) -> ChatResult:
@@ -130,14 +133,14 @@ class PartialCompletion:
         return ChatGenerationChunk(message=message)
 
 
-def _extra(message: Any) -> dict[str, Any]:
+def _extra(message: ChatCompletionMessage | ChoiceDelta) -> dict[str, object]:
     """Refusal and reasoning, which are no part of the text."""
     reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
     found = {"refusal": message.refusal, "reasoning_content": reasoning}
     return {name: value for name, value in found.items() if value}
 
 
-def _logprobs(choice: Any) -> list[float]:
+def _logprobs(choice: Choice | ChunkChoice) -> list[float]:
     content = choice.logprobs.content if choice.logprobs else None
     return [token.logprob for token in content or ()]
 

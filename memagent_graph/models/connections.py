@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
 from openai import DEFAULT_CONNECTION_LIMITS, AsyncOpenAI, DefaultAsyncHttpxClient
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from openai import AsyncStream
+
+T = TypeVar("T")
 
 
 class Connections:
@@ -70,7 +72,7 @@ class Connections:
 
 
 @asynccontextmanager
-async def streaming(stream: AsyncStream[Any]) -> AsyncIterator[AsyncStream[Any]]:
+async def streaming(stream: AsyncStream[T]) -> AsyncIterator[AsyncStream[T]]:
     """Close `stream` at the end, and let go of the generators that it reads through.
 
     The SDK does not end them when a stream fails or is given up: held by the error's traceback

@@ -7,7 +7,7 @@ and keeps computing rows that have ended. Here each row has its own and leaves w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from tokenizers.decoders import DecodeStream
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tokenizers import Tokenizer
+    from transformers import PreTrainedModel
 
 
 @dataclass
@@ -100,7 +101,9 @@ class Row:
 
 
 @torch.inference_mode()
-def decode(model: Any, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequence[Row]) -> None:
+def decode(
+    model: PreTrainedModel, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequence[Row]
+) -> None:
     """Generate the replies of all `rows` to their ends.
 
     Args:

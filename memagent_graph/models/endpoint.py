@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_URL = "https://api.openai.com/v1"
 _FIELDS = ("model", "temperature", "top_p", "seed", "max_tokens", "stop", "extra_body")
-_STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+_STREAMED: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 class ChatEndpoint(BaseChatModel):
@@ -88,7 +88,7 @@ class ChatEndpoint(BaseChatModel):
     timeout: float = 600.0
     max_concurrency: PositiveInt = 256
     max_retries: int = 0
-    extra_body: dict[str, Any] | None = None
+    extra_body: dict[str, object] | None = None
     logprobs: bool = False
     return_token_ids: bool = False
 
@@ -104,7 +104,7 @@ class ChatEndpoint(BaseChatModel):
             text = "; ".join(": ".join(map(str, parts)) for parts in found)
             raise ConfigurationError(text) from error
 
-    def model_post_init(self, context: Any, /) -> None:
+    def model_post_init(self, context: object, /) -> None:
         """Fill in the server's address when none was given."""
         super().model_post_init(context)
         self.base_url = self.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
@@ -124,11 +124,11 @@ class ChatEndpoint(BaseChatModel):
         return "openai-compatible"
 
     @property
-    def _identifying_params(self) -> dict[str, Any]:
+    def _identifying_params(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("base_url", *_FIELDS)}
 
     def bind_tools(
-        self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
+        self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: object
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Let the model call tools; `tool_choice` is "auto", "any", "none" or a tool's name."""
         return self.bind(**tool_fields(tools, tool_choice), **kwargs)
@@ -178,7 +178,7 @@ class ChatEndpoint(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ChatResult:
         return await self._complete(messages, stop, kwargs)
 
@@ -187,7 +187,7 @@ class ChatEndpoint(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ChatResult:
         return wait_for(self._complete(messages, stop, kwargs, queues=not holds_up_a_loop()))
 
@@ -196,7 +196,7 @@ class ChatEndpoint(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> AsyncIterator[ChatGenerationChunk]:
         async with aclosing(self._parts(messages, stop, kwargs)) as parts:
             async for part in parts:
@@ -207,7 +207,7 @@ class ChatEndpoint(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Iterator[ChatGenerationChunk]:
         yield from iterate(self._parts(messages, stop, kwargs, queues=not holds_up_a_loop()))
 
@@ -215,7 +215,7 @@ class ChatEndpoint(BaseChatModel):
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
-        options: dict[str, Any],
+        options: dict[str, object],
         *,
         queues: bool = True,
     ) -> ChatResult:
@@ -227,7 +227,7 @@ class ChatEndpoint(BaseChatModel):
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
-        options: dict[str, Any],
+        options: dict[str, object],
         *,
         queues: bool = True,
     ) -> AsyncGenerator[ChatGenerationChunk, None]:
@@ -244,7 +244,7 @@ class ChatEndpoint(BaseChatModel):
         client: AsyncOpenAI,
         messages: list[BaseMessage],
         stop: list[str] | None,
-        options: dict[str, Any],
+        options: dict[str, object],
     ) -> Any:
         fields = {name: getattr(self, name) for name in _FIELDS} | options
         if stop is not None:

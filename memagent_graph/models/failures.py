@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from langchain_core.exceptions import ContextOverflowError
 
@@ -163,8 +163,8 @@ def _status(error: Exception) -> int | None:
 
 def _retry_after(error: Exception) -> float | None:
     """Seconds, from a number of seconds or milliseconds or from a date."""
-    headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
-    milliseconds, seconds = headers.get("retry-after-ms"), headers.get("retry-after")
+    headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
+    milliseconds, seconds = headers.get("retry-after-ms", ""), headers.get("retry-after", "")
     with suppress(TypeError, ValueError):
         return max(0.0, float(milliseconds) / 1000)
     with suppress(TypeError, ValueError):

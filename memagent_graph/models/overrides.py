@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from memagent_graph.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+Config = TypeVar("Config")
 
-def overridden(load: Callable[..., Any], overrides: Mapping[str, Any]) -> Any:
+
+def overridden(load: Callable[..., Config], overrides: Mapping[str, object]) -> Config:
     """The configuration that `load` makes, with changes.
 
     Args:
@@ -21,12 +23,14 @@ def overridden(load: Callable[..., Any], overrides: Mapping[str, Any]) -> Any:
         ConfigurationError: The configuration has nothing of such a name.
     """
     own = load()
-    changed = {}
+    changed: dict[str, object] = {}
     for name, value in overrides.items():
         if not hasattr(own, name):
             message = f"hf_overrides: the model's config.json has no {name!r}."
             raise ConfigurationError(message)
         known = getattr(own, name)
-        merges = isinstance(known, dict) and isinstance(value, dict)
-        changed[name] = {**known, **value} if merges else value
+        if isinstance(known, dict) and isinstance(value, dict):
+            changed[name] = {**known, **value}
+        else:
+            changed[name] = value
     return load(**changed) if changed else own

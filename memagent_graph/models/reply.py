@@ -9,8 +9,6 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from memagent_graph.models.generation import Generation
 
 
@@ -40,7 +38,7 @@ def reply_end(text: str, generation: Generation, model: str) -> ChatGenerationCh
     return ChatGenerationChunk(message=message)
 
 
-def _metadata(generation: Generation, model: str) -> dict[str, Any]:
+def _metadata(generation: Generation, model: str) -> dict[str, object]:
     reason = generation["finish_reason"]
     return {"finish_reason": reason, "model_name": model, "generation": generation}
 

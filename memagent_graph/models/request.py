@@ -25,7 +25,7 @@ def build_request(
     refused: AbstractSet[str] = frozenset(),
     logprobs: bool = False,
     return_token_ids: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Arguments of the SDK's `chat.completions.create`.
 
     Args:
@@ -60,7 +60,7 @@ def as_extra_body(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "model": request["model"], "messages": [], "extra_body": body}
 
 
-def refused_field(error: Exception, request: Mapping[str, Any]) -> str | None:
+def refused_field(error: Exception, request: Mapping[str, object]) -> str | None:
     """The field that the server refused and that the request can do without, if that is it.
 
     OpenAI's reasoning models take no temperature, and call `max_tokens` by another name.
@@ -70,9 +70,9 @@ def refused_field(error: Exception, request: Mapping[str, Any]) -> str | None:
     return name if refused and name in _OPTIONAL and name in request else None
 
 
-def tool_fields(tools: Sequence[Any], tool_choice: str | None) -> dict[str, Any]:
+def tool_fields(tools: Sequence[Any], tool_choice: str | None) -> dict[str, object]:
     """Fields that offer tools; `tool_choice` is "auto", "any", "none" or a tool's name."""
-    fields: dict[str, Any] = {"tools": [convert_to_openai_tool(tool) for tool in tools]}
+    fields: dict[str, object] = {"tools": [convert_to_openai_tool(tool) for tool in tools]}
     if tool_choice in ("auto", "none", "required"):
         fields["tool_choice"] = tool_choice
     elif tool_choice == "any":  # LangChain's word

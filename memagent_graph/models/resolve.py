@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def resolve_model(model: str, *, base_url: str | None = None, **options: Any) -> BaseChatModel:
+def resolve_model(model: str, *, base_url: str | None = None, **options: object) -> BaseChatModel:
     """Make a chat model of a string.
 
     Args:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ModelError
+
+if TYPE_CHECKING:
+    from openai.pagination import AsyncPage
+    from openai.types import Model
 
 _WINDOW_NAMES = ("max_model_len", "context_length", "context_window", "max_context_length")
 """What vLLM and SGLang, OpenRouter and Together, Groq, and Mistral call it."""
 
 
-def windows(listed: Any) -> dict[str, int | None]:
+def windows(listed: AsyncPage[Model]) -> dict[str, int | None]:
     """Names of the models in the reply to `GET /models`, with their context lengths in tokens.
 
     A length is None where the server does not tell it.
@@ -18,7 +22,7 @@ def windows(listed: Any) -> dict[str, int | None]:
     return {model.id: _window(model) for model in getattr(listed, "data", None) or ()}
 
 
-def window_of(model: str, listed: Any) -> int | None:
+def window_of(model: str, listed: AsyncPage[Model]) -> int | None:
     """Context length in tokens of one of the listed models, None where the server does not tell.
 
     Raises:
@@ -33,6 +37,6 @@ def window_of(model: str, listed: Any) -> int | None:
     return known.get(model)
 
 
-def _window(model: Any) -> int | None:
+def _window(model: Model) -> int | None:
     found = (getattr(model, name, None) for name in _WINDOW_NAMES)
     return next((length for length in found if isinstance(length, int)), None)

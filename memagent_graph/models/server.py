@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from openai import APIStatusError, NotFoundError, OpenAIError, Timeout
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from openai import AsyncOpenAI
+    from openai.pagination import AsyncPage
+    from openai.types import Model
 
 _LONGEST_CONNECT = 10.0
 """Seconds to wait for a connection or a list of models, which take less time than a reply."""
@@ -134,7 +136,7 @@ class Server:
         """Close the connections of this event loop."""
         await self._connections.aclose()
 
-    async def _list(self) -> Any:
+    async def _list(self) -> AsyncPage[Model]:
         client = await self._connections.client()
         try:
             return await client.models.list(timeout=self._quick)

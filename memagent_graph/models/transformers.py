@@ -79,8 +79,8 @@ class ChatTransformers(BaseChatModel):
     dtype: str = "auto"
     adapter: str | None = None
     max_batch: int = Field(default=32, ge=1)
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    hf_overrides: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
+    hf_overrides: dict[str, object] = Field(default_factory=dict)
 
     _engine: Engine = PrivateAttr()
 
@@ -105,7 +105,7 @@ class ChatTransformers(BaseChatModel):
         return "transformers"
 
     @property
-    def _identifying_params(self) -> dict[str, Any]:
+    def _identifying_params(self) -> dict[str, object]:
         own = ("model", "revision", "adapter", "dtype", "temperature", "top_p", "seed", "stop")
         found = {name: getattr(self, name) for name in (*own, "chat_template_kwargs")}
         found |= {"hf_overrides": self.hf_overrides} if self.hf_overrides else {}
@@ -147,7 +147,7 @@ class ChatTransformers(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ChatResult:
         started = perf_counter()
         future = self._engine.submit(self._row(messages, stop, kwargs))
@@ -163,7 +163,7 @@ class ChatTransformers(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ChatResult:
         started = perf_counter()
         row = await asyncio.wrap_future(self._engine.submit(self._row(messages, stop, kwargs)))
@@ -174,7 +174,7 @@ class ChatTransformers(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Iterator[ChatGenerationChunk]:
         started = perf_counter()
         parts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -192,7 +192,7 @@ class ChatTransformers(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> AsyncIterator[ChatGenerationChunk]:
         started = perf_counter()
         parts: asyncio.Queue[str | None] = asyncio.Queue()
@@ -215,7 +215,7 @@ class ChatTransformers(BaseChatModel):
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
-        options: dict[str, Any],
+        options: dict[str, object],
         emit: Callable[[str], None] = lambda _text: None,
     ) -> Row:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")

@@ -22,6 +22,8 @@ from memagent_graph.models.overrides import overridden
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
 _CLOSED = "The model was closed while it was writing this reply; calling it again loads it again."
 _GATHERING = 0.003
 """Seconds for which a batch waits for more calls: those of readings that ended a batch together."""
@@ -65,28 +67,30 @@ class Engine:
         self._dtype = dtype
         self._adapter = adapter
         self._max_batch = max_batch
-        self._overrides: dict[str, Any] = json.loads(overrides)
+        self._overrides: dict[str, object] = json.loads(overrides)
         self._lock = threading.Lock()
         self._model_in_use = threading.Lock()
         self._worker: _Worker | None = None
 
     @cached_property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's own, of `transformers`.
 
         Raises:
             ConfigurationError: There is no such model.
         """
-        return self._loaded(AutoTokenizer)
+        found: PreTrainedTokenizerBase = self._loaded(AutoTokenizer)
+        return found
 
     @cached_property
-    def config(self) -> Any:
+    def config(self) -> PretrainedConfig:
         """The model's configuration, with what was to be changed of it.
 
         Raises:
             ConfigurationError: It has nothing of such a name, or there is no such model.
         """
-        return overridden(partial(self._loaded, AutoConfig), self._overrides)
+        load: Callable[..., PretrainedConfig] = partial(self._loaded, AutoConfig)
+        return overridden(load, self._overrides)
 
     @cached_property
     def window_tokens(self) -> int | None:
@@ -164,7 +168,7 @@ class Engine:
             worker.thread.join()
         self.__dict__.pop("model", None)
 
-    def _loaded(self, kind: Any, **options: Any) -> Any:
+    def _loaded(self, kind: Any, **options: object) -> Any:
         try:
             # Not left open: transformers would ask on the terminal whether to run a model's code.
             return kind.from_pretrained(**self._from, trust_remote_code=False, **options)
@@ -241,7 +245,7 @@ class _Worker:
         return calls
 
 
-_engines: dict[tuple[Any, ...], Engine] = {}
+_engines: dict[tuple[object, ...], Engine] = {}
 
 
 def shared_engine(**arguments: Any) -> Engine:
@@ -265,7 +269,7 @@ def _best_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
+def _ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     found = model.generation_config.eos_token_id
     listed = found if isinstance(found, list) else [found]
     return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)

@@ -74,11 +74,11 @@ class ChatVLLM(BaseChatModel):
     seed: int | None = None
     max_tokens: int | None = None
     stop: list[str] | None = None
-    sampling: dict[str, Any] = Field(default_factory=dict)
+    sampling: dict[str, object] = Field(default_factory=dict)
     logprobs: bool = False
     adapter: str | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    engine: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
+    engine: dict[str, object] = Field(default_factory=dict)
 
     _engine: Engine = PrivateAttr()
     _lora: LoRARequest | None = PrivateAttr(default=None)
@@ -105,7 +105,7 @@ class ChatVLLM(BaseChatModel):
         return "vllm"
 
     @property
-    def _identifying_params(self) -> dict[str, Any]:
+    def _identifying_params(self) -> dict[str, object]:
         own = ("model", "temperature", "top_p", "seed", "sampling", "adapter", "stop")
         found = {name: getattr(self, name) for name in (*own, "chat_template_kwargs")}
         found |= {name: self.engine.get(name) for name in _SHAPING if name in self.engine}
@@ -148,7 +148,7 @@ class ChatVLLM(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ChatResult:
         return self._engine.thread.wait_for(self._complete(messages, stop, kwargs))
 
@@ -157,7 +157,7 @@ class ChatVLLM(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ChatResult:
         return await self._engine.thread.run(self._complete(messages, stop, kwargs))
 
@@ -166,7 +166,7 @@ class ChatVLLM(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Iterator[ChatGenerationChunk]:
         parts, thread = self._parts(messages, stop, kwargs), self._engine.thread
         try:
@@ -180,7 +180,7 @@ class ChatVLLM(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> AsyncIterator[ChatGenerationChunk]:
         parts, thread = self._parts(messages, stop, kwargs), self._engine.thread
         try:
@@ -190,7 +190,7 @@ class ChatVLLM(BaseChatModel):
             await thread.run(parts.aclose())
 
     async def _complete(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
     ) -> ChatResult:
         started = perf_counter()
         prompt = self._template.token_ids(messages)
@@ -203,7 +203,7 @@ class ChatVLLM(BaseChatModel):
         return result
 
     async def _parts(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
     ) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
         prompt = self._template.token_ids(messages)
@@ -216,7 +216,7 @@ class ChatVLLM(BaseChatModel):
         yield reply_end(written[-1].text, _generation(prompt, written, started), self.model)
 
     def _params(
-        self, stop: list[str] | None, options: dict[str, Any], kind: RequestOutputKind
+        self, stop: list[str] | None, options: dict[str, object], kind: RequestOutputKind
     ) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING}
         given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | options

@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from safetensors.torch import save_file
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     import torch
+    from transformers import PreTrainedTokenizerBase
     from vllm import SamplingParams
+    from vllm.config import ModelConfig
     from vllm.lora.request import LoRARequest
     from vllm.outputs import RequestOutput
 
@@ -61,7 +63,7 @@ class Engine:
         version: how often the weights were replaced.
     """
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
+    def __init__(self, arguments: dict[str, object]) -> None:
         # Counting for a log that nobody reads costs time at every step.
         self.arguments = AsyncEngineArgs(**{"disable_log_stats": True} | arguments)
         self.thread = LoopThread("memagent-vllm")
@@ -70,7 +72,7 @@ class Engine:
         self._weights: Path | None = None
 
     @cached_property
-    def config(self) -> Any:
+    def config(self) -> ModelConfig:
         """The `ModelConfig` of vLLM, known without starting the engine.
 
         Raises:
@@ -86,9 +88,10 @@ class Engine:
             raise ConfigurationError(message) from error
 
     @cached_property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's own, of `transformers`."""
-        return cached_tokenizer_from_config(self.config)
+        found: PreTrainedTokenizerBase = cached_tokenizer_from_config(self.config)
+        return found
 
     async def generate(
         self, prompt: list[int], params: SamplingParams, adapter: LoRARequest | None = None
@@ -213,7 +216,7 @@ class Engine:
 _engines: dict[tuple[int, str], Engine] = {}
 
 
-def shared_engine(arguments: dict[str, Any]) -> Engine:
+def shared_engine(arguments: dict[str, object]) -> Engine:
     """The engine with these arguments that this process has, or else a new one."""
     # A forked child has its own: processes and threads of the parent's are not its.
     key = (os.getpid(), json.dumps(arguments, sort_keys=True, default=repr))

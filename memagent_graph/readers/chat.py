@@ -229,7 +229,7 @@ def _model_name(model: BaseChatModel) -> str:
     return str(name) if name else type(model).__name__
 
 
-def _identity(model: BaseChatModel) -> dict[str, Any]:
+def _identity(model: BaseChatModel) -> dict[str, object]:
     """What tells two models apart: LangChain's own parameters, the endpoint and the revision."""
     identity = dict(identifying_params(model))
     for key in ("base_url", "openai_api_base", "revision", "seed", "temperature", "top_p"):
@@ -238,7 +238,7 @@ def _identity(model: BaseChatModel) -> dict[str, Any]:
     return {key: value for key, value in identity.items() if "key" not in key.lower()}
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """Stands for a value that JSON does not know: not its `str`, which may hold an address."""
     return type(value).__qualname__
 

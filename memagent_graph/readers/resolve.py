@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from langchain_core.language_models import BaseChatModel
 
@@ -34,7 +34,7 @@ def resolve_reader(
     prompts: Prompts | None = None,
     tokenizer: TokenizerLike = None,
     base_url: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Reader:
     """Make a reader of whatever names one.
 
