@@ -188,7 +188,10 @@ def _document(task: Task, folder: Path) -> str | Path | list[Path]:
     named = task["document"]
     if isinstance(named, list):
         return [folder / name for name in named]
-    return Path(folder, named)
+    if not isinstance(named, str):
+        message = f"`document` is {named!r}"
+        raise TypeError(message)
+    return folder / named
 
 
 def _record(result: Result) -> dict[str, object]:
