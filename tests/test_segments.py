@@ -325,6 +325,32 @@ def test_old_versions_go_when_only_the_newest_are_kept():
     assert (len(reader.spans), again["answer"]) == (read, first["answer"])
 
 
+def test_a_deadline_before_the_first_chunk_leaves_nothing_in_the_store():
+    class Waiting(Listing):
+        async def update(self, step, *, config=None):
+            return await asyncio.Event().wait()
+
+        async def respond(self, question, memory, *, config=None):
+            return Answer("Nothing.", "Nothing.")
+
+    store = InMemoryStore()
+    config = SMALL.model_copy(update={"deadline": 0.2})
+
+    out = create_memagent(Waiting(), config=config, store=store).invoke(ASKED)
+
+    assert (out["stopped"], out["coverage"], out["memory"]) == ("deadline", 0, "")
+    assert MemoryBank(store).list() == []
+
+
+def test_a_merged_version_says_whether_a_memory_lost_its_end():
+    store = InMemoryStore()
+    config = SMALL.model_copy(update={"memory_tokens": 30})
+
+    out = create_memagent(Listing(), config=config, store=store).invoke(ASKED)
+
+    assert MemoryBank(store).get(out["version"]).cut
+
+
 def test_a_document_that_grows_is_read_on_from_its_last_segment():
     store, reader = InMemoryStore(), Listing()
     agent = create_memagent(reader, config=SMALL, store=store)

@@ -242,6 +242,8 @@ class Chain:
         progress, memory, source = fold["progress"], memory_of(fold), fold["source"]
         read = [part["progress"] for part in parts if part["progress"]["step"]]
         ids = tuple(at["version"] for at in read if at["version"])
+        if not ids:  # the deadline came before the first chunk
+            return fold
         version = MemoryVersion(
             id=merged_id(ids, self.fingerprint),
             parent=self.root,
