@@ -1,6 +1,6 @@
 """python examples/review_contracts.py [FOLDER].
 
-For those who have a folder of contracts and the same questions about each: all are read at once, and
+For a folder of contracts and the same questions about each: all are read at once, and
 each answer names its line. Without a folder it makes three contracts to show. Set MEMAGENT_MODEL
 (vllm:Qwen/Qwen2.5-7B-Instruct, say) for a model.
 """
