@@ -283,6 +283,37 @@ def test_a_quota_holds_for_each_tenant_alone_and_the_oldest_go_first(any_store, 
     asyncio.run(run())
 
 
+def test_what_is_written_while_old_things_go_is_looked_at_next(any_store):
+    async def run():
+        everyone, gate = asyncio.Event(), asyncio.Event()
+
+        class Slow(Keeper):
+            calls = 0
+
+            async def wrote(self, sessions, size):
+                self.calls += 1
+                if self.calls == 40:
+                    everyone.set()
+                await super().wrote(sessions, size)
+
+            async def tidy(self, sessions):
+                await super().tidy(sessions)
+                await gate.wait()
+
+        keeper = Slow(any_store, ("memagent",), Limits(keep_days=0, keep_bytes=20_000))
+        ann = Sessions(any_store, "ann", keeper=keeper)
+        writing = [
+            asyncio.create_task(keep(ann, f"resp_{number}", "x" * 1000)) for number in range(40)
+        ]
+        await everyone.wait()
+        gate.set()
+        await asyncio.gather(*writing)
+        await asyncio.gather(*keeper._tidying.values())
+        assert sum(entry.size for entry in await ann.ledger.entries()) <= 20_000
+
+    asyncio.run(run())
+
+
 def test_a_quota_holds_while_many_write_at_once(keeping, store):
     client = keeping(keep_bytes=60_000).client()
 

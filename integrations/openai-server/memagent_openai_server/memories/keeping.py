@@ -69,14 +69,13 @@ class Keeper:
         """
         where = sessions.bank.namespace
         self._written[where] += size
-        if not self._limits.keep_bytes or self._written[where] < self._limits.keep_bytes / _SHARE:
-            return
-        tidying = self._tidying.get(where)
-        if tidying is not None and not tidying.done():
-            await asyncio.wait([tidying])
-            return
-        self._written[where] = 0
-        self._tidying[where] = asyncio.create_task(self._try_to_tidy(sessions))
+        while self._limits.keep_bytes and self._written[where] >= self._limits.keep_bytes / _SHARE:
+            tidying = self._tidying.get(where)
+            if tidying is not None and not tidying.done():
+                await asyncio.wait([tidying])  # and look again: it has not seen all of this
+                continue
+            self._written[where] = 0
+            self._tidying[where] = asyncio.create_task(self._try_to_tidy(sessions))
 
     async def sweep(self) -> None:
         """Tidy up after all tenants, also after those whose keys are gone."""
