@@ -31,9 +31,9 @@ class Circuit:
 
     A busy server that refuses one call in ten shows several failures in a row: refusals come
     before the replies to calls made with them, or, where a connection breaks, are noticed after
-    these. So a failure counts only if nothing was answered since its call began, and the circuit
-    opens only when more calls failed in a row than are under way; when a server goes down, those
-    fail too.
+    these. So the circuit opens only when more calls failed in a row than are under way, and either
+    half of all that ever were, or some that began after the last answer. When a server goes down,
+    what is under way fails too.
 
     While it is open, the calls that come wait, and one of them at a time makes the check, at
     growing intervals. They wait no longer than `patience` from the moment it opened, so that a
@@ -48,8 +48,8 @@ class Circuit:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._answers = 0
-        self._failures = 0
-        self._under_way = 0
+        self._failures = self._fresh = 0
+        self._under_way = self._most = 0
         self._opened: float | None = None
         self._next_check = 0.0
         self._pause = _FIRST_PAUSE
@@ -62,6 +62,7 @@ class Circuit:
         """
         with _lock:
             self._under_way += 1
+            self._most = max(self._most, self._under_way)
             begun = self._answers
         try:
             yield begun
@@ -73,16 +74,16 @@ class Circuit:
         """The server answered, were it with an error."""
         with _lock:
             self._answers += 1
-            self._failures = 0
+            self._failures = self._fresh = 0
             self._opened = None
 
     def failed(self, begun: int) -> None:
         """The server could not be reached, or the connection broke, in a call that began then."""
         with _lock:
-            if begun != self._answers:
-                return
             self._failures += 1
-            many = self._failures >= _FAILURES and self._failures > self._under_way
+            self._fresh += begun == self._answers
+            enough = self._fresh >= _FAILURES or self._failures >= max(_FAILURES, self._most / 2)
+            many = enough and self._failures > self._under_way
             if many and self._answers and self._opened is None:
                 self._opened = monotonic()
                 self._pause = _FIRST_PAUSE

@@ -164,6 +164,23 @@ async def test_a_server_whose_calls_all_break_at_once_is_down(clock):
     assert len(checks.times) == 1
 
 
+async def test_a_server_that_goes_down_among_answers_is_down_before_any_call_is_repeated(clock):
+    line, checks = Circuit(600), Checks(clock, up_at=0)
+    line.succeeded()
+
+    calls = [ExitStack() for _ in range(16)]
+    begun = [call.enter_context(line.under_way()) for call in calls]
+    calls[0].close()
+    line.succeeded()
+    begun[0] = calls[0].enter_context(line.under_way())
+    for call, then in zip(calls, begun, strict=True):
+        call.close()
+        line.failed(then)
+    await line.passage(checks)
+
+    assert len(checks.times) == 1
+
+
 async def test_what_breaks_after_others_that_began_with_it_were_answered_says_nothing(clock):
     line, checks = Circuit(600), Checks(clock, up_at=1e9)
 
