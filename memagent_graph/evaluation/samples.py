@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from hashlib import sha256
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.text.opening import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from memagent_graph.matching import Metric
     from memagent_graph.text.source import Source
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 
 _THOUSAND, _MILLION = 2**10, 2**20
+Unit = Literal["tokens", "paragraphs", "whole"]
+"""What a length counts; "whole" documents have their own, and are asked for with 0."""
 
 
 class Piece(NamedTuple):
@@ -32,17 +38,37 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Criterion:
+    """One thing that a judge model is asked about an answer.
+
+    Attributes:
+        prompt: from the answer to what the judge is asked.
+        grade: from the judge's reply to a score between 0 and 1.
+    """
+
+    prompt: Callable[[str], str]
+    grade: Callable[[str], float]
+
+
+@dataclass(frozen=True)
 class Sample:
     """One question over one document.
 
     Attributes:
         id: names it within a run: task, length and index.
         task: the task's name.
-        length: tokens that were asked for.
+        length: that was asked for, in the task's unit.
         question: what is asked.
         answers: what a right answer holds.
         metric: how many of them it must hold.
         pieces: makes the document anew each time it is called.
+        template: how the benchmark shows the document in one prompt, with the fields {memory},
+            where the document goes, and {question}; None where it does not say.
+        answer_tokens: the longest answer that counts; None for any length.
+        cluster: what the sample shares with others, such as its conversation: their scores are
+            not independent. Empty if there is no such thing.
+        criteria: what a judge model is asked, whose mean is the score; without a judge it is the
+            share of the evidence that the answer could be written from.
     """
 
     id: str
@@ -52,6 +78,10 @@ class Sample:
     answers: tuple[str, ...]
     metric: Metric
     pieces: Callable[[], Iterator[Piece]]
+    template: str | None = None
+    answer_tokens: int | None = None
+    cluster: str = ""
+    criteria: tuple[Criterion, ...] = ()
 
     def opened(self) -> tuple[Source, list[tuple[int, int]]]:
         """The document, and where its evidence stands: first and one past the last code point.
@@ -71,27 +101,62 @@ class Sample:
         return open_source(texts()), spans
 
 
-class Task(Protocol):
-    """Makes samples."""
+class Task(ABC):
+    """Makes samples.
+
+    Attributes:
+        name: what to call it.
+        unit: what its lengths count.
+    """
+
+    name: str
+    unit: Unit = "tokens"
 
     @property
-    def name(self) -> str:
-        """What to call it."""
-        ...
+    @abstractmethod
+    def identity(self) -> str:
+        """Changes when its samples do: the generator's version, and the digest of each file."""
 
+    @property
+    def count(self) -> int | None:
+        """How many different samples it has of each length; None for any number."""
+        return None
+
+    @abstractmethod
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
-        """Make one sample; the same arguments make the same one.
+        """Make one sample; the same arguments make the same one, and another index another.
 
         Args:
-            length: tokens of the document, within 1%.
-            index: which one.
-            seed: of the whole run.
-            tokenizer: counts them.
+            length: of the document, in the task's unit: tokens to within 1%.
+            index: which one, from 0 to `count` - 1.
+            seed: of the whole run; chooses which questions are asked first.
+            tokenizer: counts tokens.
 
         Raises:
-            ConfigurationError: There is not enough text for that length.
+            ConfigurationError: There is not enough text for that length, or no such sample.
         """
-        ...
+
+
+def file_digest(file: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return sha256(file.read_bytes()).hexdigest()
+
+
+def draw(task: str, count: int, index: int, seed: int) -> int:
+    """Which of `count` questions is asked at `index`: each once, in an order of the seed's.
+
+    Raises:
+        ConfigurationError: There are not so many.
+    """
+    if index >= count:
+        message = f"{task} has {count:,} different questions, not {index + 1:,}."
+        raise ConfigurationError(message)
+    order = random.Random(f"{task} {seed}").sample(range(count), count)  # noqa: S311 - no secret
+    return order[index]
 
 
 def check_length(task: str, length: int, least: int) -> None:

@@ -1,8 +1,8 @@
-"""The tasks by name, and how to make them."""
+"""The tasks by name, what each needs, and how to make them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks.conversation import ConversationTask
@@ -12,34 +12,72 @@ from memagent_graph.evaluation.tasks.tracking import TrackingTask
 from memagent_graph.evaluation.tasks.words import CommonWordsTask, FrequentWordsTask
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memagent_graph.evaluation.samples import Task
     from memagent_graph.text.source import Source
 
-TASK_NAMES = (*NEEDLE_TASKS, "vt", "cwe", "fwe", "qa:FILE", "conversation:FILE")
+
+class Kind(NamedTuple):
+    """A kind of task.
+
+    Attributes:
+        asks: what its questions are about, in a few words.
+        needs: what has to be there: essays, a file and where it comes from; empty for nothing.
+        make: makes one of a file's name (empty where the task takes none) and the essays.
+    """
+
+    asks: str
+    needs: str
+    make: Callable[[str, Source | None], Task]
+
+
+def _needle(name: str, asks: str) -> Kind:
+    needs = "" if name in ("niah_single_1", "niah_multikey_2", "niah_multikey_3") else "--essays"
+    return Kind(asks, needs, lambda _, essays: NEEDLE_TASKS[name](essays))
+
+
+_NEEDLES = {
+    "niah_single_1": "a number in noise",
+    "niah_single_2": "a number in essays",
+    "niah_single_3": "a UUID in essays",
+    "niah_multikey_1": "a number in essays, among three others",
+    "niah_multikey_2": "a number among nothing but numbers",
+    "niah_multikey_3": "a UUID among nothing but UUIDs",
+    "niah_multivalue": "four numbers of one key in essays",
+    "niah_multiquery": "the numbers of four keys in essays",
+}
+_GENERATED = {
+    **{name: _needle(name, asks) for name, asks in _NEEDLES.items()},
+    "vt": Kind("the variables that get a value over four hops", "", lambda *_: TrackingTask()),
+    "cwe": Kind("the ten most common words of a list", "", lambda *_: CommonWordsTask()),
+    "fwe": Kind("the three most frequent coded words", "", lambda *_: FrequentWordsTask()),
+}
+_FROM_FILES = {
+    "qa:FILE": Kind("questions over paragraphs", "a file of SQuAD or HotpotQA", QuestionTask),
+    "conversation:FILE": Kind(
+        "questions over conversations",
+        "a file of LoCoMo",
+        lambda file, _: ConversationTask(file),
+    ),
+}
+KINDS: dict[str, Kind] = {**_GENERATED, **_FROM_FILES}
+"""By name; FILE stands for a path."""
 
 
 def make_task(name: str, essays: Source | None = None) -> Task:
     """Make a task of its name.
 
     Args:
-        name: one of `TASK_NAMES`; "qa:FILE" reads a SQuAD or HotpotQA file,
-            "conversation:FILE" one of LoCoMo.
+        name: one of `KINDS`, with a path in the place of FILE.
         essays: text of any kind, as haystack and filler.
 
     Raises:
         ConfigurationError: There is no such task, or it needs essays.
     """
-    if name in NEEDLE_TASKS:
-        return NEEDLE_TASKS[name](essays)
-    if name == "vt":
-        return TrackingTask()
-    if name == "cwe":
-        return CommonWordsTask()
-    if name == "fwe":
-        return FrequentWordsTask()
-    if name.startswith("qa:"):
-        return QuestionTask(name.removeprefix("qa:"), essays)
-    if name.startswith("conversation:"):
-        return ConversationTask(name.removeprefix("conversation:"))
-    message = f"There is no task {name!r}. Choose of: {', '.join(TASK_NAMES)}."
-    raise ConfigurationError(message)
+    kind, colon, file = name.partition(":")
+    found = KINDS.get(f"{kind}:FILE" if colon else kind)
+    if found is None or (colon and not file):
+        message = f"There is no task {name!r}. Choose of: {', '.join(KINDS)}."
+        raise ConfigurationError(message)
+    return found.make(file, essays)

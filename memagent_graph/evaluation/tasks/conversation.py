@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample
+from memagent_graph.evaluation.samples import Piece, Sample, Task, draw, file_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memagent_graph.text.tokens import Tokenizer
 
+VERSION = 1
+"""To be raised when samples of the same arguments become others."""
 _UNANSWERABLE = 5
 """LoCoMo's category of questions that the conversation does not answer."""
 
@@ -28,7 +30,7 @@ class _Asked:
     turns: list[tuple[str, str]]
 
 
-class ConversationTask:
+class ConversationTask(Task):
     """A conversation, turn by turn with its dates, and a question about it.
 
     A conversation is as long as it is: one that has more tokens than asked for loses its oldest
@@ -55,9 +57,19 @@ class ConversationTask:
             message = f"{self.file} is no file of LoCoMo: {error!r}"
             raise ConfigurationError(message) from error
 
+    @property
+    def identity(self) -> str:
+        """Of the generator and the file."""
+        return f"conversation {VERSION} {file_digest(self.file)}"
+
+    @property
+    def count(self) -> int:
+        """Each question is asked once."""
+        return len(self.asked)
+
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
-        """Make one sample; the seed chooses where in the file to begin."""
-        asked = self.asked[(index + seed) * 7919 % len(self.asked)]  # a prime: not in their order
+        """Make one sample; the seed chooses which questions are asked first."""
+        asked = self.asked[draw(self.name, self.count, index, seed)]
 
         def pieces() -> Iterator[Piece]:
             over = sum(tokenizer.count(text) for _, text in asked.turns) - length

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample, check_length, filled
+from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length, filled
 from memagent_graph.evaluation.tasks.haystack import essay, noise, number, uuid, words
 
 if TYPE_CHECKING:
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 Kind = Literal["word", "number", "uuid"]
 Haystack = Literal["noise", "essay", "needle"]
+VERSION = 1
+"""To be raised when samples of the same arguments become others."""
 _TOGETHER = 8
 """Needles of a haystack between two places where another can be put."""
 
 
 @dataclass(frozen=True)
-class NeedleTask:
+class NeedleTask(Task):
     """Some needles hold what is asked, others give other keys their values.
 
     Attributes:
@@ -50,6 +52,12 @@ class NeedleTask:
     queries: int = 1
     key: Kind = "word"
     value: Kind = "number"
+
+    @property
+    def identity(self) -> str:
+        """Of the generator, and of the essays that it takes."""
+        essays = self.essays.digest if self.essays and self.haystack == "essay" else ""
+        return f"needle {VERSION} {essays}".rstrip()
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""

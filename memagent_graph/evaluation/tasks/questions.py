@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample, check_length, filled
+from memagent_graph.evaluation.samples import (
+    Piece,
+    Sample,
+    Task,
+    check_length,
+    draw,
+    file_digest,
+    filled,
+)
 from memagent_graph.evaluation.tasks.haystack import essay
 
 if TYPE_CHECKING:
@@ -19,6 +27,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
+
+VERSION = 1
+"""To be raised when samples of the same arguments become others."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class _Question:
     near: tuple[str, ...] = ()
 
 
-class QuestionTask:
+class QuestionTask(Task):
     """The paragraphs that answer, among others of the file and then of the essays.
 
     The last of the others is cut where the document has its length. None is there twice: where
@@ -63,10 +74,20 @@ class QuestionTask:
         """All paragraphs of the file, each once."""
         return [*dict.fromkeys(p for q in self.questions for p in (*q.gold, *q.near))]
 
+    @property
+    def identity(self) -> str:
+        """Of the generator, the file and the essays."""
+        return f"questions {VERSION} {file_digest(self.file)} {self.essays and self.essays.digest}"
+
+    @property
+    def count(self) -> int:
+        """Each question is asked once."""
+        return len(self.questions)
+
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
-        question = self.questions[index * 7919 % len(self.questions)]  # a prime: not in their order
+        question = self.questions[draw(self.name, self.count, index, seed)]
         gold = [f"{text}\n\n" for text in question.gold]
         needed = sum(tokenizer.count(f"\n\n{text}") for text in question.gold)
         check_length(self.name, length, needed)

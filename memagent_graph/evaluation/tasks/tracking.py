@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memagent_graph.evaluation.samples import Piece, Sample, check_length, filled
+from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length, filled
 from memagent_graph.evaluation.tasks.haystack import noise, number
 
 if TYPE_CHECKING:
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.tokens import Tokenizer
 
+VERSION = 1
+"""To be raised when samples of the same arguments become others."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True)
-class TrackingTask:
+class TrackingTask(Task):
     """Which variables have this value? Those of one chain of assignments.
 
     Attributes:
@@ -33,6 +35,11 @@ class TrackingTask:
     hops: int = 4
     chains: int = 1
     name: str = "vt"
+
+    @property
+    def identity(self) -> str:
+        """Of the generator."""
+        return f"tracking {VERSION} {self.hops} {self.chains}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""

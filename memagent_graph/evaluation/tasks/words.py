@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
-from memagent_graph.evaluation.samples import Piece, Sample, check_length
+from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length
 from memagent_graph.evaluation.tasks.haystack import words
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.tokens import Tokenizer
 
+VERSION = 1
+"""To be raised when samples of the same arguments become others."""
 _COMMON, _COMMON_TIMES, _OTHER_TIMES = 10, 30, 3
 _FREQUENT, _VOCABULARY, _EXPONENT = 3, 2000, 2.0
 _LINE, _LINES, _GROUP = 20, 5, 20
@@ -29,10 +31,15 @@ _LEAST = 4000
 
 
 @dataclass(frozen=True)
-class CommonWordsTask:
+class CommonWordsTask(Task):
     """A numbered list of words, of which ten occur ten times as often as the others."""
 
     name: str = "cwe"
+
+    @property
+    def identity(self) -> str:
+        """Of the generator."""
+        return f"words {VERSION}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
@@ -85,10 +92,15 @@ def _lines(some: list[str], place: int, times: int) -> str:
 
 
 @dataclass(frozen=True)
-class FrequentWordsTask:
+class FrequentWordsTask(Task):
     """A text in a made-up language, whose words are the rarer the higher their rank."""
 
     name: str = "fwe"
+
+    @property
+    def identity(self) -> str:
+        """Of the generator."""
+        return f"words {VERSION}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
