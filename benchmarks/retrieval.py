@@ -1,8 +1,9 @@
 """Answer recall of the retriever that reads, against BM25 passages, at equal returned tokens.
 
 The paragraphs of a file are the corpus of both. The retriever reads it for each question with the
-built-in reader; BM25 (rank-bm25) ranks passages of at most 200 words, and as many of its best are
-taken as fill the tokens that the retriever returned for that question, the last one cut. A
+built-in reader. BM25 with stems and stopwords, as in `memagent eval --methods bm25`, ranks passages
+of at most 200 words, and as many of its best are taken as fill the tokens that the retriever
+returned for that question, the last one cut; so does BM25 over plain words, for comparison. A
 question counts when a gold answer stands in what was returned; a yes/no question of HotpotQA when
 all of its supporting sentences do.
 
@@ -24,6 +25,8 @@ from extractive_recall import has, hotpot, squad
 from rank_bm25 import BM25Okapi
 
 from memagent_graph import MemAgentRetriever, ReadingConfig
+from memagent_graph.evaluation.search import Passages
+from memagent_graph.readers.ranking import ranked
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 PASSAGE_WORDS = 200
@@ -47,11 +50,10 @@ def terms(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def best_passages(index: BM25Okapi, texts: list[str], question: str, tokens: int) -> str:
+def best_passages(order: list[int], texts: list[str], tokens: int) -> str:
     """The best passages that fill `tokens`."""
-    scores = index.get_scores(terms(question))
     found: list[str] = []
-    for number in sorted(range(len(texts)), key=lambda number: -scores[number]):
+    for number in order:
         left = tokens - TOKENIZER.count("\n".join(found))
         if left <= 0:
             break
@@ -62,7 +64,7 @@ def best_passages(index: BM25Okapi, texts: list[str], question: str, tokens: int
 def compare(name: str, document: str, items: list[Any]) -> None:
     paragraphs = document.split("\n\n")
     texts = passages(paragraphs)
-    index = BM25Okapi([terms(text) for text in texts])
+    stems, words = Passages(texts), BM25Okapi([terms(text) for text in texts])
     for budget in BUDGETS:
         retriever = MemAgentRetriever(
             corpus=paragraphs,
@@ -70,23 +72,27 @@ def compare(name: str, document: str, items: list[Any]) -> None:
             config=ReadingConfig(memory_tokens=budget),
             store=None,
         )
-        ours = theirs = returned = 0
+        ours = theirs = plain = returned = 0
         for item in items:
             documents = retriever.invoke(item.question)
             text = "\n".join(found.page_content for found in documents)
             tokens = TOKENIZER.count(text)
             returned += tokens
             ours += has(text, item)
-            theirs += has(best_passages(index, texts, item.question, tokens), item)
+            order = stems.ranked(item.question)
+            theirs += has(best_passages(order, texts, tokens), item)
+            order = ranked(words.get_scores(terms(item.question)).tolist())
+            plain += has(best_passages(order, texts, tokens), item)
         print(
             f"{name:<12} {len(items):>9} {budget:>7} {returned / len(items):>9.0f} "
-            f"{ours / len(items):>8.1%} {theirs / len(items):>8.1%}",
+            f"{ours / len(items):>8.1%} {theirs / len(items):>8.1%} {plain / len(items):>12.1%}",
             flush=True,
         )
 
 
 def main(folder: Path, *, everything: bool) -> None:
-    print(f"{'file':<12} {'questions':>9} {'budget':>7} {'returned':>9} {'reading':>8} {'BM25':>8}")
+    heads = f"{'file':<12} {'questions':>9} {'budget':>7} {'returned':>9} {'reading':>8} {'BM25':>8}"
+    print(heads, f"{'plain words':>12}")
     for name, load in (("xquad.en", squad), ("hotpotqa_distractor", hotpot)):
         document, items = load(folder / f"{name}.json")
         some = items if everything or load is hotpot else items[1::4]

@@ -14,6 +14,8 @@ Metric = Literal["all", "any"]
 """Which of the answers count: the share of them that is given, or whether one is."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
+_WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -50,6 +52,13 @@ def token_f1(answer: str, wanted: Iterable[str]) -> float:
 def normalized(text: str) -> str:
     """Lower case, without punctuation and English articles, words one space apart."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def without_latex(text: str) -> str:
+    r"""A text without LaTeX's `\text{}`, spaces, escapes and a pair of dollars around it."""
+    text = _WRAPPED.sub(r"\1", text).replace("\\%", "%").replace("\\$", "$").replace("{,}", ",")
+    text = _FRACTION.sub(r"\1/\2", re.sub(r"\\[,;! ]", " ", text)).strip()
+    return text[1:-1].strip() if re.fullmatch(r"\$[^$]+\$", text) else text
 
 
 def _f1(given: list[str], wanted: list[str]) -> float:

@@ -26,13 +26,14 @@ from memagent_graph.cli.reporting import reporting
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from memagent_graph.evaluation.run import Result
+    from memagent_graph.evaluation.judge import Judge
+    from memagent_graph.evaluation.results import Result
+    from memagent_graph.evaluation.samples import Task
 
 _EXAMPLES = """Measure a model on documents of many lengths, with MemAgent and without.
 
-Tasks are those of RULER (niah_single_1 to 3, niah_multikey_1 to 3, niah_multivalue,
-niah_multiquery, vt, cwe, fwe), and qa:FILE over a file of SQuAD or HotpotQA. Methods: memagent,
-whole, truncate, bm25, map_reduce, refine.
+Tasks are RULER's, and questions over files of SQuAD, HotpotQA, LoCoMo, LongMemEval, BEAM: --list
+shows them with what each needs. Methods: memagent, whole, truncate, bm25, map_reduce, refine.
 
 **Examples**
 
@@ -42,11 +43,15 @@ whole, truncate, bm25, map_reduce, refine.
 
     memagent eval --compare before/ after/
 
+    memagent eval --download longmemeval --out data/
+
 Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
 report.md, a report.html and plots. To compare two runs, which asks no model, it may be left out.
+The score is of the final answer: what the reply boxes, or the whole of it.
 
 **Exit codes**: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
 """
+_USUAL = "niah_single_1,vt,cwe,fwe"
 _STOPPED = "memagent: stopped. The samples so far are kept. To go on:\n  {command}"
 
 
@@ -54,17 +59,37 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="A folder for samples, tables and plots.")
     ] = None,
-    tasks: Annotated[str, typer.Option(help="Names, with commas.")] = "niah_single_1,vt,cwe,fwe",
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Names, with commas; niah_single_1,vt,cwe,fwe by default."),
+    ] = None,
     lengths: Annotated[str, typer.Option(help="Tokens, with commas: 8k,128k,3.5m.")] = "8k,32k",
     methods: Annotated[str, typer.Option(help="Names, with commas.")] = "memagent",
-    samples: Annotated[int, typer.Option(min=1, help="Of each task and length.")] = 20,
+    samples: Annotated[
+        int, typer.Option(min=1, help="At most, for each task and length: a file may have fewer.")
+    ] = 20,
+    ruler_file: Annotated[
+        Path | None, typer.Option(help="Official samples of RULER (jsonl), run as they are.")
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(help="A model that grades answers which no rule can: openai:gpt-4o."),
+    ] = None,
     essays: Annotated[
         Path | None, typer.Option(help="Text of any kind, a file or a folder, as haystack.")
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(help="Two folders of runs: what has changed?")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another one makes other samples.")] = 0,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show the tasks with what each needs.")
+    ] = False,
+    download: Annotated[
+        str | None, typer.Option(help="Fetch a benchmark's files into the folder OUT.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Another one makes other samples, and asks other questions first.")
+    ] = 0,
     concurrency: Annotated[int, typer.Option(min=1, help="Samples at once.")] = 8,
     model: Model = None,
     model_args: ModelArgs = None,
@@ -77,35 +102,34 @@ def evaluate(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.errors import ConfigurationError
     from memagent_graph.evaluation.methods import make_method
     from memagent_graph.evaluation.plots import figure_kind
     from memagent_graph.evaluation.report import cells, markdown, write_report
+    from memagent_graph.evaluation.results import load
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
-    from memagent_graph.evaluation.run import load
-    from memagent_graph.evaluation.samples import parse_length
-    from memagent_graph.evaluation.tasks import make_task
-    from memagent_graph.text.opening import open_source
+    from memagent_graph.evaluation.run import places
     from memagent_graph.text.tokens import load_tokenizer
 
+    if list_:
+        _list()
+        return
     if compare is not None:
         with reporting():
             _compare(*compare, out)
         return
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
+    if download is not None:
+        with reporting():
+            _download(download, out)
+        return
     with reporting(_STOPPED):
         figure_kind()  # before the model's work, not after it
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
-        try:
-            wanted = [parse_length(length) for length in lengths.split(",")]
-        except ValueError as error:
-            message = f"Lengths are numbers of tokens such as 8k,128k,3.5m, not {lengths!r}."
-            raise ConfigurationError(message) from error
-        text = open_source(essays) if essays else None
-        made = [make_task(name, text) for name in tasks.split(",")]
+        wanted = _lengths(lengths)
+        made = _tasks(tasks, ruler_file, essays)
         reader = chosen_reader(model, base_url, prompts, tokenizer, config, model_args)
         if tokenizer is not None:
             reader.identity = replace(reader.identity, tokenizer=load_tokenizer(tokenizer))
@@ -121,8 +145,9 @@ def evaluate(
             config=config,
             seed=seed,
             concurrency=concurrency,
+            judge=_judge(judge),
         )
-        total = len(made) * len(wanted) * samples * len(methods.split(","))
+        total = len([*places(made, wanted, samples)]) * len(methods.split(","))
         asyncio.run(_through(running, total))
         results = load(out)
         title = (
@@ -132,16 +157,66 @@ def evaluate(
         print(markdown(cells(results)), end="")
         failed = sum(result.error is not None for result in results)
         if failed:
-            print(
-                f"memagent: {failed} samples failed: see {out / 'samples.jsonl'}", file=sys.stderr
-            )
+            samples_ = "1 sample" if failed == 1 else f"{failed} samples"
+            print(f"memagent: {samples_} failed: see {out / 'samples.jsonl'}", file=sys.stderr)
             raise typer.Exit(1)
+
+
+def _lengths(text: str) -> list[int]:
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.evaluation.samples import parse_length
+
+    try:
+        return [parse_length(length) for length in text.split(",")]
+    except ValueError as error:
+        message = f"Lengths are numbers of tokens such as 8k,128k,3.5m, not {text!r}."
+        raise ConfigurationError(message) from error
+
+
+def _tasks(names: str | None, ruler_file: Path | None, essays: Path | None) -> list[Task]:
+    """The tasks that were named, and those of a file; the usual ones where neither is given."""
+    from memagent_graph.evaluation.tasks import make_task
+    from memagent_graph.evaluation.tasks.ruler import ruler_tasks
+    from memagent_graph.text.opening import open_source
+
+    text = open_source(essays) if essays else None
+    if names is None and ruler_file is None:
+        names = _USUAL
+    made = [make_task(name, text) for name in names.split(",")] if names else []
+    return [*made, *(ruler_tasks(ruler_file) if ruler_file else ())]
+
+
+def _judge(model: str | None) -> Judge | None:
+    if model is None:
+        return None
+    from memagent_graph.evaluation.judge import Judge
+    from memagent_graph.models.resolve import resolve_model
+
+    return Judge(resolve_model(model))
+
+
+def _list() -> None:
+    """Print the tasks: name, what is asked, and what has to be there."""
+    from memagent_graph.evaluation.tasks import KINDS
+
+    rows = [("task", "asks for", "needs")]
+    rows += [(name, kind.asks, kind.needs or "-") for name, kind in KINDS.items()]
+    name_width, asks_width = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for name, asks, needs in rows:
+        print(f"{name:{name_width}}  {asks:{asks_width}}  {needs}")
+
+
+def _download(name: str, out: Path) -> None:
+    from memagent_graph.evaluation.download import download
+
+    for file in download(name, out):
+        print(file)
 
 
 def _compare(before: Path, after: Path, out: Path | None) -> None:
     """Print what changed between two runs, and write it down if there is a folder for it."""
     from memagent_graph.evaluation.comparison import differences, table, write_comparison
-    from memagent_graph.evaluation.run import load
+    from memagent_graph.evaluation.results import load
 
     found = differences(load(before), load(after))
     print(table(found), end="")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.intervals import paired_interval
 from memagent_graph.evaluation.report import in_markdown
-from memagent_graph.evaluation.samples import short
-from memagent_graph.evaluation.scores import paired_interval
+from memagent_graph.evaluation.samples import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from memagent_graph.evaluation.run import Result
+    from memagent_graph.evaluation.results import Result
+    from memagent_graph.evaluation.samples import Unit
 
 _HEAD = ["task", "method", "length", "samples", "before", "after", "change", "95%"]
 _NOTE = "Paired by sample; a star where the 95% interval of the change leaves out zero."
@@ -28,7 +30,8 @@ class Difference:
     Attributes:
         task: the task.
         method: the method.
-        length: tokens of the documents.
+        unit: what lengths count.
+        length: of the documents.
         samples: how many both runs have; failed ones count as zero.
         before: mean score of the one run on these.
         after: of the other.
@@ -38,6 +41,7 @@ class Difference:
 
     task: str
     method: str
+    unit: Unit
     length: int
     samples: int
     before: float
@@ -57,30 +61,36 @@ class Difference:
 
 
 def differences(before: Iterable[Result], after: Iterable[Result]) -> list[Difference]:
-    """Pair the samples of two runs.
+    """Pair the samples of two runs: the same question of the same document, by the same score.
 
     Raises:
         ConfigurationError: They have no sample in common.
     """
-    known = {(result.id, result.method): result for result in before}
-    pairs: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
+    known = {_asked(result): result for result in before}
+    pairs: dict[tuple[str, str, Unit, int], list[tuple[Result, Result]]] = defaultdict(list)
     for new in after:
-        old = known.get((new.id, new.method))
-        if old and (old.question, old.answers) == (new.question, new.answers):
-            pairs[new.task, new.method, new.length].append((old.score, new.score))
+        old = known.get(_asked(new))
+        if old and old.score is not None and new.score is not None:
+            pairs[new.task, new.method, new.unit, new.length].append((old, new))
     if not pairs:
         message = "The two runs have no sample in common: same tasks, lengths, methods and seed?"
         raise ConfigurationError(message)
-    return [_difference(*place, scores) for place, scores in sorted(pairs.items())]
+    return [_difference(*place, found) for place, found in sorted(pairs.items(), key=itemgetter(0))]
+
+
+def _asked(result: Result) -> tuple[str, ...]:
+    asked = (result.task, result.method, result.metric, result.document)
+    return (*asked, result.question, *result.answers)
 
 
 def _difference(
-    task: str, method: str, length: int, scores: list[tuple[float, float]]
+    task: str, method: str, unit: Unit, length: int, found: list[tuple[Result, Result]]
 ) -> Difference:
-    old, new = zip(*scores, strict=True)
-    low, high = paired_interval(old, new)
-    count = len(scores)
-    return Difference(task, method, length, count, sum(old) / count, sum(new) / count, low, high)
+    old, new = ([pair[side].score or 0.0 for pair in found] for side in (0, 1))
+    low, high = paired_interval(old, new, [after.cluster for _, after in found])
+    count = len(found)
+    means = sum(old) / count, sum(new) / count
+    return Difference(task, method, unit, length, count, *means, low, high)
 
 
 def table(found: Sequence[Difference]) -> str:
@@ -90,7 +100,7 @@ def table(found: Sequence[Difference]) -> str:
         means = [f"{100 * one.before:.0f}", f"{100 * one.after:.0f}"]
         change = f"{100 * one.change:+.1f}{'*' if one.is_clear else ''}"
         span = f"{100 * one.low:+.1f} to {100 * one.high:+.1f}"
-        place = [one.task, one.method, short(one.length), str(one.samples)]
+        place = [one.task, one.method, shown(one.length, one.unit), str(one.samples)]
         rows.append([*place, *means, change, span])
     return in_markdown(rows)
 

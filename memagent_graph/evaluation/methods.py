@@ -1,31 +1,29 @@
 """Ways to answer a question from a document with one reader: MemAgent, and what it replaces.
 
 All but MemAgent itself answer from another text than the memory: the whole document, its two ends,
-its best passages, or answers from its parts.
+its best passages, or answers from its parts; and a model is told which.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import hypot
-from operator import mul
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
-from rank_bm25 import BM25Okapi
-
-from memagent_graph.errors import ConfigurationError, MissingDependencyError
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.prompts import ANSWERS, ENDS, FOUND, PART, REFINE, WHOLE
+from memagent_graph.evaluation.search import PASSAGE_TOKENS, Passages, make_embedder, nearness
 from memagent_graph.graph.build import create_memagent
-from memagent_graph.models.failures import model_error
 from memagent_graph.models.retry import repeat
 from memagent_graph.readers.base import Memory, Usage
+from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.ranking import ranked
-from memagent_graph.readers.terms import content_terms, terms
 from memagent_graph.text.chunking import chunks
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from langchain_core.embeddings import Embeddings
     from langgraph.types import StreamMode
@@ -36,10 +34,8 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
-T = TypeVar("T")
-
-_PASSAGE = 256
-"""Tokens of a passage that is searched for."""
+VERSION = 2
+"""To be raised when a method shows a model something else."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +45,13 @@ class Outcome:
     Attributes:
         answer: the whole reply.
         usage: calls, tokens and seconds.
+        context: what the answer was written from.
         memories: for MemAgent, the memory after each chunk.
     """
 
     answer: str
     usage: Usage
+    context: str = ""
     memories: list[str] = field(default_factory=list)
 
 
@@ -65,13 +63,16 @@ class Method(Protocol):
         ...
 
 
-def make_method(name: str, reader: Reader, config: ReadingConfig) -> Method:
+def make_method(
+    name: str, reader: Reader, config: ReadingConfig, template: str | None = None
+) -> Method:
     """Make a method of its name.
 
     Args:
         name: one of `METHODS`, or "embeddings:<model>" for LangChain's `init_embeddings`.
         reader: computes it.
         config: MemAgent's budgets; the others may show the reader as much as one of its prompts.
+        template: the benchmark's own prompt for a whole document, as `Sample.template`.
 
     Raises:
         ConfigurationError: There is no such method.
@@ -79,7 +80,9 @@ def make_method(name: str, reader: Reader, config: ReadingConfig) -> Method:
     """
     kind, _, model = name.partition(":")
     if kind == "embeddings" and model:
-        return partial(embeddings, _embedder(model), reader, config)
+        return partial(embeddings, make_embedder(model), reader, config)
+    if name == "whole":
+        return partial(whole, reader, config, template=template or WHOLE)
     if name not in METHODS:
         message = (
             f"There is no method {name!r}. Choose of: {', '.join(METHODS)}, or embeddings:MODEL "
@@ -106,12 +109,19 @@ async def memagent(
             memories.append(part["overwrite_memory"].get("memory", memories[-1]))
     used = output["usage"]
     usage = Usage(used["calls"], used["input_tokens"], used["output_tokens"], used["seconds"])
-    return Outcome(output["response"], usage, memories[1:])
+    return Outcome(output["response"], usage, memories[-1], memories[1:])
 
 
-async def whole(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
+async def whole(
+    reader: Reader,
+    config: ReadingConfig,
+    question: str,
+    document: Source,
+    *,
+    template: str = WHOLE,
+) -> Outcome:
     """Answer from the whole document at once; the model's own context is the limit."""
-    return await _respond(reader, config, question, document.read(0, document.length))
+    return await _respond(reader, config, question, document.read(0, document.length), template)
 
 
 async def truncate(
@@ -119,21 +129,24 @@ async def truncate(
 ) -> Outcome:
     """Answer from the beginning and the end, as much of both as a prompt holds."""
     counter = load_tokenizer(reader.identity.tokenizer)
-    half = _room(config) // 2
-    head = next(_parts(document, counter, half))
-    start = max(len(head), document.length - len(head))
-    while start < document.length and counter.count(_from(document, start)) > half:
-        start += max(1, len(head) // 20)
-    return await _respond(reader, config, question, head + _from(document, start))
+    room = _room(config)
+    head = next(_parts(document, counter, room), "")
+    if len(head) < document.length:
+        half = (room - counter.count(_LEFT_OUT)) // 2
+        head = next(_parts(document, counter, half))
+        start = max(len(head), document.length - len(head))
+        while start < document.length and counter.count(_from(document, start)) > half:
+            start += max(1, len(head) // 20)
+        head += _LEFT_OUT + _from(document, start)
+    return await _respond(reader, config, question, head, ENDS)
 
 
 async def bm25(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
     """Answer from the passages that match the question best, as many as a prompt holds."""
     counter = load_tokenizer(reader.identity.tokenizer)
-    passages = [*_parts(document, counter, _PASSAGE)]
-    index = BM25Okapi([terms(passage) or [""] for passage in passages])
-    scores = index.get_scores(content_terms(question))
-    return await _respond(reader, config, question, _best(passages, scores, config))
+    passages = [*_parts(document, counter, PASSAGE_TOKENS)]
+    scores = Passages(passages).scores(question)
+    return await _respond(reader, config, question, _best(passages, scores, config), FOUND)
 
 
 async def embeddings(
@@ -141,11 +154,9 @@ async def embeddings(
 ) -> Outcome:
     """Answer from the passages whose embeddings are nearest to the question's, by cosine."""
     counter = load_tokenizer(reader.identity.tokenizer)
-    passages = [*_parts(document, counter, _PASSAGE)]
-    vectors = await repeat(lambda: _ours(embedder.aembed_documents(passages)), config)
-    wanted = await repeat(lambda: _ours(embedder.aembed_query(question)), config)
-    scores = [_cosine(wanted, vector) for vector in vectors]
-    return await _respond(reader, config, question, _best(passages, scores, config))
+    passages = [*_parts(document, counter, PASSAGE_TOKENS)]
+    scores = await nearness(embedder, passages, question, config)
+    return await _respond(reader, config, question, _best(passages, scores, config), FOUND)
 
 
 async def map_reduce(
@@ -154,26 +165,28 @@ async def map_reduce(
     """Answer from each chunk by itself, and then from those answers, as often as it takes."""
     counter = load_tokenizer(reader.identity.tokenizer)
     usage = Usage()
-    texts = [*_parts(document, counter, _room(config))]
+    texts, template = [*_parts(document, counter, _room(config))], PART
     while True:
         answers = []
         for text in texts:
-            outcome = await _respond(reader, config, question, text)
+            outcome = await _respond(reader, config, question, text, template)
             usage += outcome.usage
             answers.append(outcome.answer)
         if len(answers) == 1:
-            return Outcome(answers[0], usage)
-        texts = [*_joined(answers, counter, _room(config))]
+            return Outcome(answers[0], usage, texts[0])
+        texts, template = [*_joined(answers, counter, _room(config))], ANSWERS
 
 
 async def refine(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
     """Answer from the first chunk, then again and again from the answer with the next chunk."""
     counter = load_tokenizer(reader.identity.tokenizer)
     outcome, usage = Outcome("", Usage()), Usage()
-    for text in _parts(document, counter, config.chunk_tokens):
-        outcome = await _respond(reader, config, question, f"{outcome.answer}\n\n{text}".lstrip())
+    for part in _parts(document, counter, config.chunk_tokens):
+        template = REFINE if outcome.answer else PART
+        text = f"{outcome.answer}\n\n{part}".lstrip()
+        outcome = await _respond(reader, config, question, text, template)
         usage += outcome.usage
-    return Outcome(outcome.answer, usage)
+    return replace(outcome, usage=usage)
 
 
 METHODS = {
@@ -186,42 +199,24 @@ METHODS = {
 }
 
 
-def _embedder(model: str) -> Embeddings:
-    try:
-        from langchain.embeddings import init_embeddings
-
-        found: Embeddings = init_embeddings(model)
-    except ImportError as error:
-        message = f"embeddings:{model} needs: pip install langchain and the provider's package."
-        raise MissingDependencyError(message) from error
-    except ValueError as error:
-        message = f"LangChain does not know the embeddings {model!r}: {error}"
-        raise ConfigurationError(message) from error
-    return found
-
-
-async def _ours(call: Awaitable[T]) -> T:
-    """What a provider's client returns; its errors become ours."""
-    try:
-        return await call
-    except Exception as error:
-        raise model_error(error) from error
-
-
 def _best(passages: list[str], scores: Sequence[float], config: ReadingConfig) -> str:
     """As many of the best passages as a prompt holds, in the document's order."""
-    best = ranked(scores)[: max(1, _room(config) // _PASSAGE)]
+    best = ranked(scores)[: max(1, _room(config) // PASSAGE_TOKENS)]
     return "\n".join(passages[number] for number in sorted(best))
 
 
-def _cosine(one: list[float], other: list[float]) -> float:
-    lengths = hypot(*one) * hypot(*other)
-    return sum(map(mul, one, other)) / lengths if lengths else 0.0
-
-
-async def _respond(reader: Reader, config: ReadingConfig, question: str, text: str) -> Outcome:
+async def _respond(
+    reader: Reader, config: ReadingConfig, question: str, text: str, template: str
+) -> Outcome:
+    if isinstance(reader, ChatReader):  # which would say that these are notes it took
+        reader = copy(reader)
+        reader.prompts = reader.prompts.model_copy(update={"answer": template})
     answer = await repeat(lambda: reader.respond(question, Memory(text)), config)
-    return Outcome(answer.text, replace(answer.usage, calls=1))  # as the graph counts them
+    usage = replace(answer.usage, calls=1)  # as the graph counts them
+    return Outcome(answer.text, usage, text)
+
+
+_LEFT_OUT = "\n[...]\n"
 
 
 def _from(document: Source, start: int) -> str:

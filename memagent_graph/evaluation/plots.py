@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MissingDependencyError
-from memagent_graph.evaluation.samples import short
-from memagent_graph.evaluation.scores import mean_cost
+from memagent_graph.evaluation.intervals import mean_cost
+from memagent_graph.evaluation.samples import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.evaluation.comparison import Difference
     from memagent_graph.evaluation.report import Cell
-    from memagent_graph.evaluation.run import Result
+    from memagent_graph.evaluation.results import Result
 
 _DEPTHS = 10
 _PANELS = 3
@@ -26,7 +26,7 @@ _COLOURS = [*(f"C{number}" for number in range(10)), "black", "gold"]
 
 
 def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> list[Path]:
-    """Draw accuracy by length, cost by length, and the score by depth and length.
+    """Draw score and cost by length, the score by depth, and that of documents left as they are.
 
     Returns:
         The files.
@@ -35,13 +35,17 @@ def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> list[Pa
         MissingDependencyError: matplotlib is not installed.
     """
     files = []
-    for name, paint, size in (
-        ("accuracy", _accuracy, (10, 5)),
-        ("cost", _cost, (10, 4)),
-        ("depth", _depth, (10, 4)),
+    whole = [cell for cell in cells if cell.unit == "whole"]
+    by_length = [cell for cell in cells if cell.unit != "whole"]
+    results = [result for result in results if result.unit != "whole"]
+    for name, paint, some, size in (
+        ("accuracy", _accuracy, by_length, (10, 5)),
+        ("whole", _whole, whole, (8, 1 + 0.25 * len(whole))),
+        ("cost", _cost, by_length, (10, 4)),
+        ("depth", _depth, by_length, (10, 4)),
     ):
         figure = _figure(size)
-        if paint(figure, cells, results):
+        if paint(figure, some, results):
             files.append(out / f"{name}.png")
             figure.savefig(files[-1])
     return files
@@ -57,28 +61,48 @@ def draw_differences(out: Path, found: Sequence[Difference]) -> Path:
         MissingDependencyError: matplotlib is not installed.
     """
     figure = _figure((8, 1 + 0.25 * len(found)))
-    axes = figure.add_subplot()
-    for row, one in enumerate(found):
-        axes.errorbar(
-            100 * one.change,
-            row,
-            xerr=[[100 * (one.change - one.low)], [100 * (one.high - one.change)]],
-            marker="o",
-            markersize=4,
-            elinewidth=1,
-            color="C3" if one.is_clear else "grey",
-        )
-    axes.set_yticks(
-        range(len(found)),
-        [_plain(f"{one.task} {short(one.length)} {one.method}") for one in found],
-    )
-    axes.invert_yaxis()
+    names = [f"{one.task} {shown(one.length, one.unit)} {one.method}" for one in found]
+    spans = [(one.change, one.low, one.high) for one in found]
+    axes = _rows(figure, names, spans, ["C3" if one.is_clear else "grey" for one in found])
     axes.axvline(0, color="black", linewidth=0.5)
     axes.set(xlabel="change of the score, points")
-    axes.grid(alpha=0.3, axis="x")
     file = out / "comparison.png"
     figure.savefig(file)
     return file
+
+
+def _whole(figure: Figure, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
+    """A row for each task and method whose documents have their own length."""
+    names = [f"{cell.task} {cell.method} ({cell.metric})" for cell in cells]
+    spans = [(cell.score, cell.low, cell.high) for cell in cells]
+    if cells:
+        axes = _rows(figure, names, spans, ["C0"] * len(cells))
+        axes.set(xlabel="score, %, with its 95% interval", xlim=(-2, 102))
+    return bool(cells)
+
+
+def _rows(
+    figure: Figure,
+    names: Sequence[str],
+    spans: Sequence[tuple[float, float, float]],
+    colours: Sequence[str],
+) -> Axes:
+    """Each value with its interval in a row of its own, in percent."""
+    axes = figure.add_subplot()
+    for row, ((value, low, high), colour) in enumerate(zip(spans, colours, strict=True)):
+        axes.errorbar(
+            100 * value,
+            row,
+            xerr=[[100 * (value - low)], [100 * (high - value)]],
+            marker="o",
+            markersize=4,
+            elinewidth=1,
+            color=colour,
+        )
+    axes.set_yticks(range(len(names)), [_plain(name) for name in names])
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis="x")
+    return axes
 
 
 def figure_kind() -> type[Figure]:
@@ -170,7 +194,7 @@ def _depth(figure: Figure, _: Sequence[Cell], results: Sequence[Result]) -> bool
     """Of samples with one piece of evidence: the mean score by where it lies."""
     single = [r for r in results if r.depths and len(r.depths) == 1]
     methods = sorted({result.method for result in single})
-    lengths = sorted({result.length for result in single})
+    lengths = _lengths(single)
     if not single:
         return False
     for axes, method in zip(
@@ -181,11 +205,11 @@ def _depth(figure: Figure, _: Sequence[Cell], results: Sequence[Result]) -> bool
         for result in single:
             if result.method == method and result.depths:
                 row = min(_DEPTHS - 1, int(result.depths[0] * _DEPTHS))
-                scores[row, lengths.index(result.length)].append(result.score)
+                scores[row, [*lengths].index(result.length)].append(result.score or 0.0)
         for (row, column), values in scores.items():
             grid[row][column] = 100 * sum(values) / len(values)
         picture = axes.imshow(grid, vmin=0, vmax=100, cmap="RdYlGn", aspect="auto")
-        axes.set_xticks(range(len(lengths)), map(short, lengths))
+        axes.set_xticks(range(len(lengths)), lengths.values())
         axes.set_yticks(range(_DEPTHS), [f"{10 * row}%" for row in range(_DEPTHS)])
         axes.set(title=_plain(method), ylabel="depth of the evidence")
     figure.colorbar(picture, ax=figure.axes, label="score, %")
@@ -193,12 +217,17 @@ def _depth(figure: Figure, _: Sequence[Cell], results: Sequence[Result]) -> bool
 
 
 def _by_length(axes: Axes, cells: Sequence[Cell]) -> None:
-    lengths = sorted({cell.length for cell in cells})
+    lengths = _lengths(cells)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, map(short, lengths))
+    axes.set_xticks([*lengths], lengths.values())
     axes.minorticks_off()
-    axes.set_xlabel("tokens of the document")
+    axes.set_xlabel("length of the document")
     axes.grid(alpha=0.3)
+
+
+def _lengths(some: Sequence[Cell] | Sequence[Result]) -> dict[int, str]:
+    """The lengths, in order, and what to call them."""
+    return dict(sorted({one.length: shown(one.length, one.unit) for one in some}.items()))
 
 
 def _plain(name: str) -> str:

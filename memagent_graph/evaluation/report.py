@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING
 
-from memagent_graph.evaluation.samples import short
-from memagent_graph.evaluation.scores import Mean, mean_cost, mean_score
+from memagent_graph.evaluation.intervals import Mean, mean_cost, mean_score
+from memagent_graph.evaluation.samples import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from memagent_graph.evaluation.run import Result
+    from memagent_graph.evaluation.results import Result
+    from memagent_graph.evaluation.samples import Unit
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,17 @@ class Cell:
 
     Attributes:
         task: the task.
-        length: tokens of the documents.
+        unit: what lengths count.
+        length: of the documents.
         method: the method.
+        metric: what the score is, as `Result.metric`.
         samples: how many were scored.
         failed: how many ended with an error; they count as zero.
         score: mean of the task's score.
         low: lower end of its 95% interval.
         high: upper end.
+        raw: the score of whole replies.
+        exact_match: as SQuAD compares.
         f1: token F1.
         kept: share of the answers in the final memory, None for other methods than MemAgent.
         lost_at: place in the document, 0 to 1, after which an answer that the memory had was
@@ -42,13 +47,17 @@ class Cell:
     """
 
     task: str
+    unit: Unit
     length: int
     method: str
+    metric: str
     samples: int
     failed: int
     score: float
     low: float
     high: float
+    raw: Mean
+    exact_match: Mean
     f1: Mean
     kept: Mean | None
     lost_at: Mean | None
@@ -58,27 +67,40 @@ class Cell:
 
 
 def cells(results: Iterable[Result]) -> list[Cell]:
-    """The results by task, length and method, in that order."""
-    groups: dict[tuple[str, int, str], list[Result]] = defaultdict(list)
+    """The results by task, length and method, in that order; what no judge scored is left out."""
+    groups: dict[tuple[str, Unit, int, str, str], list[Result]] = defaultdict(list)
     for result in results:
-        groups[result.task, result.length, result.method].append(result)
+        if result.score is not None:
+            place = (result.task, result.unit, result.length, result.method, result.metric)
+            groups[place].append(result)
     return [_cell(*key, group) for key, group in sorted(groups.items())]
 
 
-def _cell(task: str, length: int, method: str, group: list[Result]) -> Cell:
-    score = mean_score([result.score for result in group])
+def _cell(
+    task: str, unit: Unit, length: int, method: str, metric: str, group: list[Result]
+) -> Cell:
+    clusters = [result.cluster for result in group]
+
+    def mean(values: list[float]) -> Mean:
+        return mean_score(values, clusters)
+
+    score = mean([result.score or 0.0 for result in group])
     kept = [result.kept[-1] for result in group if result.kept]
     lost = [place for result in group if (place := _lost_at(result.kept or [])) is not None]
     return Cell(
         task=task,
+        unit=unit,
         length=length,
         method=method,
+        metric=metric,
         samples=len(group),
         failed=sum(result.error is not None for result in group),
         score=score.value,
         low=score.low,
         high=score.high,
-        f1=mean_score([result.f1 for result in group]),
+        raw=mean([result.raw_score for result in group]),
+        exact_match=mean([result.exact_match for result in group]),
+        f1=mean([result.f1 for result in group]),
         kept=mean_score(kept) if kept else None,
         lost_at=mean_cost(lost) if lost else None,
         calls=mean_cost([result.calls for result in group]),
@@ -112,13 +134,18 @@ def in_markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _scores(found: Sequence[Cell]) -> list[list[str]]:
-    lengths = sorted({cell.length for cell in found})
-    by_place = {(cell.task, cell.method, cell.length): cell for cell in found}
-    rows = [["task", "method", *map(short, lengths)]]
-    for task, method in dict.fromkeys((cell.task, cell.method) for cell in found):
-        places = [(task, method, length) for length in lengths]
-        rows.append([task, method, *(_shown(by_place.get(place)) for place in places)])
+    lengths = sorted({(cell.unit, cell.length) for cell in found})
+    by_place = {(_row(cell), (cell.unit, cell.length)): cell for cell in found}
+    rows = [["task", "score", "method", *(shown(length, unit) for unit, length in lengths)]]
+    rows += [
+        [*row, *(_shown(by_place.get((row, length))) for length in lengths)]
+        for row in dict.fromkeys(map(_row, found))
+    ]
     return rows
+
+
+def _row(cell: Cell) -> tuple[str, str, str]:
+    return cell.task, cell.metric, cell.method
 
 
 def _costs(found: Sequence[Cell]) -> list[list[str]]:
@@ -128,6 +155,8 @@ def _costs(found: Sequence[Cell]) -> list[list[str]]:
         "length",
         "samples",
         "failed",
+        "raw score",
+        "EM",
         "F1",
         "in memory",
         "lost at",
@@ -137,9 +166,13 @@ def _costs(found: Sequence[Cell]) -> list[list[str]]:
     ]
     rows = [head]
     for cell in found:
-        row = [cell.task, cell.method, short(cell.length), str(cell.samples), str(cell.failed)]
-        figures = [(cell.f1, ".2f"), (cell.kept, ".0%"), (cell.lost_at, ".0%")]
-        figures += [(cell.calls, ".1f"), (cell.tokens, ",.0f"), (cell.seconds, ".2f")]
+        row = [cell.task, cell.method, shown(cell.length, cell.unit)]
+        row += [str(cell.samples), str(cell.failed)]
+        figures: list[tuple[Mean | None, str]] = [
+            *((mean, ".2f") for mean in (cell.raw, cell.exact_match, cell.f1)),
+            *((mean, ".0%") for mean in (cell.kept, cell.lost_at)),
+            *((cell.calls, ".1f"), (cell.tokens, ",.0f"), (cell.seconds, ".2f")),
+        ]
         rows.append(row + [_with_interval(*figure) for figure in figures])
     return rows
 
@@ -165,8 +198,9 @@ def write_report(out: Path, results: Sequence[Result], title: str) -> None:
     found = cells(results)
     plots = draw(out, found, results)
     note = (
-        "Means with 95% intervals: Wilson's of scores, Student's of the others. "
-        "Failed samples count as zero.\n"
+        "Means with 95% intervals: Wilson's of scores, for clusters where questions share a "
+        "conversation or paragraph, Student's of the others. Failed samples count as zero. Scores "
+        "are of the final answer; the raw score is of the whole reply.\n"
     )
     parts = [f"# {title}\n", note, markdown(found), details(found)]
     pictures = [f"![{path.stem}]({path.name})\n" for path in plots]

@@ -141,9 +141,13 @@ def file_digest(file: Path) -> str:
     """The SHA-256 of a file's bytes, in hex.
 
     Raises:
-        OSError: It cannot be read.
+        ConfigurationError: It cannot be read.
     """
-    return sha256(file.read_bytes()).hexdigest()
+    try:
+        return sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        message = f"{file} cannot be read: {error.strerror}."
+        raise ConfigurationError(message) from error
 
 
 def draw(task: str, count: int, index: int, seed: int) -> int:
@@ -201,6 +205,13 @@ def filled(
         used += cost
     for _, piece in waiting:
         yield piece
+
+
+def shown(length: int, unit: Unit) -> str:
+    """A length as people say it: "8K", "50 paragraphs", or "whole"."""
+    if unit == "tokens":
+        return short(length)
+    return unit if unit == "whole" else f"{length:,} {unit}"
 
 
 def short(tokens: int) -> str:

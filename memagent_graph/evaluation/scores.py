@@ -1,102 +1,191 @@
-"""Scores of one answer, each between 0 and 1, and the interval around a mean of them."""
+r"""What an answer scores: by what stands in its box, not by what was said around it.
+
+The answer of a reply is what it boxes, or what follows its last "The answer is" or "Answer:", or
+else all of it, up to the length that the task allows.
+"""
 
 from __future__ import annotations
 
-from math import nan, sqrt
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.matching import exact_match, normalized, substring_match, token_f1
+from memagent_graph.matching import (
+    exact_match,
+    normalized,
+    substring_match,
+    token_f1,
+    without_latex,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["exact_match", "interval", "normalized", "substring_match", "token_f1"]
+    from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.text.tokens import Tokenizer
 
+VERSION = 2
+"""To be raised when the same reply scores otherwise."""
 
-_Z = 1.96
-"""Standard deviations to either side of the mean that hold 95%."""
-
-
-def interval(scores: Sequence[float]) -> tuple[float, float]:
-    """Wilson's 95% interval around the mean of scores between 0 and 1.
-
-    It is made for zeros and ones; for scores in between, whose variance is smaller, it is wide.
-
-    Raises:
-        ValueError: There are no scores.
-    """
-    if not scores:
-        raise ValueError("There are no scores to average.")
-    n, mean = len(scores), sum(scores) / len(scores)
-    centre = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z * sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n * n)) / (1 + _Z**2 / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-class Mean(NamedTuple):
-    """A mean with its 95% interval, whose ends are NaN where it is unknown."""
-
-    value: float
-    low: float
-    high: float
-
-
-def mean_score(scores: Sequence[float]) -> Mean:
-    """The mean of scores between 0 and 1, with Wilson's interval."""
-    return Mean(sum(scores) / len(scores), *interval(scores))
-
-
-def mean_cost(values: Sequence[float]) -> Mean:
-    """The mean of figures of 0 or more, with Student's interval; a single one's is unknown."""
-    count, mean = len(values), sum(values) / len(values)
-    if count == 1:
-        return Mean(mean, nan, nan)
-    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    half = _STUDENT[min(count - 2, len(_STUDENT) - 1)] * deviation / sqrt(count)
-    return Mean(mean, max(0.0, mean - half), mean + half)
-
-
-_STUDENT = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179),
-    *(2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064),
-    *(2.060, 2.056, 2.052, 2.048, 2.045, 2.042, 1.96),
+_BOX = "\\boxed{"
+_BETWEEN_BOXES = 16
+"""Code points between two boxes that are one answer: "A or B", or a list."""
+_ANNOUNCED = re.compile(
+    r"\b(?:final |correct )?answer\b(?:\*{0,2}:\*{0,2}|\*{0,2} (?:is|are)\b:?)", re.IGNORECASE
 )
-"""The 97.5% quantiles of Student's distribution for 1 to 30 degrees of freedom, and for many."""
+_OR = re.compile(r"\b(?:or|versus|vs)\b|(?<!\d)/|/(?!\d)|或|还是", re.IGNORECASE)
+_NO_CHOICE = re.compile(
+    r"\b(?:more or less|or (?:so|more|less|fewer|not|thereabouts))\b", re.IGNORECASE
+)
+_LISTED = re.compile(r"[,;\n]|\band\b|\bor\b")
+_SENTENCE_END = re.compile(r"(?<=\w\w\w[.!?])\s+|[\n。！？]")
+_LONGEST_HEDGE = 60
+"""Code points beside the right answer: a longer sentence with an "or" quotes or explains."""
+_CODE = re.compile(r"(?<![\w-])(?:\d{5,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![\w-])")
+"""Values of which a sentence hardly ever needs two: long numbers and UUIDs."""
 
 
-def paired_interval(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval around the mean of `after - before`, of scores of the same samples.
+class Scores(NamedTuple):
+    """What a reply scores, each between 0 and 1.
 
-    Wilson's intervals of the two means, joined by how the scores go together (Newcombe,
-    Statistics in Medicine 17, 1998, pages 2635 to 2650): no difference in a few
-    samples is not taken for certainty, and what is hard in both runs does not count as chance.
+    Attributes:
+        score: by the task's metric, of the answer alone.
+        raw: likewise of the whole reply, as RULER compares: wherever a wanted string stands.
+        exact_match: of the answer, as SQuAD compares.
+        f1: of the answer's words, as SQuAD computes it.
+    """
+
+    score: float
+    raw: float
+    exact_match: float
+    f1: float
+
+
+def grade(reply: str, sample: Sample, tokenizer: Tokenizer) -> tuple[str, Scores]:
+    """The answer of a reply, and its scores.
+
+    Where one answer is asked for, an answer that offers others beside it scores 0.
 
     Args:
-        before: scores between 0 and 1.
-        after: those of the same samples, in the same order.
-
-    Raises:
-        ValueError: There are no scores, or not as many of the one as of the other.
+        reply: what the model said.
+        sample: what was asked.
+        tokenizer: measures the answer.
     """
-    if len(before) != len(after):
-        raise ValueError("Scores are paired: there must be as many after as before.")
-    (low_1, high_1), (low_2, high_2) = interval(before), interval(after)
-    mean_1, mean_2 = sum(before) / len(before), sum(after) / len(after)
-    together = _correlation(before, after)
-    down = _apart(mean_2 - low_2, high_1 - mean_1, together)
-    up = _apart(high_2 - mean_2, mean_1 - low_1, together)
-    change = mean_2 - mean_1
-    return max(-1.0, change - down), min(1.0, change + up)
+    answer = final_answer(reply, _lead(sample.template), one=sample.metric == "any")
+    if sample.answer_tokens is not None:
+        answer = answer[: tokenizer.prefix(answer, sample.answer_tokens)]
+    single = sample.metric == "any" or len(sample.answers) == 1
+    score = 0.0 if single and hedges(answer, sample.answers) else share(answer, sample)
+    raw = substring_match(reply, sample.answers, sample.metric)
+    return answer, Scores(
+        score, raw, exact_match(answer, sample.answers), token_f1(answer, sample.answers)
+    )
 
 
-def _apart(one: float, other: float, correlation: float) -> float:
-    return sqrt(max(0.0, one * one + other * other - 2 * correlation * one * other))
+def share(text: str, sample: Sample) -> float:
+    """The share of the wanted answers that a text holds, or whether it holds one, by the metric."""
+    found = [holds(text, wanted) for wanted in sample.answers]
+    if sample.metric == "any":
+        return float(any(found))
+    return sum(found) / len(found) if found else 0.0
 
 
-def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Pearson's, brought nearer to 0 by half a sample: a few could agree by chance."""
-    mean_1, mean_2 = sum(one) / len(one), sum(other) / len(other)
-    shared = sum((a - mean_1) * (b - mean_2) for a, b in zip(one, other, strict=True))
-    spread = sqrt(sum((a - mean_1) ** 2 for a in one) * sum((b - mean_2) ** 2 for b in other))
-    sure = max(0.0, shared - 0.5) if shared > 0 else shared
-    return sure / spread if spread else 0.0
+def final_answer(reply: str, lead: str = "", *, one: bool = True) -> str:
+    r"""What a reply gives as its answer.
+
+    Args:
+        reply: what the model said.
+        lead: how the task's own prompt begins the answer; a reply may repeat it.
+        one: whether one answer is asked for, which ends with its line.
+
+    Returns:
+        The last `\boxed{}`, with those next to it; else what follows the last announcement of an
+        answer; else the whole reply.
+    """
+    if _BOX in reply:
+        return without_latex(_boxes(reply))
+    announced = [*_ANNOUNCED.finditer(reply)]
+    text = reply[announced[-1].end() :] if announced else reply
+    if lead and lead in reply:
+        text = reply.rpartition(lead)[2]
+    elif announced and one:
+        text = next((line for line in text.splitlines() if line.strip()), "")
+    return without_latex(text).strip(" \n*")
+
+
+def holds(answer: str, wanted: str) -> bool:
+    """Whether `wanted` stands in an answer, in any case, and not within a longer word."""
+    answer, wanted = answer.lower(), wanted.strip().lower()
+    at = answer.find(wanted)
+    while wanted and at >= 0:
+        if not (_joined(answer, at) or _joined(answer, at + len(wanted))):
+            return True
+        at = answer.find(wanted, at + 1)
+    return False
+
+
+def hedges(answer: str, wanted: Sequence[str]) -> bool:
+    """Whether an answer offers something else beside what is wanted.
+
+    Parts joined by "or" or a slash are alternatives, of which each must be right; so is each of a
+    list of nothing but numbers, and each long number or UUID.
+    """
+    right = {normalized(one) for one in wanted}
+    if any(_OR.search(one) for one in wanted):
+        return False
+    if any(_offers(sentence, wanted) for sentence in _SENTENCE_END.split(answer)):
+        return True
+    items = [item for part in _LISTED.split(answer) if (item := normalized(part))]
+    if len(items) > 1 and all(item.isdigit() for item in items):
+        return not right.issuperset(items) and normalized(answer) not in right
+    codes = {code.lower() for code in _CODE.findall(answer)}
+    asked = {code.lower() for one in wanted for code in _CODE.findall(one)}
+    return bool(asked) and not codes <= asked
+
+
+def _offers(sentence: str, wanted: Sequence[str]) -> bool:
+    """Whether a sentence has a right answer beside an alternative that is none."""
+    parts = [part for part in _OR.split(_NO_CHOICE.sub(" ", sentence)) if normalized(part)]
+    given = [[one for one in wanted if holds(part, one)] for part in parts]
+    if not any(given) or all(given):
+        return False
+    longest = max(len(one) for right in given for one in right)
+    return len(sentence) - longest <= _LONGEST_HEDGE
+
+
+def _joined(text: str, at: int) -> bool:
+    """Whether a word goes on at a place: not between signs of a script without spaces."""
+    if not 0 < at < len(text):
+        return False
+    return _in_word(text[at - 1]) and _in_word(text[at])
+
+
+def _in_word(sign: str) -> bool:
+    return sign.isalnum() and not "\u3040" <= sign <= "\ud7ff"
+
+
+def _lead(template: str | None) -> str:
+    """How a template begins the answer after the question."""
+    return (template or "").rpartition("{question}")[2].strip()
+
+
+def _boxes(text: str) -> str:
+    """The content of the last box, and of those before it with next to nothing between."""
+    start = text.rfind(_BOX)
+    content, _ = _content(text, start, len(text))
+    while (before := text.rfind(_BOX, 0, start)) >= 0:
+        other, end = _content(text, before, start)
+        between = text[end:start]
+        if len(between) > _BETWEEN_BOXES or "." in between or "\n\n" in between:
+            break
+        content, start = f"{other}{between}{content}", before
+    return content.strip()
+
+
+def _content(text: str, start: int, limit: int) -> tuple[str, int]:
+    """What a box holds that begins at `start`, braces balanced, and where it ends."""
+    first, depth = start + len(_BOX), 1
+    for at in range(first, limit):
+        depth += (text[at] == "{") - (text[at] == "}")
+        if depth == 0:
+            return text[first:at], at + 1
+    return text[first:limit], limit

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import TypeAlias
 
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.matching import exact_match, substring_match, token_f1
+from memagent_graph.matching import exact_match, substring_match, token_f1, without_latex
 from memagent_graph.prompts import boxed
 
 Reward: TypeAlias = Callable[[str, Sequence[str]], float]
@@ -28,9 +28,9 @@ def exact(answer: str, truths: Sequence[str]) -> float:
     does: case, punctuation, articles and runs of white space do not count, nor does LaTeX's
     `\text{}` or a pair of dollars.
     """
-    given = _without_latex(boxed(answer))
+    given = without_latex(boxed(answer))
     value = number(given)
-    for truth in map(_without_latex, _checked(truths)):
+    for truth in map(without_latex, _checked(truths)):
         wanted = number(truth)
         same = exact_match(given, [truth]) == 1 if wanted is None else value == wanted
         if same and (value is None) == (wanted is None):
@@ -53,7 +53,7 @@ def every(answer: str, truths: Sequence[str]) -> float:
 
 def f1(answer: str, truths: Sequence[str]) -> float:
     r"""The best F1 of the answer's words with those of one of `truths`, as SQuAD computes it."""
-    return token_f1(_without_latex(boxed(answer)), _checked(truths))
+    return token_f1(without_latex(boxed(answer)), _checked(truths))
 
 
 def numeric(answer: str, truths: Sequence[str]) -> float:
@@ -68,7 +68,7 @@ def numeric(answer: str, truths: Sequence[str]) -> float:
     if not wanted:
         message = f"None of the right answers {list(truths)!r} is a number."
         raise TraceError(message)
-    found = _NUMBER.findall(_without_latex(boxed(answer)))
+    found = _NUMBER.findall(without_latex(boxed(answer)))
     value = number(found[-1]) if found else None
     if value is None:
         return 0.0
@@ -134,14 +134,6 @@ _NUMBER = re.compile(
 )
 _AROUND = "()[]{}\"'`*,;:!? \n"
 """What may stand around a number."""
-_FRACTION = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
-_WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-
-
-def _without_latex(text: str) -> str:
-    text = _WRAPPED.sub(r"\1", text).replace("\\%", "%").replace("\\$", "$").replace("{,}", ",")
-    text = _FRACTION.sub(r"\1/\2", re.sub(r"\\[,;! ]", " ", text)).strip()
-    return text[1:-1].strip() if re.fullmatch(r"\$[^$]+\$", text) else text
 
 
 def _checked(truths: Sequence[str]) -> Sequence[str]:

@@ -8,7 +8,7 @@ from tiny_model import byte_pairs, tiny_model
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
-from memagent_graph.evaluation.run import load
+from memagent_graph.evaluation.results import load
 from memagent_graph.text.tokens import load_tokenizer
 
 
@@ -33,7 +33,7 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path):
     )
 
     assert done.exit_code == 0, done.output
-    assert "| niah_single_1 | memagent | 100 (34-100) | 100 (34-100) |" in done.stdout
+    assert "| niah_single_1 | all | memagent | 100 (34-100) | 100 (34-100) |" in done.stdout
     assert {file.name for file in tmp_path.iterdir()} == {
         "run.json",
         "samples.jsonl",
@@ -102,7 +102,7 @@ def test_whole_documents_beyond_the_model_s_window_are_read_with_yarn(tmp_path):
     )
 
     assert short.exit_code == 1
-    assert "1 samples failed" in short.stderr
+    assert "1 sample failed" in short.stderr
     (failed,) = load(tmp_path / "short")
     assert "1024" in failed.error
     assert long.exit_code == 0, long.output

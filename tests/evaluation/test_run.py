@@ -16,25 +16,28 @@ from memagent_graph.evaluation.report import (
     markdown,
     write_report,
 )
-from memagent_graph.evaluation.run import RESULTS, Result, evaluate, load
-from memagent_graph.evaluation.samples import parse_length, short
+from memagent_graph.evaluation.results import RESULTS, Result, load
+from memagent_graph.evaluation.run import evaluate
+from memagent_graph.evaluation.samples import Criterion, Piece, Sample, Task, parse_length, short
 from memagent_graph.evaluation.tasks import make_task
+from memagent_graph.evaluation.tasks.questions import QuestionTask
+from memagent_graph.readers.base import Answer
 from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.text.source import TextSource
 
 CONFIG = ReadingConfig()
 
 
-def run(out, *, reader=None, lengths=(2_000,), methods=("memagent",), samples=3, concurrency=1):
+def run(out, *, reader=None, tasks=None, lengths=(2_000,), samples=3, **settings):
     async def through():
         running = evaluate(
             reader or resolve_reader("extractive", config=CONFIG),
-            [make_task("niah_single_1"), make_task("vt")],
+            tasks or [make_task("niah_single_1"), make_task("vt")],
             lengths=lengths,
-            methods=methods,
             samples=samples,
             out=out,
             config=CONFIG,
-            concurrency=concurrency,
+            **{"methods": ("memagent",), **settings},
         )
         return [result async for result in running]
 
@@ -87,11 +90,126 @@ def test_a_sample_that_fails_is_told_and_run_again(tmp_path):
     assert [result.error for result in load(tmp_path)] == [None, None]
 
 
-def test_a_folder_holds_the_samples_of_one_model(tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"reader": ScriptedReader()}, "another reader"), ({"seed": 7}, "another seed")],
+)
+def test_a_folder_holds_the_results_of_one_model_and_seed(tmp_path, changed, said):
     run(tmp_path, samples=1)
 
-    with pytest.raises(ConfigurationError, match="another model"):
-        run(tmp_path, reader=ScriptedReader(), samples=1)
+    with pytest.raises(ConfigurationError, match=said):
+        run(tmp_path, samples=1, **changed)
+
+
+def squad(file, answer):
+    asked = {"question": "Who?", "answers": [{"text": answer, "answer_start": 0}]}
+    paragraph = {"context": f"It was {answer}.", "qas": [asked]}
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]}))
+    return QuestionTask(file, TextSource("It rained over the harbour. " * 50))
+
+
+def test_another_file_of_the_same_name_does_not_get_the_old_one_s_results(tmp_path):
+    old, new = squad(tmp_path / "a" / "dev.json", "Ann"), squad(tmp_path / "b" / "dev.json", "Bo")
+    run(tmp_path / "out", tasks=[old], lengths=(60,))
+
+    with pytest.raises(ConfigurationError, match="another qa_dev"):
+        run(tmp_path / "out", tasks=[new], lengths=(60,))
+    with pytest.raises(ConfigurationError, match="Two of the tasks are called qa_dev"):
+        run(tmp_path / "both", tasks=[old, new], lengths=(60,))
+
+    assert [found.answers for found in load(tmp_path / "out")] == [["Ann"]]
+
+
+@pytest.mark.parametrize("module", ["scores", "methods"])
+def test_results_of_other_scores_or_methods_are_not_mixed_in(tmp_path, monkeypatch, module):
+    run(tmp_path, samples=1)
+    monkeypatch.setattr(f"memagent_graph.evaluation.{module}.VERSION", 99)
+
+    with pytest.raises(ConfigurationError, match=f"another {module}"):
+        run(tmp_path, samples=1)
+
+
+def test_results_of_which_nobody_knows_what_made_them_are_not_mixed_in(tmp_path):
+    run(tmp_path, samples=1)
+    (tmp_path / "run.json").unlink()
+
+    with pytest.raises(ConfigurationError, match="another reader"):
+        run(tmp_path, samples=1)
+
+
+def test_a_folder_takes_more_tasks_later(tmp_path):
+    run(tmp_path, tasks=[make_task("vt")], samples=1)
+    run(tmp_path, tasks=[make_task("niah_single_1")], samples=1)
+
+    assert run(tmp_path, tasks=[make_task("vt"), make_task("niah_single_1")], samples=1) == []
+
+
+def test_a_file_with_fewer_questions_is_asked_each_once(tmp_path):
+    task = squad(tmp_path / "dev.json", "Ann")
+
+    results = run(tmp_path / "out", tasks=[task], lengths=(60,), samples=20)
+
+    assert len(results) == 1
+
+
+class Told(Task):
+    """A conversation whose second line matters; a judge likes long answers."""
+
+    name, unit, identity, count = "told", "whole", "1", 1
+
+    def __init__(self, *, evidence=True):
+        self.evidence = evidence
+
+    def sample(self, length, index, *, seed, tokenizer):
+        return Sample(
+            "told/0/0",
+            "told",
+            0,
+            "Who rang?",
+            ("Ann",),
+            "any",
+            lambda: iter([Piece("Hello. "), Piece("Ann rang.", self.evidence), Piece(" Bye.")]),
+            criteria=(Criterion(str, float),),
+            cluster="one",
+        )
+
+
+class Fixed:
+    identity = "fixed"
+
+    async def grade(self, sample, answer):
+        return 0.75
+
+
+def test_without_a_judge_the_score_is_the_share_of_the_evidence_that_was_told(tmp_path):
+    (found,) = run(tmp_path, tasks=[Told()], lengths=(2_000, 4_000))
+    (unknown,) = run(tmp_path / "none", tasks=[Told(evidence=False)])
+
+    assert (found.metric, found.score, found.told, found.cluster) == ("told", 1, 1, "one")
+    assert (found.length, found.unit) == (0, "whole")
+    assert (unknown.score, cells([unknown])) == (None, [])
+
+
+def test_a_judge_s_grade_is_the_score_and_is_not_mixed_with_others(tmp_path):
+    (found,) = run(tmp_path, tasks=[Told()], judge=Fixed())
+
+    assert (found.metric, found.score, found.told) == ("judge", 0.75, 1)
+    with pytest.raises(ConfigurationError, match="another judge"):
+        run(tmp_path, tasks=[Told()])
+
+
+def test_boxed_answers_are_scored_by_the_box_and_the_reply_is_kept(tmp_path):
+    class Boxing(ScriptedReader):
+        async def respond(self, question, memory, *, config=None):
+            return Answer(r"Bo is named, but \boxed{Ann}", "Ann")
+
+    task = squad(tmp_path / "dev.json", "Ann")
+
+    (found,) = run(tmp_path / "out", reader=Boxing(), tasks=[task], lengths=(60,))
+
+    assert (found.answer, found.exact_match, found.f1) == ("Ann", 1, 1)
+    assert found.reply == r"Bo is named, but \boxed{Ann}"
 
 
 def test_a_stopped_run_leaves_no_task_behind(tmp_path):
@@ -143,10 +261,10 @@ def test_tables_have_a_column_for_each_length():
     table = markdown(cells([result(1), result(0.5, length=2**20, method="bm25")]))
 
     assert table.splitlines() == [
-        "| task | method | 8K | 1M |",
-        "| --- | --- | --- | --- |",
-        "| vt | memagent | 100 (21-100) |  |",
-        "| vt | bm25 |  | 50 (5-95) |",
+        "| task | score | method | 8K | 1M |",
+        "| --- | --- | --- | --- | --- |",
+        "| vt | all | memagent | 100 (21-100) |  |",
+        "| vt | all | bm25 |  | 50 (5-95) |",
     ]
 
 
@@ -160,9 +278,15 @@ def test_costs_and_f1_have_their_intervals_too():
 
 
 def test_two_runs_are_compared_where_both_have_the_same_sample():
-    before = [replace(result(0), id=str(number)) for number in range(30)]
-    other = replace(result(1), id="0", question="another, of another seed")
-    after = [replace(one, score=1.0) for one in before[1:]] + [other, result(1, length=2**20)]
+    before = [replace(result(0), document=str(number)) for number in range(32)]
+    others = [
+        replace(result(1), document="0", question="another, of another seed"),
+        replace(result(1), document="of another file"),
+        replace(result(1), document="1", metric="judge"),
+        replace(result(None), document="2"),
+        result(1, length=2**20),
+    ]
+    after = [replace(one, score=1.0) for one in before[3:]] + others
 
     (found,) = differences(before, after)
 
@@ -176,6 +300,35 @@ def test_two_runs_are_compared_where_both_have_the_same_sample():
 def test_runs_that_share_no_sample_cannot_be_compared():
     with pytest.raises(ConfigurationError, match="seed"):
         differences([result(1)], [result(1, method="bm25")])
+
+
+def test_scores_of_one_conversation_are_clustered_in_tables_and_comparisons():
+    alone = [result(score) for score in [1.0] * 10 + [0.0] * 10]
+    together = [replace(one, cluster="ab"[one.score > 0.5]) for one in alone]
+    numbered = [replace(one, question=str(n)) for n, one in enumerate(alone)]
+    clustered = [replace(one, cluster=str(n % 2)) for n, one in enumerate(numbered)]
+    right = [replace(one, score=1.0) for one in clustered]
+
+    (free,), (bound,) = cells(alone), cells(together)
+    (sure,), (unsure,) = (
+        differences(numbered, [replace(r, cluster="") for r in right]),
+        differences(clustered, right),
+    )
+
+    assert bound.low < free.low < free.high < bound.high
+    assert sure.is_clear
+    assert not unsure.is_clear
+
+
+def test_documents_left_as_they_are_have_a_column_and_a_plot(tmp_path):
+    results = [result(1), result(0.5, unit="whole", length=0), result(0, unit="paragraphs")]
+
+    write_report(tmp_path, results, "extractive")
+
+    assert "| task | score | method | 8,192 paragraphs | 8K | whole |" in (
+        tmp_path / "report.md"
+    ).read_text("utf-8")
+    assert (tmp_path / "whole.png").exists()
 
 
 def test_the_report_is_markdown_a_page_without_links_and_plots(tmp_path):
