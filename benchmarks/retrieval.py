@@ -91,8 +91,8 @@ def compare(name: str, document: str, items: list[Any]) -> None:
 
 
 def main(folder: Path, *, everything: bool) -> None:
-    heads = f"{'file':<12} {'questions':>9} {'budget':>7} {'returned':>9} {'reading':>8} {'BM25':>8}"
-    print(heads, f"{'plain words':>12}")
+    print(f"{'file':<12} {'questions':>9} {'budget':>7} {'returned':>9} {'reading':>8}", end="")
+    print(f" {'BM25':>8} {'plain words':>12}")
     for name, load in (("xquad.en", squad), ("hotpotqa_distractor", hotpot)):
         document, items = load(folder / f"{name}.json")
         some = items if everything or load is hotpot else items[1::4]

@@ -32,7 +32,20 @@ BRIEF = 0.003
 WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.cli.checks._REQUIREMENT": [],  # sees what installed packages say they need
     "memagent_graph.evaluation.tasks.haystack._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],
+    "memagent_graph.evaluation.scores._ANNOUNCED": [("", "answer*", ""), ("", "final ", "")],
+    "memagent_graph.evaluation.scores._CODE": [("", "1234567", "-"), ("", "12345678-1234", "")],
+    "memagent_graph.evaluation.scores._LISTED": [("", "an", ""), ("", " and", "y")],
+    "memagent_graph.evaluation.scores._NO_CHOICE": [("", "more or ", ""), ("", "or ", "")],
+    "memagent_graph.evaluation.scores._OR": [("", "1/", "1"), ("", "o", "r")],
+    "memagent_graph.evaluation.scores._SENTENCE_END": [("abc.", " ", "a"), ("", "abc.", "")],
     "memagent_graph.matching._ARTICLES": [("", "the", "")],
+    "memagent_graph.matching._FRACTION": [
+        ("", "\\frac{1}", ""),
+        ("\\frac", " ", ""),
+        ("\\frac{", "1", ""),
+    ],
+    "memagent_graph.matching._WRAPPED": [("", "\\text{", ""), ("\\text", " ", "")],
+    "memagent_graph.matching.without_latex": [("$", "a", ""), ("", "\\,", ""), ("", "$", "")],
     "memagent_graph.memory.lease._HOLDER": [
         ("a:1:", "f", "g"),
         ("", ":1", "g"),
@@ -120,19 +133,12 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.readers.terms._PARTS": [("", "A", "1"), ("", "Aa", "")],
     "memagent_graph.readers.terms._QUESTION_CJK": [("", "什么时", "")],
     "memagent_graph.readers.terms._TOKEN": [("", "1,", ""), ("", "a'", ""), ("a'", "a", "")],
-    "memagent_graph.rl.rewards._FRACTION": [
-        ("", "\\frac{1}", ""),
-        ("\\frac", " ", ""),
-        ("\\frac{", "1", ""),
-    ],
     "memagent_graph.rl.rewards._NUMBER": [
         ("", "1,111", ""),
         ("", ",111", "a"),
         ("", "-$", ""),
         ("1/", "1", "a"),
     ],
-    "memagent_graph.rl.rewards._WRAPPED": [("", "\\text{", ""), ("\\text", " ", "")],
-    "memagent_graph.rl.rewards._without_latex": [("$", "a", ""), ("", "\\,", ""), ("", "$", "")],
     "memagent_graph.rl.rewards.number": [("", "$,", "")],
     "memagent_graph.text.chunking._ENDS": [("\n", " ", "a"), ("", "\n ", "a"), (".", '"', "a")],
     "memagent_graph.text.chunking._GRAPHEME": [

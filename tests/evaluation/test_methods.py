@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,9 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError, TransientModelError
-from memagent_graph.evaluation.methods import METHODS, embeddings, make_method
+from memagent_graph.evaluation import prompts
+from memagent_graph.evaluation.methods import METHODS, VERSION, embeddings, make_method
+from memagent_graph.evaluation.search import PASSAGE_TOKENS
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
@@ -232,10 +235,10 @@ def test_a_model_is_told_what_kind_of_text_it_answers_from(name, kind, openai_se
 
     outcome(name, FILLER * 200, reader)
 
-    prompts = told(openai_server)
-    assert any(kind in prompt for prompt in prompts)
-    assert not any("notes" in prompt for prompt in prompts)
-    assert all(QUESTION in prompt and r"\boxed{}" in prompt for prompt in prompts)
+    asked = told(openai_server)
+    assert any(kind in prompt for prompt in asked)
+    assert not any("notes" in prompt for prompt in asked)
+    assert all(QUESTION in prompt and r"\boxed{}" in prompt for prompt in asked)
 
 
 def test_what_a_document_says_cannot_close_the_marks_around_it(openai_server):
@@ -259,6 +262,15 @@ def test_a_benchmark_s_own_prompt_shows_the_whole_document(openai_server):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_tells_what_its_answer_was_written_from(name):
     assert FACT in outcome(name, f"{FILLER * 10}\n\n{FACT}").context
+
+
+def test_prompts_are_not_changed_without_another_version():
+    shown = "".join(value for name, value in sorted(vars(prompts).items()) if name.isupper())
+
+    assert (VERSION, sha256(f"{shown} {PASSAGE_TOKENS}".encode()).hexdigest()[:16]) == (
+        2,
+        "05c7668b9fbf4234",
+    )
 
 
 def test_a_method_that_there_is_not_is_said():
