@@ -131,16 +131,15 @@ def plan(
 
     Raises:
         SourceError: The document cannot be read.
+        ConfigurationError: `max_calls` is too few for its segments.
     """
     config = config or ReadingConfig()
     shape = model if isinstance(model, ModelShape) else model_shape(model)
     counter = load_tokenizer(tokenizer)
     asked = counter.count(question) + config.template_tokens
     source = open_source(document)
-    spans, each = [(0, source.length)], None if config.max_calls is None else config.max_calls - 1
-    if config.segments > 1:
-        spans = segments(source, config.segments, chunk_tokens=config.chunk_tokens)
-        each = updates_each(config, 1, len(spans))
+    spans = segments(source, config.segments, chunk_tokens=config.chunk_tokens)
+    each = updates_each(config, 1, len(spans))
     everything, read, calls = 0, 0, []
     for start, end in spans:
         cut = chunks(

@@ -75,8 +75,6 @@ class Cutter:
     def spans(self) -> list[tuple[int, int]]:
         """Where the segments begin and end that the document is read in."""
         config = self._reading.config
-        if config.segments == 1:
-            return [(0, self.source.length)]
         return segments(self.source, config.segments, chunk_tokens=config.chunk_tokens)
 
     def chunk(self, fold: Fold) -> Chunk:
