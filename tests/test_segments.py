@@ -442,6 +442,37 @@ def test_a_failed_reading_without_a_checkpointer_goes_on_from_the_store():
     assert len(reader.spans) <= len(ends(out["answer"])) + 4
 
 
+async def test_of_two_memories_of_a_segment_the_one_that_was_stored_first_is_merged():
+    store, config = InMemoryStore(), SMALL.model_copy(update={"lease": False})
+    reached, stored = asyncio.Event(), asyncio.Event()
+
+    class Late(Listing):
+        async def update(self, step, *, config=None):
+            if step.chunk.end == len(TEXT):
+                reached.set()
+                await stored.wait()
+            return await super().update(step, config=config)
+
+    class First(Listing):
+        async def update(self, step, *, config=None):
+            update = await super().update(step, config=config)
+            return Update(Memory(f"{update.memory.text}of the first\n"))
+
+    first = First(lambda what: ModelError("No.") if isinstance(what, list) else None)
+    late = asyncio.create_task(create_memagent(Late(), config=config, store=store).ainvoke(ASKED))
+    await reached.wait()
+    with pytest.raises(ModelError, match="Merging"):
+        await create_memagent(first, config=config, store=store).ainvoke(ASKED)
+    stored.set()
+
+    out = await late
+
+    bank = MemoryBank(store)
+    parts = [await bank.aget(id) for id in (await bank.aget(out["version"])).merged]
+    assert parts[-1].text.endswith("of the first\n")
+    assert out["memory"] == "".join(part.text for part in parts)
+
+
 # Budgets
 
 
