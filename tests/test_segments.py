@@ -592,6 +592,41 @@ def test_a_question_whose_segment_fails_says_so_and_takes_no_other_with_it():
     assert "of segment 4 for question 2 failed: No." in second["error"]
 
 
+async def test_no_segment_waits_for_one_of_a_question_that_failed(monkeypatch):
+    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    *_, (last, _) = segments(TextSource(TEXT), 4, chunk_tokens=50)
+    begun, failed, moved = set(), asyncio.Event(), asyncio.Event()
+
+    class Holding(InMemoryStore):
+        async def abatch(self, ops):
+            if failed.is_set():  # what fails takes its time to end
+                await moved.wait()
+            return await super().abatch(ops)
+
+    class Partial(Listing):
+        async def update(self, step, *, config=None):
+            if step.question == "??" and step.memory.text:
+                moved.set()
+                await asyncio.Event().wait()
+            if step.question == "??":
+                begun.add(step.chunk.start)
+                if len(begun) == 4:
+                    failed.set()
+                await failed.wait()
+                if step.chunk.start == last:
+                    raise ModelError("No.")
+            return await super().update(step, config=config)
+
+    agent = create_memagent(Partial(), config=SMALL, store=Holding())
+
+    async with asyncio.timeout(60):
+        out = await agent.ainvoke({"questions": ["?", "??"], "document": TEXT})
+
+    first, second = out["answers"]
+    assert covers(ends(first["answer"]))
+    assert "of segment 4 for question 2 failed: No." in second["error"]
+
+
 # Where segments end, and how memories are grouped
 
 
