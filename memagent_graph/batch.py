@@ -125,7 +125,7 @@ class _Readings:
                 self._running, return_when=asyncio.FIRST_COMPLETED
             )
             self._done.extend(task.result() for task in done)
-            await self._fill()  # whoever takes the results may take their time
+            await self._fill()  # the caller may be slow to take the results
         result = self._done.popleft()
         self._failed += result.error is not None
         self._bar.set_postfix({"failed": self._failed}, refresh=False)

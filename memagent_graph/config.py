@@ -82,11 +82,10 @@ class ReadingConfig(BaseModel):
     def window_tokens(self) -> int:
         """Tokens that the model's context must hold: the longer prompt with its reply."""
         prompt = self.question_tokens + self.memory_tokens + self.template_tokens
-        merged = 0 if self.segments == 1 else 2 * (self.memory_tokens + PART_TOKENS)
-        return prompt + max(self.chunk_tokens + self.memory_tokens, self.answer_tokens, merged)
+        return prompt + self.merge_tokens
 
     @property
     def merge_tokens(self) -> int:
         """Tokens that the memories in one merge's prompt may have, `PART_TOKENS` for each added."""
-        prompt = self.question_tokens + self.memory_tokens + self.template_tokens
-        return self.window_tokens - prompt
+        two = 0 if self.segments == 1 else 2 * (self.memory_tokens + PART_TOKENS)
+        return max(self.chunk_tokens + self.memory_tokens, self.answer_tokens, two)

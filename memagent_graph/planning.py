@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.config import PART_TOKENS, ReadingConfig
-from memagent_graph.graph.merging import groups, updates_each
+from memagent_graph.graph.merging import merges_of, updates_each
 from memagent_graph.text.chunking import chunks, segments
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from memagent_graph.text.opening import DocumentLike
     from memagent_graph.text.tokens import TokenizerLike
@@ -131,16 +131,15 @@ def plan(
 
     Raises:
         SourceError: The document cannot be read.
+        ConfigurationError: `max_calls` is too few for its segments.
     """
     config = config or ReadingConfig()
     shape = model if isinstance(model, ModelShape) else model_shape(model)
     counter = load_tokenizer(tokenizer)
     asked = counter.count(question) + config.template_tokens
     source = open_source(document)
-    spans, each = [(0, source.length)], None if config.max_calls is None else config.max_calls - 1
-    if config.segments > 1:
-        spans = segments(source, config.segments, chunk_tokens=config.chunk_tokens)
-        each = updates_each(config, 1, len(spans))
+    spans = segments(source, config.segments, chunk_tokens=config.chunk_tokens)
+    each = updates_each(config, 1, len(spans))
     everything, read, calls = 0, 0, []
     for start, end in spans:
         cut = chunks(
@@ -159,7 +158,10 @@ def plan(
             (asked + memory + tokens, config.memory_tokens)
             for memory, tokens in zip(memories, sizes[:each], strict=False)
         ]
-    calls += [(asked + tokens, config.memory_tokens) for tokens in _merges(len(spans), config)]
+    calls += [
+        (asked + memories * (config.memory_tokens + PART_TOKENS), config.memory_tokens)
+        for memories in merges_of(len(spans), config)
+    ]
     calls.append((asked + config.memory_tokens, config.answer_tokens))
     one_pass, reading = attention_ratios(everything)
     return Plan(
@@ -175,16 +177,6 @@ def plan(
         operations_of_reading=sum(shape.call(prompt, reply) for prompt, reply in calls),
         model=shape.name,
     )
-
-
-def _merges(memories: int, config: ReadingConfig) -> Iterator[int]:
-    """Tokens of the memories in each merge, if all are as long as they may be."""
-    while memories > 1:
-        together = [*groups([config.memory_tokens] * memories, config.merge_tokens)]
-        for start, end in together:
-            if end - start > 1:
-                yield (end - start) * (config.memory_tokens + PART_TOKENS)
-        memories = len(together)
 
 
 def attention_ratios(tokens: int) -> tuple[float, float]:

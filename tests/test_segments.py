@@ -442,6 +442,37 @@ def test_a_failed_reading_without_a_checkpointer_goes_on_from_the_store():
     assert len(reader.spans) <= len(ends(out["answer"])) + 4
 
 
+async def test_of_two_memories_of_a_segment_the_one_that_was_stored_first_is_merged():
+    store, config = InMemoryStore(), SMALL.model_copy(update={"lease": False})
+    reached, stored = asyncio.Event(), asyncio.Event()
+
+    class Late(Listing):
+        async def update(self, step, *, config=None):
+            if step.chunk.end == len(TEXT):
+                reached.set()
+                await stored.wait()
+            return await super().update(step, config=config)
+
+    class First(Listing):
+        async def update(self, step, *, config=None):
+            update = await super().update(step, config=config)
+            return Update(Memory(f"{update.memory.text}of the first\n"))
+
+    first = First(lambda what: ModelError("No.") if isinstance(what, list) else None)
+    late = asyncio.create_task(create_memagent(Late(), config=config, store=store).ainvoke(ASKED))
+    await reached.wait()
+    with pytest.raises(ModelError, match="Merging"):
+        await create_memagent(first, config=config, store=store).ainvoke(ASKED)
+    stored.set()
+
+    out = await late
+
+    bank = MemoryBank(store)
+    parts = [await bank.aget(id) for id in (await bank.aget(out["version"])).merged]
+    assert parts[-1].text.endswith("of the first\n")
+    assert out["memory"] == "".join(part.text for part in parts)
+
+
 # Budgets
 
 
@@ -555,6 +586,41 @@ def test_a_question_whose_segment_fails_says_so_and_takes_no_other_with_it():
     agent = create_memagent(Partial(), config=SMALL)
 
     out = agent.invoke({"questions": ["?", "??"], "document": TEXT})
+
+    first, second = out["answers"]
+    assert covers(ends(first["answer"]))
+    assert "of segment 4 for question 2 failed: No." in second["error"]
+
+
+async def test_no_segment_waits_for_one_of_a_question_that_failed(monkeypatch):
+    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    *_, (last, _) = segments(TextSource(TEXT), 4, chunk_tokens=50)
+    begun, failed, moved = set(), asyncio.Event(), asyncio.Event()
+
+    class Holding(InMemoryStore):
+        async def abatch(self, ops):
+            if failed.is_set():  # what fails takes its time to end
+                await moved.wait()
+            return await super().abatch(ops)
+
+    class Partial(Listing):
+        async def update(self, step, *, config=None):
+            if step.question == "??" and step.memory.text:
+                moved.set()
+                await asyncio.Event().wait()
+            if step.question == "??":
+                begun.add(step.chunk.start)
+                if len(begun) == 4:
+                    failed.set()
+                await failed.wait()
+                if step.chunk.start == last:
+                    raise ModelError("No.")
+            return await super().update(step, config=config)
+
+    agent = create_memagent(Partial(), config=SMALL, store=Holding())
+
+    async with asyncio.timeout(60):
+        out = await agent.ainvoke({"questions": ["?", "??"], "document": TEXT})
 
     first, second = out["answers"]
     assert covers(ends(first["answer"]))

@@ -21,7 +21,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, RetryPolicy, Send
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import ConfigurationError, QuestionError, TransientModelError
+from memagent_graph.errors import QuestionError, TransientModelError
 from memagent_graph.graph.beginning import begin_question, open_document
 from memagent_graph.graph.faces import NO_LIMIT, fold_node, question_node, text_node, waiting_node
 from memagent_graph.graph.nodes import merge_memories, overwrite_memory, read_chunk, write_answer
@@ -36,7 +36,7 @@ from memagent_graph.graph.state import (
     Run,
 )
 from memagent_graph.memory.records import NAMESPACE, check_namespace
-from memagent_graph.readers.base import merges
+from memagent_graph.readers.base import cannot_merge, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import as_kind, checkpointer_of, runtime_of
 from memagent_graph.text.tokens import load_tokenizer
@@ -180,8 +180,7 @@ def create_memagent(
     reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
     check_window(reader.identity, config, question_tokens=0)
     if config.segments > 1 and not merges(reader):
-        message = f"{reader.identity.name} does not merge memories: read in one segment."
-        raise ConfigurationError(message)
+        raise cannot_merge(reader)
     counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
     reading = Reading(name, reader, config, counter, store, check_namespace(namespace))
     retry = RetryPolicy(

@@ -69,14 +69,13 @@ class Cutter:
         self._few = type(source) is TextSource and reading.config.chunk_tokens <= _FEW_TOKENS
         self._begun: dict[int, _Begun] = {}
         self._folds: dict[str, tuple[int, int]] = {}  # where their segments start, and steps
+        self._left: set[str] = set()
         self._lock = threading.Lock()
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
         """Where the segments begin and end that the document is read in."""
         config = self._reading.config
-        if config.segments == 1:
-            return [(0, self.source.length)]
         return segments(self.source, config.segments, chunk_tokens=config.chunk_tokens)
 
     def chunk(self, fold: Fold) -> Chunk:
@@ -123,7 +122,8 @@ class Cutter:
             return
         name, start, _ = span_of(fold["source"])
         step = fold["progress"]["step"]
-        self._folds[name] = start, step
+        if name not in self._left:  # else it goes on only until its cancellation arrives
+            self._folds[name] = start, step
         longest = _LONGEST_WAIT if seconds is None else min(seconds, _LONGEST_WAIT)
         give_up, pause = monotonic() + longest, _SHORTEST_PAUSE
         while far := [
@@ -132,14 +132,16 @@ class Cutter:
             if same == start and step - at > _KEPT // 2
         ]:
             if monotonic() > give_up:
-                self.leave(far)  # until they move
+                for slow in far:  # until they move
+                    self._folds.pop(slow, None)
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def leave(self, folds: Iterable[str]) -> None:
-        """Folds ended, or do not begin: nobody waits for them."""
+        """Folds ended, or do not begin: nobody waits for them any more."""
         for name in folds:
+            self._left.add(name)
             self._folds.pop(name, None)
 
     def _begin(self, position: int, end: int) -> None:

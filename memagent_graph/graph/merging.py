@@ -135,14 +135,17 @@ def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     yield start, len(sizes)
 
 
-def most_merges(segments: int, config: ReadingConfig) -> int:
-    """Calls that merge so many memories, if all of them are as long as they may be."""
-    calls = 0
+def merges_of(segments: int, config: ReadingConfig) -> Iterator[int]:
+    """How many memories each merge of so many takes, if all are as long as they may be."""
     while segments > 1:
         together = [*groups([config.memory_tokens] * segments, config.merge_tokens)]
-        calls += sum(end - start > 1 for start, end in together)
+        yield from (end - start for start, end in together if end - start > 1)
         segments = len(together)
-    return calls
+
+
+def most_merges(segments: int, config: ReadingConfig) -> int:
+    """Calls that merge so many memories, at most."""
+    return sum(1 for _ in merges_of(segments, config))
 
 
 def updates_each(config: ReadingConfig, questions: int, segments: int) -> int | None:

@@ -9,11 +9,7 @@ from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import (
-    EmptyReplyError,
-    ModelError,
-    TransientModelError,
-)
+from memagent_graph.errors import EmptyReplyError, ModelError, TransientModelError
 from memagent_graph.graph.cutting import cutter_of
 from memagent_graph.graph.events import AnswerEvent, ChunkEvent, MergeEvent
 from memagent_graph.graph.fold import advance
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
+    from memagent_graph.readers.base import Memory
     from memagent_graph.text.chunking import Chunk
 
 Changes = dict[str, Any]
@@ -114,12 +111,8 @@ async def merge_memories(
     """
     whole = fold_of(state)
     parts = sorted(state["folds"].values(), key=lambda part: part["source"]["start"])
-    chains = [chain_of(reading, run, part) for part in parts]
-    stored = await asyncio.gather(
-        *(chain.finish(part) for chain, part in zip(chains, parts, strict=True) if chain)
-    )
-    others = [memory for memory, _ in stored] or [None] * len(parts)
-    memories = [other or memory_of(part) for part, other in zip(parts, others, strict=True)]
+    finished = await asyncio.gather(*(_finish(reading, run, part) for part in parts))
+    memories = [memory for memory, _ in finished]
     try:
         memory, usage = await merge(reading, whole["question"], memories, config=config)
     except ModelError as error:
@@ -144,7 +137,7 @@ async def merge_memories(
             memory_tokens=reading.tokenizer.count(memory.text),
         )
     )
-    warnings = dict.fromkeys(warning for _, said in stored for warning in said)
+    warnings = dict.fromkeys(warning for _, said in finished for warning in said)
     ended = dict.fromkeys(state["folds"])
     return {"document": None, "folds": ended, "warnings": [*warnings], **after}
 
@@ -160,9 +153,7 @@ async def write_answer(
         StoreError: Strict, and the store cannot be written.
     """
     fold = fold_of(state)
-    chain = chain_of(reading, run, fold)
-    other, warnings = (None, []) if chain is None else await chain.finish(fold)
-    memory = other or memory_of(fold)
+    memory, warnings = await _finish(reading, run, fold)
     started = monotonic()
     try:
         answer = await reading.reader.respond(state["question"], memory, config=config)
@@ -207,6 +198,17 @@ async def write_answer(
         "version": progress["version"],
         "warnings": warnings,
     }
+
+
+async def _finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[str]]:
+    """Wait until a fold is stored; its memory, or what another agent stored first, and warnings.
+
+    Raises:
+        StoreError: Strict, and something could not be stored.
+    """
+    chain = chain_of(reading, run, fold)
+    other, warnings = (None, []) if chain is None else await chain.finish(fold)
+    return other or memory_of(fold), warnings
 
 
 async def _leave(run: Run, fold: Fold, chain: Chain | None) -> None:

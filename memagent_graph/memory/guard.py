@@ -158,9 +158,7 @@ class StoreGuard:
             self.pending += pending
             self.lost_races += lost_races
 
-    async def call(
-        self, operation: Callable[[], Awaitable[T]], *, patience: float | None = None
-    ) -> T:
+    async def call(self, operation: Callable[[], Awaitable[T]], *, patience: float) -> T:
         """Carry out an operation of the store, unless the store is away.
 
         An operation that takes too long is cancelled and left behind; it may still take effect.
@@ -170,9 +168,9 @@ class StoreGuard:
 
         Args:
             operation: begins the operation. It must not use this guard itself.
-            patience: seconds in which the store must answer somebody; None for `store_seconds`.
-                While it answers others, as in a burst, it is waited for longer, unless this is
-                less than those; the time in which this event loop stands still does not count.
+            patience: seconds in which the store must answer somebody. While it answers others, as
+                in a burst, it is waited for longer, unless this is less than `store_seconds`; the
+                time in which this event loop stands still does not count.
 
         Raises:
             StoreError: At once while the circuit is open; otherwise, the operation failed or
@@ -180,7 +178,7 @@ class StoreGuard:
         """
         permission = self._admit()
         try:
-            result = await self._within(patience or store_seconds(), operation)
+            result = await self._within(patience, operation)
         except _ANSWERS:
             self._close()
             raise

@@ -213,8 +213,7 @@ class Reader(Protocol):
             memories: in the order of their parts; so many as the model's window holds.
             config: of the run.
         """
-        message = f"{self.identity.name} does not merge memories: read in one segment."
-        raise ConfigurationError(message)
+        raise cannot_merge(self)
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -226,3 +225,10 @@ class Reader(Protocol):
 def merges(reader: Reader) -> bool:
     """Whether a reader can read a document in several segments: it has a `merge` of its own."""
     return type(reader).merge is not Reader.merge
+
+
+def cannot_merge(reader: Reader) -> ConfigurationError:
+    """The error of a reader that is to merge memories and does not."""
+    return ConfigurationError(
+        f"{reader.identity.name} does not merge memories: read in one segment."
+    )

@@ -67,16 +67,20 @@ def test_a_killed_run_repeats_at_most_one_chunk_and_ends_with_the_same_answer(
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_a_killed_run_of_16_segments_repeats_at_most_a_chunk_of_each_and_ends_with_the_same_answer(
-    start, soak, tmp_path
+@pytest.mark.parametrize(
+    ("kind", "lines", "segments", "times"), [("segments", 1000, 16, 1), ("questions", 100, 1, 16)]
+)
+def test_a_killed_run_of_16_folds_repeats_at_most_a_chunk_of_each_and_ends_with_all_answers(
+    kind, lines, segments, times, start, soak, tmp_path
 ):
-    text = numbered(1000)
+    text = numbered(lines)
     reader = ChainReader()
-    config = ReadingConfig(chunk_tokens=40, segments=16)
-    asked = {"question": "?", "document": text}
-    expected = create_memagent(reader, config=config).invoke(asked)["answer"]
-    total = len(reader.spans)
-    chosen = random.Random("kill segments")
+    config = ReadingConfig(chunk_tokens=40, segments=segments)
+    agent = create_memagent(reader, config=config)
+    answer = agent.invoke({"question": "?", "document": text})["answer"]
+    expected = answer if times == 1 else [answer] * times
+    total = times * len(reader.spans)
+    chosen = random.Random(f"kill {kind}")
 
     for number in range(5 * soak):
         folder = tmp_path / str(number)
@@ -84,44 +88,13 @@ def test_a_killed_run_of_16_segments_repeats_at_most_a_chunk_of_each_and_ends_wi
         (folder / "document.txt").write_text(text)
 
         kill_at(
-            start("reading_child.py", folder, 0.01, "segments", "start"),
+            start("reading_child.py", folder, 0.01, kind, "start"),
             folder,
             chosen.randint(1, total - 32),
         )
-        resumed = start("reading_child.py", folder, 0.01, "segments", "resume")
+        resumed = start("reading_child.py", folder, 0.01, kind, "resume")
         printed, _ = resumed.communicate(timeout=240)
 
         assert json.loads(printed) == expected
         assert total <= len(spans(folder)) <= total + 16
         assert {*spans(folder)} == {f"{begin} {end}" for begin, end in reader.spans}
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-def test_a_killed_run_of_16_questions_repeats_at_most_a_chunk_of_each_and_ends_with_all_answers(
-    start, soak, tmp_path
-):
-    text = numbered(100)
-    reader = ChainReader()
-    expected = create_memagent(reader, config=ReadingConfig(chunk_tokens=40)).invoke(
-        {"question": "?", "document": text}
-    )["answer"]
-    total = 16 * len(reader.spans)
-    chosen = random.Random("kill questions")
-
-    for number in range(5 * soak):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "document.txt").write_text(text)
-
-        kill_at(
-            start("reading_child.py", folder, 0.01, "questions", "start"),
-            folder,
-            chosen.randint(1, total - 32),
-        )
-        resumed = start("reading_child.py", folder, 0.01, "questions", "resume")
-        printed, _ = resumed.communicate(timeout=240)
-
-        assert json.loads(printed) == [expected] * 16
-        assert total <= len(spans(folder)) <= total + 16
-        assert set(spans(folder)) == {f"{begin} {end}" for begin, end in reader.spans}

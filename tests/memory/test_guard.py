@@ -61,7 +61,7 @@ async def never():
 
 async def fail(guard, error=None):
     with pytest.raises(StoreError) as caught:
-        await guard.call(failing(error or OSError("no route")))
+        await guard.call(failing(error or OSError("no route")), patience=LONG)
     return caught.value
 
 
@@ -74,7 +74,7 @@ async def begin(guard, operation):
 
 
 async def test_a_store_that_answers_is_passed_through(guard):
-    assert await guard.call(answer) == "answer"
+    assert await guard.call(answer, patience=LONG) == "answer"
     assert not guard.away
     assert guard.circuit == "closed"
 
@@ -139,14 +139,14 @@ async def test_a_programming_error_passes_through_and_says_nothing_of_the_store(
     guard, clock, error
 ):
     with pytest.raises(type(error)) as caught:
-        await guard.call(failing(error))
+        await guard.call(failing(error), patience=LONG)
     assert caught.value is error
     assert guard.circuit == "closed"
 
     await fail(guard)
     clock.now += 1
     with pytest.raises(type(error)):
-        await guard.call(failing(error))
+        await guard.call(failing(error), patience=LONG)
     assert guard.circuit == "half-open"
     assert not guard.away
 
@@ -156,7 +156,7 @@ async def test_an_operation_that_fails_before_it_awaits_is_a_failure_too(guard):
         raise OSError("no route")
 
     with pytest.raises(StoreError, match="no route"):
-        await guard.call(operation)
+        await guard.call(operation, patience=LONG)
     assert guard.away
 
 
@@ -168,7 +168,7 @@ async def test_an_open_circuit_refuses_at_once_and_says_why(guard):
         begun.append(1)
 
     with pytest.raises(StoreError, match=r"The memory store is away \(Redis refused: OOM\)"):
-        await guard.call(operation)
+        await guard.call(operation, patience=LONG)
     assert not begun
 
 
@@ -182,7 +182,7 @@ async def test_pauses_double_up_to_five_seconds_and_begin_anew_after_an_answer(g
         assert not guard.away
         assert guard.circuit == "half-open"
 
-    await guard.call(answer)
+    await guard.call(answer, patience=LONG)
     assert guard.circuit == "closed"
     await fail(guard)
     clock.now += 0.51
@@ -194,7 +194,7 @@ async def test_a_store_may_stay_away_for_days(guard, clock):
         await fail(guard)
         clock.now += 5.01
     assert guard.failures == 1500
-    assert await guard.call(answer) == "answer"
+    assert await guard.call(answer, patience=LONG) == "answer"
 
 
 async def test_one_caller_at_a_time_tests_whether_the_store_is_back(guard, clock):
@@ -207,12 +207,12 @@ async def test_one_caller_at_a_time_tests_whether_the_store_is_back(guard, clock
     assert guard.circuit == "half-open"
     clock.now += 100
     with pytest.raises(StoreError, match="away"):
-        await guard.call(answer)
+        await guard.call(answer, patience=LONG)
 
     there.set()
     await test
     assert guard.circuit == "closed"
-    assert await guard.call(answer) == "answer"
+    assert await guard.call(answer, patience=LONG) == "answer"
     assert guard.retries == 1
 
 
@@ -295,12 +295,12 @@ async def test_cancelling_the_test_lets_the_next_caller_test(guard, clock):
 
     assert guard.failures == 1
     assert not guard.away
-    assert await guard.call(answer) == "answer"
+    assert await guard.call(answer, patience=LONG) == "answer"
 
 
 async def test_a_store_that_cancels_its_own_operation_has_failed(guard):
     with pytest.raises(StoreError, match="cancelled the operation"):
-        await guard.call(failing(asyncio.CancelledError()))
+        await guard.call(failing(asyncio.CancelledError()), patience=LONG)
     assert guard.away
 
 
@@ -331,7 +331,7 @@ async def test_a_call_from_before_the_outage_does_not_open_the_circuit_after_it(
     old = await begin(guard, operation)
     await fail(guard)
     clock.now += 1
-    await guard.call(answer)
+    await guard.call(answer, patience=LONG)
     down.set()
 
     with pytest.raises(StoreError, match="no route"):
@@ -345,8 +345,8 @@ async def test_an_outage_is_one_warning(guard, clock, caplog):
         for _ in range(3):
             await fail(guard)
             clock.now += 10
-        await guard.call(answer)
-        await guard.call(answer)
+        await guard.call(answer, patience=LONG)
+        await guard.call(answer, patience=LONG)
 
     of_level = {logging.WARNING: [], logging.DEBUG: []}
     for record in caplog.records:

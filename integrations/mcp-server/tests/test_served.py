@@ -3,14 +3,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import anyio
 import pytest
 from doubles import numbered
 from mcp import MCPError
-from servers.openai_server import OpenAIServer
 from servers.warm_python import PIPE
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -135,24 +133,6 @@ async def test_progress_is_told_after_each_chunk_and_asking_again_reads_nothing(
     assert {length for _, length, _ in told} == {len(TEXT)}
     assert told[0][2] == "chunk 1 of about 3"
     assert again == []
-
-
-@pytest.fixture
-def gated():
-    """A model whose fourth reply waits until the gate opens."""
-    gate, reached = threading.Event(), threading.Event()
-
-    def reply(body):
-        if len(server.requests) == 4:
-            reached.set()
-            gate.wait()
-        return f"after {len(server.requests)} requests"
-
-    server = OpenAIServer(reply)
-    server.gate, server.reached = gate, reached
-    yield server
-    gate.set()
-    server.close()
 
 
 async def test_a_cancelled_reading_stops_and_the_next_goes_on_where_it_was(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import anyio
 import pytest
 from doubles import numbered
 from mcp import Client, MCPError
-from servers.openai_server import OpenAIServer
 from servers.redis_server import wait_until
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,24 +21,6 @@ from mcp_serving import connected, served
 pytestmark = pytest.mark.slow
 
 ASKED = {"question": "What do the lines say?", "source": "lines.txt"}
-
-
-@pytest.fixture
-def gated():
-    """A model whose fourth reply waits until the gate opens."""
-    gate, reached = threading.Event(), threading.Event()
-
-    def reply(body):
-        if len(server.requests) == 4:
-            reached.set()
-            gate.wait()
-        return f"after {len(server.requests)} requests"
-
-    server = OpenAIServer(reply)
-    server.gate, server.reached = gate, reached
-    yield server
-    gate.set()
-    server.close()
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])

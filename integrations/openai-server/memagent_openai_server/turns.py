@@ -51,7 +51,7 @@ class FairTurns:
             raise
 
     def give_back(self, caller: str) -> None:
-        """Give a slot to whoever is next."""
+        """Give a slot back, to the caller whose turn is next."""
         self._free += 1
         self._held[caller] -= 1
         if not self._held[caller]:

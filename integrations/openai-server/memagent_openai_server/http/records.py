@@ -96,7 +96,7 @@ class Record:
 
     @property
     def caller(self) -> str:
-        """Whose request it is: the tenant's, or without keys that of whoever has the address."""
+        """Whose request it is: the tenant's or, without keys, the client's, by its address."""
         return self.tenant or self.address
 
     def failed(self, error: Exception) -> None:

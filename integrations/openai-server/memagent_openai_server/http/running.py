@@ -41,7 +41,7 @@ _TOO_LONG = b"\r\n".join(
 
 
 class Connection(HttpToolsProtocol):
-    """Hangs up on whoever does not come to the end of a request's headers, in time and in bytes."""
+    """Hangs up on a client whose headers do not end in time, or are too long."""
 
     _head_open = False
     _idle_bytes = 0
