@@ -10,12 +10,12 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paragraphs import squad
 from tiny_model import byte_pairs
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
 from memagent_graph.evaluation.tasks.haystack import WORDS, word, words
-from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.evaluation.tasks.tracking import TrackingTask
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
@@ -181,75 +181,6 @@ def test_made_up_words_are_all_different():
 
     stream = words(random.Random(0))
     assert len({next(stream) for _ in range(20_000)}) > 0.98 * 20_000
-
-
-def squad(folder, count=30):
-    file = folder / "squad.json"
-    paragraphs = [
-        {
-            "context": f"The mill of ward {n} was built in {1700 + n} by Mr. Fox.",
-            "qas": [
-                {
-                    "question": f"When was the mill of ward {n} built?",
-                    "answers": [{"text": str(1700 + n), "answer_start": 0}],
-                }
-            ],
-        }
-        for n in range(count)
-    ]
-    file.write_text(json.dumps({"data": [{"title": "Mills", "paragraphs": paragraphs}]}))
-    return file
-
-
-def hotpot(folder):
-    file = folder / "hotpot.json"
-    record = {
-        "question": "Where was the builder of the mill born?",
-        "answer": "Husum",
-        "supporting_facts": [["Mill", 0], ["Fox", 0]],
-        "context": [
-            ["Mill", ["Fox built the mill."]],
-            ["Hare", ["Hare was born in Kiel."]],
-            ["Fox", ["Fox was born in Husum."]],
-        ],
-    }
-    file.write_text(json.dumps([record]))
-    return file
-
-
-@pytest.mark.parametrize("length", [300, 3_000])
-def test_questions_of_a_file_are_asked_among_its_paragraphs_and_then_essays(tmp_path, length):
-    task = QuestionTask(squad(tmp_path), ESSAYS)
-
-    for index in range(5):
-        sample = task.sample(length, index, seed=0, tokenizer=COUNTER)
-        text = text_of(sample)
-        ((start, end),) = sample.opened()[1]
-
-        assert sample.answers[0] in text[start:end]
-        assert 0.9 * length <= COUNTER.count(text) <= 1.01 * length
-        assert text.count("The mill of ward") > 5
-        assert length == 300 or text.count("the mayor of ward") > 5
-
-
-@pytest.mark.parametrize("length", range(300, 420, 7))
-def test_without_essays_the_file_fills_its_length_and_no_paragraph_is_there_twice(tmp_path, length):
-    task = QuestionTask(squad(tmp_path))
-
-    text = text_of(task.sample(length, 0, seed=0, tokenizer=COUNTER))
-
-    mills = re.findall(r"The mill of ward \d+ was", text)
-    assert len(mills) == len({*mills})
-    assert 0.98 * length <= COUNTER.count(text) <= 1.01 * length
-
-
-def test_all_gold_paragraphs_of_a_multi_hop_question_are_there(tmp_path):
-    sample = QuestionTask(hotpot(tmp_path), ESSAYS).sample(500, 0, seed=0, tokenizer=COUNTER)
-
-    text = text_of(sample)
-    gold = {text[start:end].strip() for start, end in sample.opened()[1]}
-    assert gold == {"Mill: Fox built the mill.", "Fox: Fox was born in Husum."}
-    assert "Hare: Hare was born in Kiel." in text
 
 
 def locomo(folder):

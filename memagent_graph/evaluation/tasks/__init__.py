@@ -8,6 +8,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks.conversation import ConversationTask
 from memagent_graph.evaluation.tasks.needle import NEEDLE_TASKS
 from memagent_graph.evaluation.tasks.questions import QuestionTask
+from memagent_graph.evaluation.tasks.ruler_hqa import ruler_hqa
 from memagent_graph.evaluation.tasks.tracking import TrackingTask
 from memagent_graph.evaluation.tasks.words import CommonWordsTask, FrequentWordsTask
 
@@ -54,7 +55,14 @@ _GENERATED = {
     "fwe": Kind("the three most frequent coded words", "", lambda *_: FrequentWordsTask()),
 }
 _FROM_FILES = {
-    "qa:FILE": Kind("questions over paragraphs", "a file of SQuAD or HotpotQA", QuestionTask),
+    "qa:FILE": Kind(
+        "questions over paragraphs", "a file of SQuAD, HotpotQA or Natural Questions", QuestionTask
+    ),
+    "ruler_hqa:FILE": Kind(
+        "questions over 50 to 6,400 numbered paragraphs",
+        "a file as of qa:FILE, or one of RULER-HQA",
+        lambda file, _: ruler_hqa(file),
+    ),
     "conversation:FILE": Kind(
         "questions over conversations",
         "a file of LoCoMo",
