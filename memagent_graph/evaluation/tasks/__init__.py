@@ -8,6 +8,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks.conversation import ConversationTask
 from memagent_graph.evaluation.tasks.needle import NEEDLE_TASKS
 from memagent_graph.evaluation.tasks.questions import QuestionTask
+from memagent_graph.evaluation.tasks.ruler import RulerFileTask
 from memagent_graph.evaluation.tasks.ruler_hqa import ruler_hqa
 from memagent_graph.evaluation.tasks.tracking import TrackingTask
 from memagent_graph.evaluation.tasks.words import CommonWordsTask, FrequentWordsTask
@@ -67,6 +68,11 @@ _FROM_FILES = {
         "questions over conversations",
         "a file of LoCoMo",
         lambda file, _: ConversationTask(file),
+    ),
+    "ruler:FILE": Kind(
+        "the samples of a file that RULER wrote, as they are",
+        "a file of RULER samples",
+        lambda file, _: RulerFileTask(file),
     ),
 }
 KINDS: dict[str, Kind] = {**_GENERATED, **_FROM_FILES}

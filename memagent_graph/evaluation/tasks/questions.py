@@ -18,6 +18,7 @@ from memagent_graph.evaluation.samples import (
     file_digest,
     filled,
 )
+from memagent_graph.evaluation.tasks.forms import PASSAGES
 from memagent_graph.evaluation.tasks.haystack import essay
 from memagent_graph.evaluation.tasks.question_files import Paragraph, distinct, read_questions
 
@@ -30,15 +31,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 """To be raised when samples of the same arguments become others."""
-TEMPLATE = (
-    "Answer the question based on the given documents. Only give me the answer and do not output "
-    "any other words.\n\nThe following are given documents.\n\n{memory}\n\nAnswer the question "
-    "based on the given documents. Only give me the answer and do not output any other words.\n\n"
-    "Question: {question} Answer:"
-)
-"""The prompt of RULER's tasks qa_1 and qa_2 (NVIDIA/RULER, Apache-2.0)."""
-ANSWER_TOKENS = 32
-"""Tokens of the longest answer in RULER's tasks qa_1 and qa_2."""
+TEMPLATE, ANSWER_TOKENS = PASSAGES.template(), PASSAGES.tokens
 
 
 class QuestionTask(Task):
