@@ -137,6 +137,8 @@ GOLDEN = {
 
 def test_samples_become_others_only_with_a_new_version():
     """After a change of the generator: raise its VERSION, and put the new digests here."""
+    if vocabulary().digest != "06d7a654dd60845f":
+        pytest.skip("wonderwords has other words than 3.0.1")
     versions = (needle.VERSION, tracking.VERSION, words.VERSION)
     digests = {}
     for name in NAMES:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from itertools import islice
+from collections import deque
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError
@@ -59,15 +60,16 @@ def hide(parts: Iterable[str], needles: Iterable[tuple[int, Piece]], glue: str) 
             such part stands at the end.
         glue: text between two of all these.
     """
-    waiting, between = sorted(needles, key=lambda needle: needle[0]), ""
-    for number, part in enumerate(parts):
-        while waiting and waiting[0][0] <= number:
-            yield from (Piece(between), waiting.pop(0)[1]) if between else [waiting.pop(0)[1]]
+    waiting, between = deque(sorted(needles, key=lambda needle: needle[0])), ""
+    for number, part in enumerate(chain(parts, [None])):
+        while waiting and (part is None or waiting[0][0] <= number):
+            if between:
+                yield Piece(between)
+            yield waiting.popleft()[1]
             between = glue
-        yield Piece(between + part)
-        between = glue
-    for _, needle in waiting:
-        yield from (Piece(between), needle)
+        if part is not None:
+            yield Piece(between + part)
+            between = glue
 
 
 def sentences(source: Source) -> Iterator[str]:

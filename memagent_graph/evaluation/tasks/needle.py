@@ -82,9 +82,8 @@ class NeedleTask(Task):
         template, question = form.template(**fields), form.ask(**fields)
         needed = tokenizer.count("\n\n".join(piece.text for piece in needles) + "\n\n")
         left = room(template, question, form.tokens, length=length, tokenizer=tokenizer) - needed
-        check_length(
-            self.name, length, length - left + tokenizer.count(f"{NOISE}\n" * len(needles))
-        )
+        least = needed + tokenizer.count(f"{NOISE}\n" * len(needles))  # lines to stand among
+        check_length(self.name, length, length - left + least)
 
         measured = cache(partial(self._measure, chance, keys, left, tokenizer))
         return Sample(
