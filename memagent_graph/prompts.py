@@ -108,7 +108,7 @@ def remembered(memory: str, template: str = REMEMBERED) -> str:
         memory: what is remembered.
         template: has the field {memory}.
     """
-    return _render(template, memory=memory) if memory.strip() else ""
+    return render(template, memory=memory) if memory.strip() else ""
 
 
 class Prompts(BaseModel):
@@ -173,11 +173,11 @@ class Prompts(BaseModel):
 
     def for_update(self, question: str, memory: str, chunk: str) -> str:
         """The prompt that asks for the memory after `chunk`."""
-        return _render(self.update, question=question, memory=memory or _NO_MEMORY, chunk=chunk)
+        return render(self.update, question=question, memory=memory or _NO_MEMORY, chunk=chunk)
 
     def for_answer(self, question: str, memory: str) -> str:
         """The prompt that asks for the answer."""
-        return _render(self.answer, question=question, memory=memory or _NO_MEMORY)
+        return render(self.answer, question=question, memory=memory or _NO_MEMORY)
 
     def for_merge(self, question: str, memories: Sequence[str]) -> str:
         """The prompt that asks for one memory in the place of `memories`."""
@@ -187,13 +187,19 @@ class Prompts(BaseModel):
         return _fill(self.merge, values)
 
 
-def _render(template: str, **values: str) -> str:
+def render(template: str, **values: str) -> str:
+    """Fill a template's fields; no value can close its tags or bring in another field.
+
+    Args:
+        template: has each field in braces.
+        values: by field.
+    """
     return _fill(template, {name: _disarmed(value, template) for name, value in values.items()})
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
     # In one pass, so that a field's name in a value stays a piece of text.
-    return _FIELD.sub(lambda match: values[match[1]], template)
+    return re.sub(rf"\{{({'|'.join(values)})\}}", lambda match: values[match[1]], template)
 
 
 def _disarmed(value: str, template: str) -> str:

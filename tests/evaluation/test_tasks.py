@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -221,43 +220,6 @@ def test_no_pair_of_words_is_there_twice():
     assert len({first, *found}) == 50_001
 
 
-def locomo(folder):
-    turns = [
-        {"dia_id": f"D1:{n}", "speaker": "Ann" if n % 2 else "Bo", "text": f"Day {n} was quiet."}
-        for n in range(1, 200)
-    ]
-    turns[3]["text"] = "I adopted a goat named Lore."
-    rows = [
-        {
-            "question": "What is the goat called?",
-            "answer": "Lore",
-            "evidence": ["D1:4"],
-            "category": 4,
-        },
-        {"question": "Who flew?", "adversarial_answer": "Bo", "evidence": ["D1:4"], "category": 5},
-    ]
-    rows = [{**row, "evidence": ["D1:4"]} for row in rows]
-    conversation = {"session_1_date_time": "4 pm on 2 May, 2023", "session_1": turns}
-    file = folder / "locomo.json"
-    file.write_text(json.dumps([{"qa": rows, "conversation": conversation}]))
-    return file
-
-
-def test_a_conversation_loses_its_oldest_turns_but_not_those_that_answer(tmp_path):
-    task = make_task(f"conversation:{locomo(tmp_path)}")
-
-    short, whole = (task.sample(length, 0, seed=0, tokenizer=COUNTER) for length in (900, 99_000))
-
-    assert short.answers == ("Lore",)
-    text = text_of(short)
-    ((start, end),) = short.opened()[1]
-    assert text[start:end] == "[4 pm on 2 May, 2023] Bo: I adopted a goat named Lore.\n"
-    assert COUNTER.count(text) <= 920
-    assert "Day 199 was quiet." in text
-    assert "Day 5 was quiet." not in text
-    assert text_of(whole).count("was quiet") == 198
-
-
 def test_what_cannot_be_made_is_said(tmp_path):
     with pytest.raises(ConfigurationError, match="no task 'nix'"):
         make_task("nix")
@@ -267,8 +229,6 @@ def test_what_cannot_be_made_is_said(tmp_path):
         make_task(f"qa:{squad(tmp_path)}").sample(9_000, 0, seed=0, tokenizer=COUNTER)
     with pytest.raises(ConfigurationError, match="nothing.json"):
         make_task("qa:nothing.json").sample(9_000, 0, seed=0, tokenizer=COUNTER)
-    with pytest.raises(ConfigurationError, match="no file of LoCoMo"):
-        make_task(f"conversation:{squad(tmp_path)}").sample(9, 0, seed=0, tokenizer=COUNTER)
 
 
 PEAK = """

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.tasks.beam import BeamTask
 from memagent_graph.evaluation.tasks.conversation import ConversationTask
+from memagent_graph.evaluation.tasks.longmemeval import LongMemEvalTask
 from memagent_graph.evaluation.tasks.needle import NEEDLE_TASKS
 from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.evaluation.tasks.ruler import RulerFileTask
@@ -65,9 +67,19 @@ _FROM_FILES = {
         lambda file, _: ruler_hqa(file),
     ),
     "conversation:FILE": Kind(
-        "questions over conversations",
-        "a file of LoCoMo",
+        "questions over months of two people's talk",
+        "locomo10.json (snap-research/locomo on GitHub)",
         lambda file, _: ConversationTask(file),
+    ),
+    "longmemeval:FILE": Kind(
+        "questions over a user's sessions with an assistant",
+        "longmemeval_s_cleaned.json (xiaowu0162/longmemeval-cleaned on the Hugging Face hub)",
+        lambda file, _: LongMemEvalTask(file),
+    ),
+    "beam:FILE": Kind(
+        "ten abilities over conversations of up to 10M tokens",
+        "a split as JSONL (Mohammadta/BEAM or BEAM-10M on the Hugging Face hub)",
+        lambda file, _: BeamTask(file),
     ),
     "ruler:FILE": Kind(
         "the samples of a file that RULER wrote, as they are",
