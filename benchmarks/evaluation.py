@@ -1,8 +1,9 @@
 """python benchmarks/evaluation.py OUT: the built-in reader on documents of 8K to 3.5M tokens.
 
-Three tables: MemAgent and BM25 on RULER's generated tasks (20 samples a cell, 5 at 1M, 3 at 3.5M), on the
-samples of `ruler_8k.jsonl` as they are, and six methods on questions of the XQuAD, HotpotQA and NQ
-files of MEMAGENT_DATA among its novels. Half an hour on two cores; what is done is not done again.
+Three tables: MemAgent and BM25 on RULER's generated tasks (20 samples a cell, 5 at 1M tokens and 3
+at 3.5M), on the samples of `ruler_8k.jsonl` as they are, and six methods on questions of the XQuAD,
+HotpotQA and NQ files of MEMAGENT_DATA among its novels. An hour on two cores; what is done is not
+done again.
 """
 
 from __future__ import annotations
