@@ -118,7 +118,7 @@ def remembered(memory: str, template: str = REMEMBERED) -> str:
         memory: what is remembered.
         template: has the field {memory}.
     """
-    return _render(template, memory=memory) if memory.strip() else ""
+    return render(template, memory=memory) if memory.strip() else ""
 
 
 class Prompts(BaseModel):
@@ -196,13 +196,13 @@ class Prompts(BaseModel):
             again: whether the last reply was over it.
         """
         values = {"question": question, "memory": memory or _NO_MEMORY, "chunk": chunk}
-        prompt = _render(self.update, **values, words=_words(budget))
+        prompt = render(self.update, **values, words=_words(budget))
         # Behind the same words as before, which a server still has in its cache.
         return prompt + _fill(_SHORTER, {"words": _words(_FEWER * budget)}) if again else prompt
 
     def for_answer(self, question: str, memory: str) -> str:
         """The prompt that asks for the answer."""
-        return _render(self.answer, question=question, memory=memory or _NO_MEMORY)
+        return render(self.answer, question=question, memory=memory or _NO_MEMORY)
 
     def for_merge(self, question: str, memories: Sequence[str], budget: int) -> str:
         """The prompt that asks for one memory of `budget` tokens in the place of `memories`."""
@@ -216,13 +216,19 @@ def _words(budget: float) -> str:
     return str(max(1, int(_WORDS * budget)))
 
 
-def _render(template: str, **values: str) -> str:
+def render(template: str, **values: str) -> str:
+    """Fill a template's fields; no value can close its tags or bring in another field.
+
+    Args:
+        template: has each field in braces.
+        values: by field.
+    """
     return _fill(template, {name: _disarmed(value, template) for name, value in values.items()})
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
     # In one pass, so that a field's name in a value stays a piece of text.
-    return _FIELD.sub(lambda match: values[match[1]], template)
+    return re.sub(rf"\{{({'|'.join(values)})\}}", lambda match: values[match[1]], template)
 
 
 def _disarmed(value: str, template: str) -> str:

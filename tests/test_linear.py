@@ -31,7 +31,18 @@ BRIEF = 0.003
 
 WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.cli.checks._REQUIREMENT": [],  # sees what installed packages say they need
+    "memagent_graph.evaluation.tasks.beam._MARK": [("->->", " ", "a"), ("", "->-> 1, ", "a")],
+    "memagent_graph.evaluation.tasks.conversation._TURN": [("", "D1", ""), ("D", "1", "a")],
+    "memagent_graph.evaluation.tasks.question_files._TOKEN": [],  # reads one's own files
+    "memagent_graph.evaluation.tasks.ruler_hqa._fitting": [],  # looks for answers of such a file
     "memagent_graph.evaluation.tasks.haystack._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],
+    "memagent_graph.evaluation.judge._FIRST_YES_NO": [("", "*", "a")],
+    "memagent_graph.evaluation.judge._LABELLED_NUMBER": [("score", " ", "a"), ("score:", " ", "a")],
+    "memagent_graph.evaluation.judge._LABELLED_YES_NO": [("", "answer ", ""), ("grade", "*", "")],
+    "memagent_graph.evaluation.judge._LIST": [("[", "1,", ""), ("", "[1", "")],
+    "memagent_graph.evaluation.judge._NUMBERS": [("1", " ", "a"), ("", "1", "%"), ("", "1 ", "/")],
+    "memagent_graph.evaluation.judge._YES_NO": [("", "ye", "s")],
+    "memagent_graph.evaluation.judge.read_order": [("", "1", "a")],
     "memagent_graph.evaluation.scores._ANNOUNCED": [("", "answer*", ""), ("", "final ", "")],
     "memagent_graph.evaluation.scores._CODE": [("", "1234567", "-"), ("", "12345678-1234", "")],
     "memagent_graph.evaluation.scores._LISTED": [("", "an", ""), ("", " and", "y")],
@@ -64,6 +75,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.models.failures._LASTING_TEXT": [("", "certificate verify ", "")],
     "memagent_graph.models.failures._MALFORMED_NAME": [("", "JSONDecode", "")],
     "memagent_graph.models.failures._TRANSIENT_NAME": [("", "APIError", "a"), ("", "Timeou", "")],
+    "memagent_graph.prompts._fill": [("", "{", ""), ("", "{memor", "")],
     "memagent_graph.prompts._FIELD": [("", "{questio", "")],
     "memagent_graph.prompts._TAG": [("<a", "a", ""), ("<a", "-", ""), ("", "<a", "")],
     "memagent_graph.prompts._forged": [
@@ -202,6 +214,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
 """Texts by pattern, as what they begin with, what is repeated, and what they end with."""
 
 ANCHORED = {
+    "memagent_graph.evaluation.judge._FIRST_YES_NO": "match",
     "memagent_graph.memory.lease._HOLDER": "fullmatch",
     "memagent_graph.conversation.messages._told_at": "match",
     "memagent_graph.readers.ranking._PRONOUN": "match",
@@ -212,6 +225,7 @@ ANCHORED = {
 }
 """How patterns are tried that are not looked for everywhere in a text."""
 BUILT = {
+    "memagent_graph.prompts._fill": lambda: [re.compile(r"\{(question|memory)\}")],
     "memagent_graph.prompts._forged": lambda: [prompts._forged(prompts.UPDATE_PROMPT)],
     "memagent_openai_server.chat.spoken.feed": lambda: [re.compile("</thinking>")],
 }

@@ -63,7 +63,9 @@ def evaluate(
         str | None,
         typer.Option(help="Names, with commas; niah_single_1,vt,cwe,fwe by default."),
     ] = None,
-    lengths: Annotated[str, typer.Option(help="Tokens, with commas: 8k,128k,3.5m.")] = "8k,32k",
+    lengths: Annotated[
+        str, typer.Option(help="Tokens, with commas: 8k,128k,3.5m; paragraphs for ruler_hqa.")
+    ] = "8k,32k",
     methods: Annotated[str, typer.Option(help="Names, with commas.")] = "memagent",
     samples: Annotated[
         int, typer.Option(min=1, help="At most, for each task and length: a file may have fewer.")
@@ -73,7 +75,9 @@ def evaluate(
     ] = None,
     judge: Annotated[
         str | None,
-        typer.Option(help="A model that grades answers which no rule can: openai:gpt-4o."),
+        typer.Option(
+            help="A model that grades what no rule can, at OPENAI_BASE_URL: openai:gpt-4o."
+        ),
     ] = None,
     essays: Annotated[
         Path | None, typer.Option(help="Text of any kind, a file or a folder, as haystack.")
@@ -85,7 +89,11 @@ def evaluate(
         bool, typer.Option("--list", help="Show the tasks with what each needs.")
     ] = False,
     download: Annotated[
-        str | None, typer.Option(help="Fetch a benchmark's files into the folder OUT.")
+        str | None,
+        typer.Option(
+            help="Fetch a benchmark's files into OUT and end: ruler_hqa, hotpotqa, squad, locomo, "
+            "longmemeval, longmemeval_m, beam or beam_10m, or a file: ruler_hqa/eval_50.json."
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(help="Another one makes other samples, and asks other questions first.")

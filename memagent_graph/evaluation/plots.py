@@ -168,6 +168,8 @@ def _lines(axes: Axes, lines: dict[str, list[Cell]], title: str = "Score by leng
 
 
 def _cost(figure: Figure, cells: Sequence[Cell], results: Sequence[Result]) -> bool:
+    if not cells:
+        return False
     left, right = figure.subplots(1, 2)
     for method in sorted({cell.method for cell in cells}):
         own = [result for result in results if result.method == method]
@@ -187,7 +189,7 @@ def _cost(figure: Figure, cells: Sequence[Cell], results: Sequence[Result]) -> b
             axes.set_yscale("log")
         axes.set(title=f"{field.capitalize()} a document, with 95% intervals")
     left.legend(fontsize=8)
-    return bool(cells)
+    return True
 
 
 def _depth(figure: Figure, _: Sequence[Cell], results: Sequence[Result]) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
@@ -144,7 +144,8 @@ def file_digest(file: Path) -> str:
         ConfigurationError: It cannot be read.
     """
     try:
-        return sha256(file.read_bytes()).hexdigest()
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror}."
         raise ConfigurationError(message) from error

@@ -134,12 +134,12 @@ class ChatReader(Reader):
         """
         message = [HumanMessage(self.prompts.for_answer(question, memory.text))]
         parts = self.model.astream(message, config, **self._answer_options)
-        return _answer(*await _said(_listen(parts, hear)))
+        return _answer(*await take_reply(_listen(parts, hear)))
 
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
     ) -> tuple[AIMessage, str]:
-        return await _said(self.model.ainvoke([HumanMessage(prompt)], config, **options))
+        return await take_reply(self.model.ainvoke([HumanMessage(prompt)], config, **options))
 
 
 async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bool]) -> AIMessage:
@@ -152,8 +152,8 @@ async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bo
     return add_ai_message_chunks(*heard)
 
 
-async def _said(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
-    """A reply, and its text without what the model thought aloud."""
+async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
+    """A reply, and its text without what the model thought aloud; raises `ModelError`."""
     try:
         reply = await replying
     except GraphBubbleUp:  # an interrupt within the model is no failure

@@ -228,7 +228,7 @@ def test_an_iteration_in_which_no_reading_succeeds_says_why(folder, tmp_path):
 def test_a_file_of_settings_is_overridden_by_the_command_line(folder, tmp_path):
     run = tmp_path / "run.yaml"
     run.write_text(
-        f"model: {folder}\nout: {tmp_path / 'out'}\ntasks: [niah_single_1]\nlength: 150\n"
+        f"model: {folder}\nout: {tmp_path / 'out'}\ntasks: [niah_single_1]\nlength: 600\n"
         "reward: {f1: 1.0, substring: 0.5}\niterations: 9\nquestions: 2\ngroup_size: 2\n"
         "chunk_tokens: 120\nmemory_tokens: 5\nanswer_tokens: 5\nheld_out: 1\n"
     )

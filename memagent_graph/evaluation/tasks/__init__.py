@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.tasks.beam import BeamTask
 from memagent_graph.evaluation.tasks.conversation import ConversationTask
+from memagent_graph.evaluation.tasks.longmemeval import LongMemEvalTask
 from memagent_graph.evaluation.tasks.needle import NEEDLE_TASKS
 from memagent_graph.evaluation.tasks.questions import QuestionTask
+from memagent_graph.evaluation.tasks.ruler import RulerFileTask
+from memagent_graph.evaluation.tasks.ruler_hqa import ruler_hqa
 from memagent_graph.evaluation.tasks.tracking import TrackingTask
 from memagent_graph.evaluation.tasks.words import CommonWordsTask, FrequentWordsTask
 
@@ -54,11 +58,33 @@ _GENERATED = {
     "fwe": Kind("the three most frequent coded words", "", lambda *_: FrequentWordsTask()),
 }
 _FROM_FILES = {
-    "qa:FILE": Kind("questions over paragraphs", "a file of SQuAD or HotpotQA", QuestionTask),
+    "qa:FILE": Kind(
+        "questions over paragraphs", "a file of SQuAD, HotpotQA or Natural Questions", QuestionTask
+    ),
+    "ruler_hqa:FILE": Kind(
+        "questions over 50 to 6,400 numbered paragraphs",
+        "a file as of qa:FILE, or one of RULER-HQA",
+        lambda file, _: ruler_hqa(file),
+    ),
     "conversation:FILE": Kind(
-        "questions over conversations",
-        "a file of LoCoMo",
+        "questions over months of two people's talk",
+        "locomo10.json (snap-research/locomo on GitHub)",
         lambda file, _: ConversationTask(file),
+    ),
+    "longmemeval:FILE": Kind(
+        "questions over a user's sessions with an assistant",
+        "longmemeval_s_cleaned.json (xiaowu0162/longmemeval-cleaned on the Hugging Face hub)",
+        lambda file, _: LongMemEvalTask(file),
+    ),
+    "beam:FILE": Kind(
+        "ten abilities over conversations of up to 10M tokens",
+        "a split as JSONL (Mohammadta/BEAM or BEAM-10M on the Hugging Face hub)",
+        lambda file, _: BeamTask(file),
+    ),
+    "ruler:FILE": Kind(
+        "the samples of a file that RULER wrote, as they are",
+        "a file of RULER samples",
+        lambda file, _: RulerFileTask(file),
     ),
 }
 KINDS: dict[str, Kind] = {**_GENERATED, **_FROM_FILES}

@@ -1,109 +1,62 @@
-"""Questions over long conversations, from a file in the format of LoCoMo."""
+"""Questions over long conversations between two people, from a file in the format of LoCoMo."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample, Task, draw, file_digest
+from memagent_graph.evaluation.tasks.dialogue import Asked, DialogueTask, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memagent_graph.text.tokens import Tokenizer
+    from memagent_graph.evaluation.samples import Piece
 
-VERSION = 1
-"""To be raised when samples of the same arguments become others."""
 _UNANSWERABLE = 5
 """LoCoMo's category of questions that the conversation does not answer."""
+_TURN = re.compile(r"D\d+:\d+")
+"""A turn's name; a few entries of the file's evidence hold several."""
 
 
-@dataclass(frozen=True)
-class _Asked:
-    question: str
-    answer: str
-    evidence: frozenset[str]
-    turns: list[tuple[str, str]]
+class ConversationTask(DialogueTask):
+    """LoCoMo (arXiv 2402.17753): two people, over months, and questions with short answers.
 
-
-class ConversationTask(Task):
-    """A conversation, turn by turn with its dates, and a question about it.
-
-    A conversation is as long as it is: one that has more tokens than asked for loses its oldest
-    turns, but for those that the answer needs; one that has fewer stays short.
-
-    Args:
-        file: a list of conversations with questions, as LoCoMo's.
-
-    Raises:
-        ConfigurationError: The file cannot be read.
+    Each turn has its session's date and what its picture shows. Questions that the conversation
+    does not answer are left out.
     """
 
-    def __init__(self, file: str | Path) -> None:
-        self.file = Path(file)
-        self.name = f"conversation_{self.file.stem}"
+    benchmark = "LoCoMo"
+    kind = "conversation"
+    version = 2
 
-    @cached_property
-    def asked(self) -> list[_Asked]:
-        """All questions of the file that have an answer in their conversation."""
-        try:
-            samples = json.loads(self.file.read_text("utf-8"))
-            return [asked for sample in samples for asked in _questions(sample)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            message = f"{self.file} is no file of LoCoMo: {error!r}"
-            raise ConfigurationError(message) from error
-
-    @property
-    def identity(self) -> str:
-        """Of the generator and the file."""
-        return f"conversation {VERSION} {file_digest(self.file)}"
-
-    @property
-    def count(self) -> int:
-        """Each question is asked once."""
-        return len(self.asked)
-
-    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
-        """Make one sample; the seed chooses which questions are asked first."""
-        asked = self.asked[draw(self.name, self.count, index, seed)]
-
-        def pieces() -> Iterator[Piece]:
-            over = sum(tokenizer.count(text) for _, text in asked.turns) - length
-            for name, text in asked.turns:
-                needed = name in asked.evidence
-                if over > 0 and not needed:
-                    over -= tokenizer.count(text)
-                    continue
-                yield Piece(text, evidence=needed)
-
-        return Sample(
-            id=f"{self.name}/{length}/{index}",
-            task=self.name,
-            length=length,
-            question=asked.question,
-            answers=(asked.answer,),
-            metric="any",
-            pieces=pieces,
-        )
+    def ask(self, row: dict[str, Any], number: int) -> Iterator[Asked]:
+        """All questions that have an answer in their conversation."""
+        conversation = row["conversation"]
+        known = {turn["dia_id"] for _, turn in _turns(conversation)}
+        for asked in row["qa"]:
+            evidence = known.intersection(_TURN.findall(" ".join(asked["evidence"])))
+            if asked["category"] != _UNANSWERABLE and evidence:
+                yield Asked(
+                    asked["question"],
+                    (str(asked["answer"]),),
+                    partial(_pieces, conversation, frozenset(evidence)),
+                    cluster=str(row.get("sample_id", number)),
+                )
 
 
-def _questions(sample: dict[str, Any]) -> Iterator[_Asked]:
-    turns = [*_turns(sample["conversation"])]
-    known = {name for name, _ in turns}
-    for row in sample["qa"]:
-        evidence = known.intersection(row["evidence"])
-        if row["category"] != _UNANSWERABLE and evidence:
-            yield _Asked(row["question"], str(row["answer"]), frozenset(evidence), turns)
+def _pieces(conversation: dict[str, Any], evidence: frozenset[str]) -> Iterator[Piece]:
+    for date, turn in _turns(conversation):
+        picture = turn.get("blip_caption")
+        text = f"{turn['text']} (shows a picture: {picture})" if picture else turn["text"]
+        yield message(date, turn["speaker"], text, evidence=turn["dia_id"] in evidence)
 
 
-def _turns(conversation: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _turns(conversation: dict[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each turn with its session's date."""
     number = 1
     while (session := conversation.get(f"session_{number}")) is not None:
-        told = conversation[f"session_{number}_date_time"]
+        date = conversation[f"session_{number}_date_time"]
         for turn in session:
-            yield turn["dia_id"], f"[{told}] {turn['speaker']}: {turn['text']}\n"
+            yield date, turn
         number += 1

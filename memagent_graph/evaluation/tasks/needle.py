@@ -1,19 +1,21 @@
 """Needles in a haystack: sentences that give keys their values, among text that does not.
 
-The variants, and what tells them apart, are those of RULER (arXiv 2404.06654, section 3); the
-wording is ours.
+The prompts, the variants and what tells them apart are RULER's (arXiv 2404.06654, section 3).
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Literal
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length, filled
-from memagent_graph.evaluation.tasks.haystack import essay, noise, number, uuid, words
+from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length
+from memagent_graph.evaluation.tasks.forms import NEEDLE, NOISE, ONE_VALUE, SOME_VALUES, room
+from memagent_graph.evaluation.tasks.haystack import fit, hide, sentences
+from memagent_graph.evaluation.tasks.vocabulary import number, pairs, uuid, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,12 +23,12 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
-Kind = Literal["word", "number", "uuid"]
+Kind = Literal["words", "number", "uuid"]
 Haystack = Literal["noise", "essay", "needle"]
-VERSION = 1
+VERSION = 2
 """To be raised when samples of the same arguments become others."""
-_TOGETHER = 8
-"""Needles of a haystack between two places where another can be put."""
+_DEPTHS = [round(100 * step / 39) for step in range(40)]
+"""Percent of an essay's sentences after which a needle can stand."""
 
 
 @dataclass(frozen=True)
@@ -50,76 +52,107 @@ class NeedleTask(Task):
     keys: int = 1
     values: int = 1
     queries: int = 1
-    key: Kind = "word"
+    key: Kind = "words"
     value: Kind = "number"
 
     @property
     def identity(self) -> str:
-        """Of the generator, and of the essays that it takes."""
+        """Of the generator, its words, and the essays that it takes."""
+        known = vocabulary().digest if self.key == "words" else ""
         essays = self.essays.digest if self.essays and self.haystack == "essay" else ""
-        return f"needle {VERSION} {essays}".rstrip()
+        return " ".join(filter(None, ("needle", str(VERSION), known, essays)))
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
         if self.haystack == "essay" and self.essays is None:
             message = f"{self.name} hides its needles among essays: name a folder of texts."
             raise ConfigurationError(message)
-        rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
-        made = words(rng)
-        keys = [self._made(self.key, rng, made) for _ in range(max(self.keys, self.queries))]
+        chance = f"{self.name} {length} {index} {seed}"
+        rng = random.Random(chance)  # noqa: S311 - no secret
+        keys = [*islice(self._keys(rng), max(self.keys, self.queries))]
         asked = keys[: self.queries]
-        pairs = [
-            (key, self._made(self.value, rng, made))
+        given = [
+            (key, self._value(rng))
             for key in keys
             for _ in range(self.values if key in asked else 1)
         ]
-        inserts = [
-            (rng.random(), Piece(self._needle(key, value), evidence=key in asked))
-            for key, value in pairs
-        ]
-        needles = "".join(piece.text for _, piece in inserts)
-        check_length(self.name, length, tokenizer.count(needles))
-        state = rng.getstate()
+        needles = [Piece(self._needle(*pair), evidence=pair[0] in asked) for pair in given]
+        form = ONE_VALUE if len(asked) == self.values == 1 else SOME_VALUES
+        fields = {"type": self.value, "query": _listed(asked)}
+        template, question = form.template(**fields), form.ask(**fields)
+        needed = tokenizer.count("\n\n".join(piece.text for piece in needles) + "\n\n")
+        left = room(template, question, form.tokens, length=length, tokenizer=tokenizer) - needed
+        least = needed + tokenizer.count(f"{NOISE}\n" * len(needles))  # lines to stand among
+        check_length(self.name, length, length - left + least)
 
-        def pieces() -> Iterator[Piece]:
-            fresh = random.Random()  # noqa: S311 - no secret
-            fresh.setstate(state)
-            return filled(self._hay(fresh), inserts, length, tokenizer.count)
-
+        measured = cache(partial(self._measure, chance, keys, left, tokenizer))
         return Sample(
             id=f"{self.name}/{length}/{index}",
             task=self.name,
             length=length,
-            question=self._question(asked),
-            answers=tuple(value for key, value in pairs if key in asked),
+            question=question,
+            answers=tuple(value for key, value in given if key in asked),
             metric="all",
-            pieces=pieces,
+            pieces=lambda: self._pieces(chance, keys, needles, *measured()),
+            template=template,
+            answer_tokens=form.tokens,
         )
 
-    def _made(self, kind: Kind, rng: random.Random, made: Iterator[str]) -> str:
-        return next(made) if kind == "word" else number(rng) if kind == "number" else uuid(rng)
+    def _keys(self, rng: random.Random, taken: list[str] | None = None) -> Iterator[str]:
+        return pairs(rng, taken or ()) if self.key == "words" else (uuid(rng) for _ in repeat(0))
+
+    def _value(self, rng: random.Random) -> str:
+        return number(rng) if self.value == "number" else uuid(rng)
 
     def _needle(self, key: str, value: str) -> str:
-        return f"The secret {self.value} of {key} is {value}.\n"
+        return NEEDLE.format(type=self.value, query=key, value=value)
 
-    def _question(self, keys: list[str]) -> str:
-        if len(keys) > 1:
-            listed = f"{', '.join(keys[:-1])} and {keys[-1]}"
-            return f"What are the secret {self.value}s of {listed}?"
-        if self.values > 1:
-            return f"What are all {self.values} secret {self.value}s of {keys[0]}?"
-        return f"What is the secret {self.value} of {keys[0]}?"
-
-    def _hay(self, rng: random.Random) -> Iterator[str]:
+    def _hay(self, chance: str, keys: list[str]) -> Iterator[str]:
+        """Lines or sentences without end."""
         if self.haystack == "noise":
-            yield from noise(rng)
-        elif self.haystack == "essay":
+            return repeat(NOISE)
+        if self.haystack == "essay":
             assert self.essays is not None  # noqa: S101 - `sample` checked
-            yield from essay(self.essays, rng)
-        made = words(rng)
-        while True:
-            keys = [self._made(self.key, rng, made) for _ in range(_TOGETHER)]
-            yield "".join(self._needle(key, self._made(self.value, rng, made)) for key in keys)
+            return sentences(self.essays)
+        rng = random.Random(f"{chance} hay")  # noqa: S311 - no secret
+        return (self._needle(key, self._value(rng)) for key in self._keys(rng, keys))
+
+    def _measure(
+        self, chance: str, keys: list[str], left: int, tokenizer: Tokenizer
+    ) -> tuple[int, str]:
+        """How many parts of the haystack fit, and what fits of the next: an essay is cut."""
+        glue = " " if self.haystack == "essay" else "\n"
+        hay = self._hay(chance, keys)
+        number, left = fit((part + glue for part in hay), left, tokenizer.count)
+        if self.haystack != "essay":
+            return number, ""
+        next_one = next(islice(self._hay(chance, keys), number, None))
+        cut = next_one[: tokenizer.prefix(next_one, left)]
+        return number, cut[: cut.rfind(" ")] if " " in cut else cut
+
+    def _pieces(
+        self, chance: str, keys: list[str], needles: list[Piece], number: int, rest: str
+    ) -> Iterator[Piece]:
+        rng = random.Random(f"{chance} places")  # noqa: S311 - no secret
+        parts = islice(self._hay(chance, keys), number)
+        if self.haystack != "essay":
+            places = rng.sample(range(number), len(needles))
+            yield from hide(parts, zip(places, needles, strict=True), "\n")
+            return
+        total = number + bool(rest)
+        depths = rng.sample(_DEPTHS, len(needles))
+        places = [total * depth // 100 for depth in depths]
+        # RULER joins what is before the first needle and after the last one also if it is nothing.
+        if min(places) == 0:
+            yield Piece(" ")
+        essay = chain(parts, [rest] if rest else [])
+        yield from hide(essay, zip(places, needles, strict=True), " ")
+        if max(places) == total:
+            yield Piece(" ")
+
+
+def _listed(keys: list[str]) -> str:
+    return f"{', '.join(keys[:-1])}, and {keys[-1]}" if len(keys) > 1 else keys[0]
 
 
 _VARIANTS: dict[str, Callable[..., NeedleTask]] = {

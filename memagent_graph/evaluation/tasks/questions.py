@@ -1,14 +1,12 @@
-"""Questions over files in the formats of SQuAD and HotpotQA, their paragraphs among others."""
+"""Questions of a file, over its paragraphs and then essays, to a length in tokens."""
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import (
@@ -20,24 +18,20 @@ from memagent_graph.evaluation.samples import (
     file_digest,
     filled,
 )
+from memagent_graph.evaluation.tasks.forms import PASSAGES
 from memagent_graph.evaluation.tasks.haystack import essay
+from memagent_graph.evaluation.tasks.question_files import Paragraph, distinct, read_questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memagent_graph.evaluation.tasks.question_files import Question
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
-VERSION = 1
+VERSION = 2
 """To be raised when samples of the same arguments become others."""
-
-
-@dataclass(frozen=True)
-class _Question:
-    text: str
-    answers: tuple[str, ...]
-    gold: tuple[str, ...]
-    near: tuple[str, ...] = ()
+TEMPLATE, ANSWER_TOKENS = PASSAGES.template(), PASSAGES.tokens
 
 
 class QuestionTask(Task):
@@ -47,7 +41,8 @@ class QuestionTask(Task):
     the file has too few, and there are no essays, it is an error.
 
     Args:
-        file: in the format of SQuAD v1.1 or of HotpotQA (distractor).
+        file: in the format of SQuAD, of HotpotQA (distractor), or of Natural Questions with
+            passages: a JSON object a line with question, answers, title and text.
         essays: filler for lengths that the file's paragraphs do not reach.
 
     Raises:
@@ -60,19 +55,14 @@ class QuestionTask(Task):
         self.name = f"qa_{self.file.stem}"
 
     @cached_property
-    def questions(self) -> list[_Question]:
-        """All questions of the file."""
-        try:
-            content = json.loads(self.file.read_text("utf-8"))
-            return [*(_squad(content) if isinstance(content, dict) else _hotpot(content))]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            message = f"{self.file} is no file of SQuAD or HotpotQA: {error!r}"
-            raise ConfigurationError(message) from error
+    def questions(self) -> list[Question]:
+        """All questions of the file, each once."""
+        return read_questions(self.file)
 
     @cached_property
-    def paragraphs(self) -> list[str]:
+    def paragraphs(self) -> list[Paragraph]:
         """All paragraphs of the file, each once."""
-        return [*dict.fromkeys(p for q in self.questions for p in (*q.gold, *q.near))]
+        return distinct(one for asked in self.questions for one in (*asked.gold, *asked.near))
 
     @property
     def identity(self) -> str:
@@ -88,17 +78,13 @@ class QuestionTask(Task):
         """Make one sample."""
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
         question = self.questions[draw(self.name, self.count, index, seed)]
-        gold = [f"{text}\n\n" for text in question.gold]
-        needed = sum(tokenizer.count(f"\n\n{text}") for text in question.gold)
+        gold = [_line(paragraph) for paragraph in question.gold]
+        needed = sum(tokenizer.count(f"\n\n{text}") for text in gold)
         check_length(self.name, length, needed)
         room = length - needed
-        others = [text for text in self.paragraphs if text not in question.gold]
-        rng.shuffle(others)
-        near = [text for text in others if text in question.near]
-        others = near + [text for text in others if text not in question.near]
         chosen: list[str] = []
         spare: list[str] = []
-        for text in others:
+        for text in map(_line, others(question, self.paragraphs, rng)):
             cost = tokenizer.count(f"\n\n{text}")  # ahead, for blank lines cost more before text
             if cost <= room:
                 chosen.append(f"{text}\n\n")
@@ -111,7 +97,7 @@ class QuestionTask(Task):
                 "were asked for: name a folder of texts as filler (--essays)."
             )
             raise ConfigurationError(message)
-        placed = [(rng.random(), Piece(text, evidence=True)) for text in gold]
+        placed = [(rng.random(), Piece(f"{text}\n\n", evidence=True)) for text in gold]
         placed += [(rng.random(), Piece(text)) for text in chosen]
         state = rng.getstate()
 
@@ -129,22 +115,29 @@ class QuestionTask(Task):
             answers=question.answers,
             metric="any",
             pieces=pieces,
+            template=TEMPLATE,
+            answer_tokens=ANSWER_TOKENS,
+            cluster=question.cluster,
         )
 
 
-def _squad(content: dict[str, Any]) -> Iterator[_Question]:
-    for article in content["data"]:
-        for paragraph in article["paragraphs"]:
-            for asked in paragraph["qas"]:
-                answers = tuple(dict.fromkeys(answer["text"] for answer in asked["answers"]))
-                if answers:
-                    yield _Question(asked["question"], answers, (paragraph["context"],))
+def others(
+    question: Question, paragraphs: list[Paragraph], rng: random.Random
+) -> Iterator[Paragraph]:
+    """The paragraphs that do not answer a question, in random order, its own distractors first.
+
+    Args:
+        question: whose gold paragraphs are left out.
+        paragraphs: of the whole file, each once.
+        rng: makes the order.
+    """
+    gold = {paragraph.text for paragraph in question.gold}
+    near = [paragraph for paragraph in question.near if paragraph.text not in gold]
+    taken = gold | {paragraph.text for paragraph in near}
+    far = [paragraph for paragraph in paragraphs if paragraph.text not in taken]
+    yield from rng.sample(near, len(near))
+    yield from rng.sample(far, len(far))
 
 
-def _hotpot(content: list[dict[str, Any]]) -> Iterator[_Question]:
-    for asked in content:
-        wanted = {title for title, _ in asked["supporting_facts"]}
-        texts = {title: f"{title}: {''.join(lines)}" for title, lines in asked["context"]}
-        gold = tuple(text for title, text in texts.items() if title in wanted)
-        near = tuple(text for title, text in texts.items() if title not in wanted)
-        yield _Question(asked["question"], (asked["answer"],), gold, near)
+def _line(paragraph: Paragraph) -> str:
+    return ": ".join(part for part in paragraph if part)

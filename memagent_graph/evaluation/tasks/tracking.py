@@ -1,25 +1,32 @@
 """Variable tracking: names that are given a value, and others that are given that name's.
 
-Chains, hops and noise as in RULER (arXiv 2404.06654, section 3); the wording is ours.
+The prompt, the example, chains, hops and noise are RULER's (arXiv 2404.06654, section 3).
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
+from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length, filled
-from memagent_graph.evaluation.tasks.haystack import noise, number
+from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length
+from memagent_graph.evaluation.tasks.forms import NOISE, TRACKING, room
+from memagent_graph.evaluation.tasks.haystack import fit, hide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memagent_graph.text.tokens import Tokenizer
 
-VERSION = 1
+VERSION = 2
 """To be raised when samples of the same arguments become others."""
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LETTERS, _EXAMPLE_LETTERS = 5, 3
+_EXAMPLE_NOISE = 15
+"""Lines of noise in the example."""
+_VALUES = range(10_000, 100_000)
 
 
 @dataclass(frozen=True)
@@ -44,38 +51,65 @@ class TrackingTask(Task):
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
-        found: set[str] = set()
-        while len(found) < self.chains * (self.hops + 1):
-            found.add("".join(rng.choices(_LETTERS, k=5)))
-        names = rng.sample(sorted(found), len(found))
-        values = [number(rng) for _ in range(self.chains)]
-        inserts: list[tuple[float, Piece]] = []
-        for chain, value in enumerate(values):
-            chained = names[chain * (self.hops + 1) : (chain + 1) * (self.hops + 1)]
-            given = [value, *(f"the same as {name}" for name in chained)]
-            depths = sorted(rng.random() for _ in chained)
-            inserts += [
-                (depth, Piece(f"Let {name} be {what}.\n", evidence=chain == 0))
-                for depth, name, what in zip(depths, chained, given, strict=False)
-            ]
-        chain_tokens = tokenizer.count("".join(piece.text for _, piece in inserts))
-        check_length(self.name, length, chain_tokens)
-        state = rng.getstate()
+        own, *values = rng.sample(_VALUES, 1 + self.chains)
+        (shown,) = self._chains(rng, [own], _EXAMPLE_LETTERS)
+        example = TRACKING.example(
+            "".join(piece.text for piece in _among(rng, _EXAMPLE_NOISE, [shown])),
+            " ".join(shown),
+            query=own,
+            count=len(shown),
+        )
+        chains = self._chains(rng, values, _LETTERS)
+        asked = {"query": values[0], "count": len(chains[0])}
+        template, question = TRACKING.template(example, **asked), TRACKING.ask(**asked)
+        lines = "".join(f"{line}\n" for chain in chains for line in chain.values())
+        left = room(template, question, TRACKING.tokens, length=length, tokenizer=tokenizer)
+        left -= tokenizer.count(lines)
+        least = (1 + self.hops) * tokenizer.count(f"{NOISE}\n")
+        check_length(self.name, length, length - left + least)
+        chance = rng.random()
 
-        def pieces() -> Iterator[Piece]:
-            fresh = random.Random()  # noqa: S311 - no secret
-            fresh.setstate(state)
-            return filled(noise(fresh), inserts, length, tokenizer.count)
+        @cache
+        def noise() -> int:
+            return fit(repeat(f"{NOISE}\n"), left, tokenizer.count)[0]
 
         return Sample(
             id=f"{self.name}/{length}/{index}",
             task=self.name,
             length=length,
-            question=(
-                f"Which variables have the value {values[0]}, directly or because they are the "
-                f"same as another that has? There are {self.hops + 1}."
-            ),
-            answers=tuple(names[: self.hops + 1]),
+            question=question,
+            answers=tuple(chains[0]),
             metric="all",
-            pieces=pieces,
+            pieces=lambda: _among(random.Random(chance), noise(), chains),  # noqa: S311 - no secret
+            template=template,
+            answer_tokens=TRACKING.tokens,
         )
+
+    def _chains(self, rng: random.Random, values: list[int], letters: int) -> list[dict[str, str]]:
+        """Assignments by name, for each value."""
+        found: dict[str, None] = {}
+        while len(found) < len(values) * (self.hops + 1):
+            found["".join(rng.choices(ascii_uppercase, k=letters))] = None
+        names, size = [*found], self.hops + 1
+        return [
+            _chain(names[number * size : (number + 1) * size], value)
+            for number, value in enumerate(values)
+        ]
+
+
+def _chain(names: list[str], value: int) -> dict[str, str]:
+    """Assignments by name; RULER leaves a space after those of another name."""
+    given = [str(value), *(f"VAR {name} " for name in names)]
+    return {name: f"VAR {name} = {what}" for name, what in zip(names, given, strict=False)}
+
+
+def _among(rng: random.Random, noise: int, chains: list[dict[str, str]]) -> Iterator[Piece]:
+    """So many lines of noise, with each chain in its order; the first is asked for."""
+    placed = [
+        (place, Piece(line, evidence=chain is chains[0]))
+        for chain in chains
+        for place, line in zip(
+            sorted(rng.sample(range(noise), len(chain))), chain.values(), strict=True
+        )
+    ]
+    return hide(repeat(NOISE, noise), placed, "\n")

@@ -1,33 +1,48 @@
 """Which words occur most often? Of a list, and of a made-up language.
 
-Frequencies as in RULER (arXiv 2404.06654, section 3): ten common words 30 times each among others
-that occur three times; words of a language by Zipf's law with exponent 2, of which three are
-asked for. The wording is ours.
+Prompts and frequencies are RULER's (arXiv 2404.06654, section 3): ten common words 30 times each
+among others that occur three times; words of a language by Zipf's law with exponent 2, whose most
+frequent one is noise and whose next three are asked for.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from functools import cache
+from itertools import chain, groupby, islice
+from math import ceil, pi
 from typing import TYPE_CHECKING
 
 from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length
-from memagent_graph.evaluation.tasks.haystack import words
+from memagent_graph.evaluation.tasks.forms import COMMON_WORDS, FREQUENT_WORDS, room
+from memagent_graph.evaluation.tasks.haystack import fit
+from memagent_graph.evaluation.tasks.vocabulary import coded, mixed, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from memagent_graph.text.tokens import Tokenizer
 
-VERSION = 1
+VERSION = 2
 """To be raised when samples of the same arguments become others."""
-_COMMON, _COMMON_TIMES, _OTHER_TIMES = 10, 30, 3
-_FREQUENT, _VOCABULARY, _EXPONENT = 3, 2000, 2.0
-_LINE, _LINES, _GROUP = 20, 5, 20
-_LEAST = 4000
-"""Tokens of a text in which it is hardly ever chance that decides which word is the third."""
+_COMMON = 10
+_SHORT = 4096
+"""Tokens below which words occur less often."""
+_TIMES, _SHORT_TIMES = (30, 3), (6, 1)
+"""How often common words occur, and others."""
+_EXAMPLE, _SHORT_EXAMPLE = (40, (10, 3)), (20, (3, 1))
+"""Words of the example, and how often they occur."""
+_FREQUENT = 3
+_NOISE = "..."
+_ZETA = pi**2 / 6
+"""Of 2: the sum of all frequencies of the language, of which the first is 1."""
+_TOKENS_PER_WORD = 50
+"""Tokens of a prompt for each word of the language."""
+_SOME = 50
+"""Repetitions in which a word's tokens are counted: the estimate of one is off by half a token."""
 
 
 @dataclass(frozen=True)
@@ -38,57 +53,71 @@ class CommonWordsTask(Task):
 
     @property
     def identity(self) -> str:
-        """Of the generator."""
-        return f"words {VERSION}"
+        """Of the generator and its words."""
+        return f"words {VERSION} {vocabulary().digest}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
         key = f"{self.name} {length} {index} {seed}"
-        common = [*islice(words(random.Random(key)), _COMMON)]  # noqa: S311 - no secret
-        others = self._others(length, key, tokenizer)
+        often, seldom = times = _SHORT_TIMES if length < _SHORT else _TIMES
+        shown, shown_times = _SHORT_EXAMPLE if length < _SHORT else _EXAMPLE
+        example = [*islice(mixed(random.Random(f"{key} example")), shown)]  # noqa: S311 - no secret
+        template = COMMON_WORDS.template(
+            COMMON_WORDS.example(
+                "".join(piece.text for piece in _list(key, example, shown_times)),
+                _numbered(example[:_COMMON], 1),
+                count=_COMMON,
+            ),
+            count=_COMMON,
+        )
+        question = COMMON_WORDS.ask(count=_COMMON)
+        common = [*islice(mixed(random.Random(key)), _COMMON)]  # noqa: S311 - no secret
+        left = room(
+            template, question, COMMON_WORDS.tokens, length=length, tokenizer=tokenizer
+        ) - tokenizer.count(_numbered(common * often, 1))
+        least = tokenizer.count(_numbered(common * seldom, _COMMON * often))
+        check_length(self.name, length, length - left + least)
+
+        @cache
+        def others() -> int:
+            made = islice(mixed(random.Random(key)), _COMMON, None)  # noqa: S311 - no secret
+            entries = (
+                f" {_numbered([word] * seldom, 1 + _COMMON * often + number * seldom)}"
+                for number, word in enumerate(made)
+            )
+            return fit(entries, left, tokenizer.count)[0]
 
         def pieces() -> Iterator[Piece]:
-            rng = random.Random(key)  # noqa: S311 - no secret
-            made = [*islice(words(rng), _COMMON + others)]
-            order = array("L")
-            for number in range(len(made)):
-                times = _COMMON_TIMES if number < _COMMON else _OTHER_TIMES
-                order.extend([number] * times)
-            rng.shuffle(order)
-            for place, number in enumerate(order, 1):
-                yield Piece(f"{place}. {made[number]}\n", evidence=number < _COMMON)
+            made = islice(mixed(random.Random(key)), _COMMON + others())  # noqa: S311 - no secret
+            return _list(key, [*made], times)
 
         return Sample(
             id=f"{self.name}/{length}/{index}",
             task=self.name,
             length=length,
-            question=f"Which {_COMMON} words occur most often in the list?",
+            question=question,
             answers=tuple(common),
             metric="all",
             pieces=pieces,
+            template=template,
+            answer_tokens=COMMON_WORDS.tokens,
         )
 
-    def _others(self, length: int, key: str, tokenizer: Tokenizer) -> int:
-        """How many other words make the list as long as asked."""
-        made = words(random.Random(key))  # noqa: S311 - no secret
-        lines = _lines([*islice(made, _COMMON)], 0, _COMMON_TIMES)
-        needed, place, others = tokenizer.count(lines), _COMMON * _COMMON_TIMES, 0
-        left = length - needed
-        while True:
-            # Many at once: a tokenizer's estimate of one line is off by half a token.
-            lines = _lines([*islice(made, _GROUP)], place, _OTHER_TIMES)
-            cost = tokenizer.count(lines)
-            if not others:
-                check_length(self.name, length, needed + cost)
-            if cost > left:
-                return others + max(0, _GROUP * left // cost)
-            left, place, others = left - cost, place + _GROUP * _OTHER_TIMES, others + _GROUP
+
+def _numbered(some: Sequence[str], first: int) -> str:
+    return " ".join(f"{place}. {word}" for place, word in enumerate(some, first))
 
 
-def _lines(some: list[str], place: int, times: int) -> str:
-    """How these words stand in a list, from that place on; in any order they are as long."""
-    repeated = [word for word in some for _ in range(times)]
-    return "".join(f"{place + number}. {word}\n" for number, word in enumerate(repeated, 1))
+def _list(key: str, some: Sequence[str], times: tuple[int, int]) -> Iterator[Piece]:
+    """A numbered list in no order of words, the first of which are common."""
+    order = array("L")
+    for number in range(len(some)):
+        order.extend([number] * times[number >= _COMMON])
+    random.Random(f"{key} order").shuffle(order)  # noqa: S311 - no secret
+    for place, number in enumerate(order, 1):
+        if place > 1:
+            yield Piece(" ")
+        yield Piece(f"{place}. {some[number]}", evidence=number < _COMMON)
 
 
 @dataclass(frozen=True)
@@ -104,34 +133,57 @@ class FrequentWordsTask(Task):
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
-        check_length(self.name, length, _LEAST)
         key = f"{self.name} {length} {index} {seed}"
-        made = [*islice(words(random.Random(key)), _VOCABULARY)]  # noqa: S311 - no secret
-        top = made[:_FREQUENT]
-        weights = [*accumulate(rank**-_EXPONENT for rank in range(1, _VOCABULARY + 1))]
+        # Words of higher ranks do not occur in a text of so many tokens.
+        ranks = min(length // _TOKENS_PER_WORD, 1 + int((length / _ZETA) ** 0.5))
+        made = coded(random.Random(key))  # noqa: S311 - no secret
+        known = [*islice(chain([_NOISE], made), max(ranks, _FREQUENT + 2))]
+        template, question = FREQUENT_WORDS.template(), FREQUENT_WORDS.ask()
+        left = room(template, question, FREQUENT_WORDS.tokens, length=length, tokenizer=tokenizer)
+        costs = [tokenizer.count(f" {word}" * _SOME) / _SOME for word in known]
+
+        def tokens(total: int) -> int:
+            counts = _counts(total, len(known))
+            return ceil(sum(cost * times for cost, times in zip(costs, counts, strict=True)))
+
+        total = bisect_right(range(1, length + 1), left, key=tokens)
+        least = _least(len(known))
+        check_length(self.name, length, length - left + tokens(least))
 
         def pieces() -> Iterator[Piece]:
-            rng = random.Random(key)  # noqa: S311 - no secret
-            left = length
-            while left > 0:
-                # Some lines at once, for the same reason.
-                picked = rng.choices(made, cum_weights=weights, k=_LINE * _LINES)
-                cost = tokenizer.count("".join(" ".join(line) + "\n" for line in _cut(picked)))
-                for line in _cut(picked[: -(-len(picked) * left // cost)]):
-                    yield Piece(" ".join(line) + "\n", any(one in top for one in line))
-                left -= cost
+            order = array("L")
+            for number, times in enumerate(_counts(total, len(known))):
+                order.extend([number] * times)
+            random.Random(f"{key} order").shuffle(order)  # noqa: S311 - no secret
+            between = ""
+            for evidence, numbers in groupby(order, lambda number: 0 < number <= _FREQUENT):
+                if between:
+                    yield Piece(between)
+                yield Piece(" ".join(known[number] for number in numbers), evidence=evidence)
+                between = " "
 
         return Sample(
             id=f"{self.name}/{length}/{index}",
             task=self.name,
             length=length,
-            question=f"Which {_FREQUENT} words occur most often in the text?",
-            answers=tuple(top),
+            question=question,
+            answers=tuple(known[1 : 1 + _FREQUENT]),
             metric="all",
             pieces=pieces,
+            template=template,
+            answer_tokens=FREQUENT_WORDS.tokens,
         )
 
 
-def _cut(some: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(some), _LINE):
-        yield some[start : start + _LINE]
+def _counts(total: int, ranks: int) -> list[int]:
+    """How often the word of each rank occurs in a text of so many words by Zipf's law."""
+    return [int(total * rank**-2.0 / _ZETA) for rank in range(1, ranks + 1)]
+
+
+@cache
+def _least(ranks: int) -> int:
+    """Words of a text in which no rank occurs as often as one that is asked for."""
+    total = 1
+    while len(set(_counts(total, ranks)[: _FREQUENT + 2])) < _FREQUENT + 2:
+        total += 1
+    return total
