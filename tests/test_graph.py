@@ -10,6 +10,7 @@ from doubles import ChainReader, QuotingReader, ScriptedReader, chain, numbered
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
@@ -18,6 +19,7 @@ from memagent_graph.errors import (
     ConfigurationError,
     ContextLengthError,
     EmptyDocumentError,
+    EmptyReplyError,
     ModelError,
     QuestionError,
     RefusalError,
@@ -25,7 +27,9 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
+from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.readers.base import Memory, Update
+from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -247,6 +251,20 @@ class TestBudgets:
             ReadingConfig(**budgets)
 
 
+class Briefer(ScriptedReader):
+    """Is able to be briefer."""
+
+    shortens = True
+
+    def __init__(self, *script):
+        super().__init__(*script)
+        self.shorter = []
+
+    async def update(self, step, *, config=None):
+        self.shorter.append(step.shorter)
+        return await super().update(step, config=config)
+
+
 class TestSafety:
     def test_an_empty_update_is_repeated_and_never_becomes_the_memory(self):
         reader = ScriptedReader("kept", "", "  ", "kept on")
@@ -327,6 +345,89 @@ class TestSafety:
         assert out["memory"].endswith("short.")
         assert 0 < len(out["memory"]) < 200
         assert agent.get_state(thread).values["progress"]["cut"] is True
+
+    def test_a_memory_that_was_cut_is_warned_of_and_its_versions_say_so(self):
+        reader = ScriptedReader(Update(Memory("This is short. " * 40)), "short again")
+        config = SMALL.model_copy(update={"memory_tokens": 30, "max_calls": 3})
+        store = InMemoryStore()
+
+        out = create_memagent(reader, config=config, store=store).invoke(ASKED)
+        again = create_memagent(reader, config=config, store=store).invoke(ASKED)
+
+        assert out["memory"] == "short again"
+        assert "budget of 30 tokens and lost its end" in " ".join(out["warnings"])
+        assert again["warnings"] == out["warnings"]
+        versions = MemoryBank(store).history(out["version"])
+        assert [version.cut for version in versions] == [True, True]
+
+    @pytest.mark.parametrize(
+        ("first", "asked"),
+        [
+            (Update(Memory("Far too long a memory. " * 40)), True),
+            (Update(Memory("Its end is mis"), unfinished=True), True),
+            (Update(Memory("It fits.")), False),
+            (Update(None), False),
+        ],
+    )
+    def test_a_memory_over_its_budget_is_asked_for_once_more_before_it_is_cut(self, first, asked):
+        reader = Briefer(first, "Brief.")
+        config = SMALL.model_copy(update={"memory_tokens": 30})
+
+        out = create_memagent(reader, config=config).invoke({"question": "?", "document": "One."})
+
+        assert reader.shorter == ([False, True] if asked else [False])
+        assert out["usage"]["calls"] == len(reader.shorter) + 1
+        assert out["warnings"] == []
+        assert not asked or out["memory"] == "Brief."
+
+    def test_what_is_still_too_long_then_is_cut(self):
+        reader = Briefer(*[Update(Memory("Far too long a memory. " * 40))] * 2)
+        config = SMALL.model_copy(update={"memory_tokens": 30})
+
+        out = create_memagent(reader, config=config).invoke({"question": "?", "document": "One."})
+
+        assert reader.shorter == [False, True]
+        assert 0 < EstimatingTokenizer().count(out["memory"]) <= 30
+        assert "lost its end" in out["warnings"][0]
+
+    def test_a_reader_that_says_nothing_the_second_time_leaves_its_first_word(self):
+        reader = Briefer(Update(Memory("Far too long. " * 40)), EmptyReplyError("nothing"))
+        config = SMALL.model_copy(update={"memory_tokens": 30})
+
+        out = create_memagent(reader, config=config).invoke({"question": "?", "document": "One."})
+
+        assert out["memory"].startswith("Far too long.")
+        assert out["usage"]["calls"] == 3
+
+    def test_max_calls_holds_for_memories_that_are_asked_for_once_more(self):
+        reader = Briefer(*[Update(Memory("Far too long a memory. " * 40))] * 9)
+        config = SMALL.model_copy(update={"memory_tokens": 30, "max_calls": 4})
+
+        out = create_memagent(reader, config=config).invoke(ASKED)
+
+        assert out["usage"]["calls"] == 4
+        assert reader.shorter == [False, True, False]
+
+    def test_60_facts_in_150_tokens_are_asked_for_again_with_what_the_notes_have_room_for(
+        self, openai_server
+    ):
+        facts = "\n".join(f"Fact {number}: {'ab'[number % 2] * 9}." for number in range(60))
+        openai_server.script = [
+            {"message": {"role": "assistant", "content": told}}
+            for told in (facts, "The 60 facts, briefly.")
+        ]
+        config = ReadingConfig(memory_tokens=150)
+        reader = resolve_reader("openai:small", config=config, base_url=openai_server.base_url)
+        agent = create_memagent(reader, config=config)
+
+        out = agent.invoke({"question": "Which facts?", "document": facts})
+
+        first, second, _ = (body["messages"][0]["content"] for body in openai_server.requests)
+        assert "about 105 words" in first
+        assert second.startswith(first)
+        assert "at most 84 words" in second
+        assert out["memory"] == "The 60 facts, briefly."
+        assert out["warnings"] == []
 
     def test_an_update_without_a_memory_leaves_it_as_it_was(self):
         reader = ScriptedReader("first", Update(None, done=True))

@@ -53,7 +53,7 @@ class TestText:
 
     def test_an_order_stands_between_tags_below_the_rule_not_to_follow_it(self):
         for prompt in (
-            Prompts().for_update("q", "m", ORDER),
+            Prompts().for_update("q", "m", ORDER, 1024),
             Prompts().for_answer("q", ORDER),
         ):
             rule, order = prompt.index("do not"), prompt.index(ORDER)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from memagent_graph.errors import ContextLengthError, EmptyReplyError
+from memagent_graph.errors import ContextLengthError, EmptyReplyError, RefusalError
+from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.records import Progress, memory_of, noted, span_of
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunking import Chunk, next_chunk
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.readers.base import Memory, Reader
+    from memagent_graph.readers.base import Memory
     from memagent_graph.text.tokens import Tokenizer
 
 
@@ -54,16 +55,19 @@ async def advance(
     """
     memory = memory_of(fold) if chain is None else await chain.before(fold)
 
+    most = reading.most_updates(fold)
+    again = most is None or fold["progress"]["calls"] + 2 <= most
+
     async def read(memory: Memory) -> Update:
         step = Step(fold["question"], fold["question"], memory, chunk)
-        asked = overwrite(reading.reader, step, tokenizer=reading.tokenizer, config=config)
+        asked = overwrite(reading, step, again=again, config=config)
         async with nullcontext() if chain is None else chain.beating():
             return await (asked if seconds is None else asyncio.wait_for(asked, seconds))
 
     if chain is None:
         update = await read(memory)
     elif theirs := await chain.followed(fold, chunk):
-        update = Update(theirs)
+        update = theirs
     else:
         update = await read(memory)
         if other := await chain.overtaken():  # somebody else had read the last chunk first
@@ -90,7 +94,7 @@ def overwritten(
     if update.memory is not None:
         memory, tokens, cut = reading.within_budget(update.memory)
     else:
-        tokens, cut = reading.tokenizer.count(memory.text), before["cut"]
+        tokens, cut = reading.tokenizer.count(memory.text), False
     progress = Progress(
         position=chunk.end,
         step=before["step"] + 1,
@@ -99,7 +103,7 @@ def overwritten(
         input_tokens=before["input_tokens"] + usage.input_tokens,
         output_tokens=before["output_tokens"] + usage.output_tokens,
         seconds=before["seconds"] + usage.seconds,
-        cut=cut,
+        cut=before["cut"] or cut or update.unfinished,
         stopped=None,
         version=before["version"],
     )
@@ -114,12 +118,18 @@ def overwritten(
 
 
 async def overwrite(
-    reader: Reader, step: Step, *, tokenizer: Tokenizer, config: RunnableConfig | None = None
+    reading: Reading, step: Step, *, again: bool, config: RunnableConfig | None = None
 ) -> Update:
     """Ask for what replaces the memory, in as many calls as the model's window asks for.
 
     A chunk that the model's context cannot hold is halved until it fits. White space is not
-    worth a call.
+    worth a call. A memory over its budget is asked for once more.
+
+    Args:
+        reading: the reader and its budgets.
+        step: what is read.
+        again: whether there are calls left to ask once more.
+        config: of the run.
 
     Raises:
         EmptyReplyError: The reader returned nothing, which must not replace a memory.
@@ -130,31 +140,50 @@ async def overwrite(
         return Update(None)
     started = perf_counter()
     try:
-        update = await reader.update(step, config=config)
+        update = await _within_budget(reading, step, again=again, config=config)
     except ContextLengthError:
         if len(step.chunk.text) == 1:
             raise
         failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
-        return await _overwrite_halves(reader, step, failed, tokenizer=tokenizer, config=config)
+        return await _overwrite_halves(reading, step, failed, again=again, config=config)
     if update.memory is not None and not update.memory.text.strip():
         raise EmptyReplyError("The reader returned an empty memory; the last one was kept.")
-    return replace(update, usage=replace(update.usage, calls=1, seconds=perf_counter() - started))
+    return replace(update, usage=replace(update.usage, seconds=perf_counter() - started))
+
+
+async def _within_budget(
+    reading: Reading, step: Step, *, again: bool, config: RunnableConfig | None
+) -> Update:
+    """Ask the reader, and once more if its memory has no room and it is able to be briefer."""
+    reader = reading.reader
+    update = await reader.update(step, config=config)
+    update = replace(update, usage=replace(update.usage, calls=1))
+    over = update.memory is not None and (update.unfinished or reading.is_over(update.memory))
+    if not (over and again and reader.shortens):
+        return update
+    kept, refused = update, -1
+    try:
+        kept = await reader.update(replace(step, shorter=True), config=config)
+        refused = -2
+    except (EmptyReplyError, RefusalError):
+        pass  # then the first is cut
+    if config is not None:
+        for observer in observers(config):
+            observer.refused(step_of(config), refused)
+    return replace(kept, usage=update.usage + replace(kept.usage, calls=1))
 
 
 async def _overwrite_halves(
-    reader: Reader,
-    step: Step,
-    before: Update,
-    *,
-    tokenizer: Tokenizer,
-    config: RunnableConfig | None,
+    reading: Reading, step: Step, before: Update, *, again: bool, config: RunnableConfig | None
 ) -> Update:
     total = before
-    for half in _halves(step.chunk, tokenizer):
+    for half in _halves(step.chunk, reading.tokenizer):
         part = replace(step, memory=total.memory or step.memory, chunk=half)
-        update = await overwrite(reader, part, tokenizer=tokenizer, config=config)
+        update = await overwrite(reading, part, again=again, config=config)
         usage = total.usage + update.usage
-        total = replace(update, memory=update.memory or total.memory, usage=usage)
+        unfinished = total.unfinished or update.unfinished
+        memory = update.memory or total.memory
+        total = replace(update, memory=memory, usage=usage, unfinished=unfinished)
         if total.done:
             break
     return total

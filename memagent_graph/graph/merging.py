@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import reduce
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
@@ -51,13 +52,32 @@ def parts_of(
     ]
 
 
+class Merged(NamedTuple):
+    """What the memories of several segments became.
+
+    Attributes:
+        memories: one in the end, none if all were empty.
+        usage: of the calls.
+        cut: whether one was over its budget and lost its end.
+    """
+
+    memories: list[Memory]
+    usage: Usage
+    cut: bool = False
+
+    def with_(self, other: Merged) -> Merged:
+        """Both, one after the other."""
+        usage = self.usage + other.usage
+        return Merged([*self.memories, *other.memories], usage, self.cut or other.cut)
+
+
 async def merge(
     reading: Reading,
     question: str,
     memories: Sequence[Memory],
     *,
     config: RunnableConfig | None = None,
-) -> tuple[Memory, Usage]:
+) -> Merged:
     """One memory for those of several segments, by a tree of calls, each within the window.
 
     One that is empty costs no call. A group that the model's context cannot hold is halved.
@@ -69,16 +89,16 @@ async def merge(
         config: of the run, for the reader.
 
     Returns:
-        The memory, within its budget, and what all the calls cost.
+        The memory, if there is any, within its budget, and what all the calls cost.
 
     Raises:
         ModelError: A call failed for good.
     """
-    left, usage = [memory for memory in memories if memory.text.strip()], Usage()
-    while len(left) > 1:
-        sizes = [reading.tokenizer.count(memory.text) for memory in left]
+    whole = Merged([memory for memory in memories if memory.text.strip()], Usage())
+    while len(whole.memories) > 1:
+        sizes = [reading.tokenizer.count(memory.text) for memory in whole.memories]
         calls = [
-            asyncio.ensure_future(_merged(reading, question, left[start:end], config))
+            asyncio.ensure_future(_merged(reading, question, whole.memories[start:end], config))
             for start, end in groups(sizes, reading.config.merge_tokens)
         ]
         try:
@@ -86,37 +106,35 @@ async def merge(
         finally:
             for call in calls:
                 call.cancel()
-        left = [memory for made, _ in level for memory in made]
-        for _, cost in level:
-            usage += cost
-    return (left[0] if left else Memory()), usage
+        whole = reduce(Merged.with_, level, whole._replace(memories=[]))
+    return whole
 
 
 async def _merged(
     reading: Reading, question: str, memories: list[Memory], config: RunnableConfig | None
-) -> tuple[list[Memory], Usage]:
+) -> Merged:
     """What one group becomes: one memory, or two where the context cannot hold all."""
     if len(memories) == 1:
-        return memories, Usage()
+        return Merged(memories, Usage())
 
-    async def ask() -> tuple[Memory, Usage]:
+    async def ask() -> Merged:
         started = perf_counter()
         made = await reading.reader.merge(question, question, memories, config=config)
         if not made.memory.text.strip():
             raise EmptyReplyError("The reader returned an empty memory for several.")
-        memory, _, _ = reading.within_budget(made.memory)
-        return memory, replace(made.usage, calls=1, seconds=perf_counter() - started)
+        memory, _, cut = reading.within_budget(made.memory)
+        usage = replace(made.usage, calls=1, seconds=perf_counter() - started)
+        return Merged([memory], usage, cut)
 
     try:
-        memory, usage = await repeat(ask, reading.config)
+        return await repeat(ask, reading.config)
     except ContextLengthError:
         if len(memories) == 2:  # noqa: PLR2004 - a smaller group is none
             raise
         middle = len(memories) // 2
-        first, cost = await _merged(reading, question, memories[:middle], config)
-        second, more = await _merged(reading, question, memories[middle:], config)
-        return [*first, *second], Usage(1) + cost + more
-    return [memory], usage
+        first = await _merged(reading, question, memories[:middle], config)
+        second = await _merged(reading, question, memories[middle:], config)
+        return Merged([], Usage(1)).with_(first).with_(second)
 
 
 def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
@@ -167,15 +185,15 @@ def updates_each(config: ReadingConfig, questions: int, segments: int) -> int | 
     return (most // questions - others) // segments
 
 
-def joined(whole: Fold, parts: Sequence[Fold], memory: Memory, usage: Usage) -> Fold:
+def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
     """The fold of a document after its segments.
 
     Args:
         whole: as it began.
         parts: the segments' folds, in their order.
-        memory: that they were merged into.
-        usage: of the merges.
+        merged: what their memories became.
     """
+    memory, usage = next(iter(merged.memories), Memory()), merged.usage
     ended = [part["progress"] for part in parts]
     stops = {progress["stopped"] for progress in ended}
     progress = Progress(
@@ -186,7 +204,7 @@ def joined(whole: Fold, parts: Sequence[Fold], memory: Memory, usage: Usage) -> 
         input_tokens=sum(progress["input_tokens"] for progress in ended) + usage.input_tokens,
         output_tokens=sum(progress["output_tokens"] for progress in ended) + usage.output_tokens,
         seconds=sum(progress["seconds"] for progress in ended) + usage.seconds,
-        cut=any(progress["cut"] for progress in ended),
+        cut=merged.cut or any(progress["cut"] for progress in ended),
         stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
         version=whole["progress"]["version"],
     )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.records import Progress
     from memagent_graph.readers.base import Memory
     from memagent_graph.text.chunking import Chunk
 
@@ -114,11 +115,11 @@ async def merge_memories(
     finished = await asyncio.gather(*(_finish(reading, run, part) for part in parts))
     memories = [memory for memory, _ in finished]
     try:
-        memory, usage = await merge(reading, whole["question"], memories, config=config)
+        merged = await merge(reading, whole["question"], memories, config=config)
     except ModelError as error:
         message = f"Merging the memories{where(whole['source'])} failed: {error}"
         raise type(error)(message) from error
-    after = joined(whole, parts, memory, usage)
+    after = joined(whole, parts, merged)
     chain = chain_of(reading, run, whole)
     if chain is not None:
         after = chain.merged(after, parts)
@@ -133,8 +134,8 @@ async def merge_memories(
             fold=span_of(whole["source"]).fold,
             source=whole["source"]["name"],
             memories=sum(bool(one.text.strip()) for one in memories),
-            calls=usage.calls,
-            memory_tokens=reading.tokenizer.count(memory.text),
+            calls=merged.usage.calls,
+            memory_tokens=reading.tokenizer.count(after["memory"]),
         )
     )
     warnings = dict.fromkeys(warning for _, said in finished for warning in said)
@@ -196,8 +197,19 @@ async def write_answer(
         "stopped": progress["stopped"],
         "reader": reading.reader.identity.name,
         "version": progress["version"],
-        "warnings": warnings,
+        "warnings": [*warnings, *_lost(reading, progress)],
     }
+
+
+def _lost(reading: Reading, progress: Progress) -> list[str]:
+    """A warning if a memory lost its end."""
+    if not progress["cut"]:
+        return []
+    message = (
+        f"The memory was over its budget of {reading.config.memory_tokens} tokens and lost its end "
+        "at least once: raise memory_tokens."
+    )
+    return [message]
 
 
 async def _finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[str]]:

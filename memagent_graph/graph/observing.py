@@ -27,6 +27,14 @@ class Observer:
     def begins(self, step: UUID) -> None:
         """The reader is going to be asked; if it fails, this is all that is heard of it."""
 
+    def refused(self, step: UUID, reply: int) -> None:
+        """A reply became no memory, being over the budget, since the reader was asked again.
+
+        Args:
+            step: which attempt.
+            reply: -1 for the attempt's last reply, -2 for the one before it.
+        """
+
     def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
         """A chunk was read."""
 

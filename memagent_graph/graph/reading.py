@@ -97,6 +97,10 @@ class Reading:
         lasting = ModelError if isinstance(error, TransientModelError) else type(error)
         return lasting(message, chunk=step)
 
+    def is_over(self, memory: Memory) -> bool:
+        """Whether a memory is over its budget."""
+        return self.tokenizer.count(memory.text) > self.config.memory_tokens
+
     def within_budget(self, memory: Memory) -> tuple[Memory, int, bool]:
         """The memory, with evidence for what is in it, its tokens, and whether it had to be cut."""
         text, budget = memory.text, self.config.memory_tokens

@@ -69,7 +69,7 @@ class Progress(TypedDict):
         input_tokens: prompt tokens of those calls.
         output_tokens: completion tokens of those calls.
         seconds: time spent in them.
-        cut: whether the memory was over its budget and lost its end.
+        cut: whether the memory, or one before it, was over its budget and lost its end.
         stopped: why the reading ended; None while it goes on.
         version: id of the memory's version, or of the chain's root; None without a store.
     """

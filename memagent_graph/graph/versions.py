@@ -35,7 +35,7 @@ from memagent_graph.memory.version import (
     root_id,
 )
 from memagent_graph.memory.writer import VersionWriter
-from memagent_graph.readers.base import Memory
+from memagent_graph.readers.base import Memory, Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,6 +138,7 @@ class Chain:
             "step": version.step,
             "stopped": "end",
             "version": version.id,
+            "cut": version.cut,
         }
         return {**fold, **noted(version.memory)}
 
@@ -166,7 +167,7 @@ class Chain:
             self._writes(fold).add(after)
         return memory
 
-    async def followed(self, fold: Fold, chunk: Chunk) -> Memory | None:
+    async def followed(self, fold: Fold, chunk: Chunk) -> Update | None:
         """What another agent, which reads the same, made of a chunk; None to read it here.
 
         Raises:
@@ -178,7 +179,7 @@ class Chain:
         found = await self._sharing.followed(
             f"{begin}-{fold['source']['digest']}", self._child(chunk)
         )
-        return None if found is None else found.memory
+        return None if found is None else Update(found.memory, unfinished=found.cut)
 
     def beating(self) -> AbstractAsyncContextManager[object]:
         """Shows who follows that this run lives while it waits for its model."""
@@ -324,6 +325,7 @@ class Chain:
             "tokens": sum(chunk.tokens for chunk in known),
             "version": found.id,
             "stopped": "end" if whole else None,
+            "cut": found.cut,
         }
         return {**fold, **noted(found.memory)}
 

@@ -83,12 +83,14 @@ class Step:
         query: what is looked for now; the question itself when a document is read once.
         memory: to overwrite.
         chunk: the next part of the document.
+        shorter: whether the reader was asked before, and made a memory over its budget.
     """
 
     question: str
     query: str
     memory: Memory
     chunk: Chunk
+    shorter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +102,14 @@ class Update:
         done: True asks to stop reading here, because the memory can answer the question.
         usage: what this update cost.
         finish_reason: the engine's word for why it stopped ("stop", "length", ...), if any.
+        unfinished: whether the memory lacks its end, because the engine wrote no more.
     """
 
     memory: Memory | None
     done: bool = False
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +174,15 @@ class Reader(Protocol):
 
     A subclass has `identity`, `update` and `respond`, and `merge` if it is to read a document in
     several segments.
+
+    Attributes:
+        identity: what there is to know of it.
+        shortens: whether an update asked for again, with `Step.shorter`, is likely to keep to the
+            budget. If not, a memory over its budget is cut at once.
     """
 
     identity: Identity
+    shortens: bool = False
 
     async def prepare(self) -> Identity:
         """Awaited when a reading begins; for a reader that must ask its model what it holds.

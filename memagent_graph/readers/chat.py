@@ -44,6 +44,8 @@ class ChatReader(Reader):
         name: what to call it in output; the model's own name by default.
     """
 
+    shortens = True
+
     def __init__(
         self,
         model: BaseChatModel,
@@ -64,6 +66,7 @@ class ChatReader(Reader):
             getattr(model, "tokenizer", None),
             getattr(model, "window_tokens", None),
         )
+        self._memory_tokens = config.memory_tokens
         self._update_options = _limit(model, config.memory_tokens)
         self._answer_options = _limit(model, config.answer_tokens)
 
@@ -80,10 +83,16 @@ class ChatReader(Reader):
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Ask for the memory after a chunk; one cut off by its budget ends at a sentence."""
-        prompt = self.prompts.for_update(step.query, step.memory.text, step.chunk.text)
+        prompt = self.prompts.for_update(
+            step.query, step.memory.text, step.chunk.text, self._memory_tokens, again=step.shorter
+        )
         reply, text = await self._ask(prompt, config, self._update_options)
-        memory = Memory(_whole_sentences(reply, text))
-        return Update(memory, usage=_usage(reply), finish_reason=_finish_reason(reply))
+        return Update(
+            Memory(_whole_sentences(reply, text)),
+            usage=_usage(reply),
+            finish_reason=_finish_reason(reply),
+            unfinished=_is_cut_off(reply),
+        )
 
     async def merge(
         self,
@@ -94,7 +103,8 @@ class ChatReader(Reader):
         config: RunnableConfig | None = None,
     ) -> Merge:
         """Ask for one memory in the place of several."""
-        prompt = self.prompts.for_merge(query, [memory.text for memory in memories])
+        texts = [memory.text for memory in memories]
+        prompt = self.prompts.for_merge(query, texts, self._memory_tokens)
         reply, text = await self._ask(prompt, config, self._update_options)
         return Merge(Memory(_whole_sentences(reply, text)), usage=_usage(reply))
 
@@ -153,7 +163,7 @@ async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
     _check_refusal(reply)
     text = _without_reasoning(reply.text).strip()
     if not text:
-        cut = _finish_reason(reply) in _CUT_OFF
+        cut = _is_cut_off(reply)
         raise EmptyReplyError(
             "The model's reply was cut off while it was still thinking: give it room with "
             "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
@@ -164,8 +174,12 @@ async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
     return reply, text
 
 
+def _is_cut_off(reply: AIMessage) -> bool:
+    return _finish_reason(reply) in _CUT_OFF
+
+
 def _whole_sentences(reply: AIMessage, text: str) -> str:
-    if _finish_reason(reply) not in _CUT_OFF:
+    if not _is_cut_off(reply):
         return text
     return text[: last_sentence_end(text)].rstrip() or text
 

@@ -206,6 +206,10 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         """The reader is going to be asked."""
         self._attempts.setdefault(step, Attempt())
 
+    def refused(self, step: UUID, reply: int) -> None:
+        """A reply is not what a memory came from."""
+        del self._attempts[step].replies[reply]
+
     def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
         """A chunk was read."""
         known = self._readings.get(self._above[step])

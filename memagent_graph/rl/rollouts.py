@@ -147,6 +147,8 @@ class _SeededReader(ChatReader):
         speechless: rollouts in which a reply was empty.
     """
 
+    shortens = False  # a memory over its budget is cut, as in the paper, and learns to be shorter
+
     def __init__(
         self, model: BaseChatModel, *, prompts: Prompts | None, config: ReadingConfig, seed: int
     ) -> None:

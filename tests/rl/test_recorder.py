@@ -148,6 +148,19 @@ def test_both_halves_of_a_chunk_count_but_not_those_of_a_failed_attempt(sink, re
     assert numbers(sink) == [4, 5, *range(6, len(model.asked))]
 
 
+@pytest.mark.parametrize(("second", "kept"), [("Brief.", 1), ("", 0)])
+def test_of_a_memory_that_is_asked_for_once_more_only_what_became_one_counts(
+    sink, recorder, second, kept
+):
+    model = told("Far too long. " * 999, second)
+
+    create_memagent(model, config=CONFIG).invoke(
+        {"question": "How?", "document": "One line."}, recorder.config()
+    )
+
+    assert numbers(sink) == [kept, 2]
+
+
 def test_a_run_that_fails_leaves_a_rollout_without_an_end(sink, recorder):
     model = told("First.", ModelError("broken"))
 

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
 from memagent_graph.models.transformers import ChatTransformers
+from memagent_graph.readers.chat import ChatReader
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.records import fingerprint
 from memagent_graph.rl.sinks import JSONLinesSink, ListSink
@@ -22,6 +23,12 @@ from memagent_graph.rl.traces import join, load
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=100, memory_tokens=12, answer_tokens=12)
 QUESTION = "What is a class?"
 TEXT = topics["class"]
+
+
+class Once(ChatReader):
+    """Asks once for each memory: the random model never ends a reply by itself."""
+
+    shortens = False
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +65,7 @@ def decoded(model, ids):
 async def test_32_rollouts_at_once_are_each_recorded_whole_and_apart(model, tmp_path):
     sink = JSONLinesSink(tmp_path / "traces.jsonl")
     recorder = TraceRecorder(sink, tokenizer=model.tokenizer)
-    agent = create_memagent(model, config=CONFIG)
+    agent = create_memagent(Once(model, config=CONFIG), config=CONFIG)
 
     outputs = await asyncio.gather(
         *(
@@ -91,7 +98,9 @@ async def test_32_rollouts_at_once_are_each_recorded_whole_and_apart(model, tmp_
 async def test_log_probabilities_are_those_of_the_model_at_temperature_1(
     model, folder, sink, recorder
 ):
-    await create_memagent(model, config=CONFIG).ainvoke(asked(), recorder.config())
+    await create_memagent(Once(model, config=CONFIG), config=CONFIG).ainvoke(
+        asked(), recorder.config()
+    )
 
     weights = AutoModelForCausalLM.from_pretrained(folder)
     (rollout,) = join(sink.take()).rollouts
@@ -145,7 +154,7 @@ async def test_a_reading_within_a_host_graph_is_recorded_too(model, sink, record
 
 
 def test_streamed_readings_are_recorded_with_the_tokens_that_were_streamed(model, sink, recorder):
-    agent = create_memagent(model, config=CONFIG)
+    agent = create_memagent(Once(model, config=CONFIG), config=CONFIG)
 
     parts = list(agent.stream(asked(), recorder.config(), stream_mode="messages"))
 

@@ -41,6 +41,11 @@ class Around(Reader):
         """Of the reader."""
         return self._reader.identity
 
+    @property
+    def shortens(self) -> bool:  # type: ignore[override]
+        """As the reader."""
+        return self._reader.shortens
+
     async def prepare(self) -> Identity:
         """Let the reader find out about its model."""
         return await self._reader.prepare()
