@@ -7,12 +7,12 @@ at all; a torn or foreign one, and one that cannot be decrypted, is removed and 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR
 from tempfile import mkstemp
-from threading import Lock
 from time import time
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _PARTS = 16
 """Of the limit; one of them may be written between two looks at all entries."""
+
+_NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\..+\.new)?")
+"""Of an entry, also of one that is being written; other files of the folder are left alone."""
 
 _UNFINISHED = ".new"
 _UNFINISHED_SECONDS = 3600
@@ -49,7 +52,6 @@ class Cache:
         self._unseen_limit = limit // _PARTS
         self._seen_limit = limit - self._unseen_limit
         self._cipher = cipher
-        self._lock = Lock()
         self._unseen = limit  # bytes that were written since the last look at all entries
 
     def find(self, key: str, most: int) -> Converted | None:
@@ -131,11 +133,10 @@ class Cache:
             raise
 
     def _prune(self, written: int) -> None:
-        with self._lock:
-            self._unseen += written
-            if self._unseen <= self._unseen_limit:
-                return
-            self._unseen = 0
+        self._unseen += written
+        if self._unseen <= self._unseen_limit:
+            return
+        self._unseen = 0
         left = self._seen_limit
         for path, found in sorted(self._entries(), key=lambda entry: -entry[1].st_mtime_ns):
             left -= found.st_size
@@ -151,6 +152,5 @@ class Cache:
             return
         for file in files:
             with suppress(OSError):  # another process has just removed it
-                found = file.stat(follow_symlinks=False)
-                if not S_ISDIR(found.st_mode):
-                    yield Path(file.path), found
+                if _NAME.fullmatch(file.name) and not file.is_dir():
+                    yield Path(file.path), file.stat(follow_symlinks=False)

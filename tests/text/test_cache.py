@@ -69,6 +69,11 @@ def whole(source):
     return source.read(0, source.length)
 
 
+def name(number):
+    """Of an entry, as those of documents are."""
+    return f"{number:064x}-{number:016x}"
+
+
 def entries(folder):
     return sorted(folder.iterdir())
 
@@ -308,22 +313,22 @@ class TestSettings:
 
 
 class TestLimit:
-    def keep(self, cache, name, size=1000):
-        cache.keep(name, Converted("x" * size))
+    def keep(self, cache, number, size=1000):
+        cache.keep(name(number), Converted("x" * size))
 
     def test_the_least_recently_used_go_first(self, tmp_path):
         cache = Cache(tmp_path / "cache", 10_000)
         for number in range(8):
-            self.keep(cache, f"{number}-a")
-            os.utime(cache.folder / f"{number}-a", (number, number))
-        assert cache.find("1-a", 10_000) is not None  # used, and so the newest
+            self.keep(cache, number)
+            os.utime(cache.folder / name(number), (number, number))
+        assert cache.find(name(1), 10_000) is not None  # used, and so the newest
 
         for number in range(8, 12):
-            self.keep(cache, f"{number}-a")
+            self.keep(cache, number)
 
         left = {path.name for path in entries(cache.folder)}
-        assert {"1-a", "11-a"} <= left
-        assert not {"0-a", "2-a", "3-a"} & left
+        assert {name(1), name(11)} <= left
+        assert not {name(0), name(2), name(3)} & left
         assert cache.size() <= 10_000
 
     @given(st.lists(st.integers(0, 3000), max_size=30))
@@ -331,38 +336,53 @@ class TestLimit:
         cache = Cache(tmp_path_factory.mktemp("c") / "cache", 8000)
 
         for number, size in enumerate(sizes):
-            self.keep(cache, f"{number}-a", size)
+            self.keep(cache, number, size)
             assert cache.size() <= 8000
-            assert cache.find(f"{number}-a", 8000) is not None
+            assert cache.find(name(number), 8000) is not None
 
     def test_another_process_s_entries_count(self, tmp_path):
         first, second = (Cache(tmp_path / "cache", 8000) for _ in range(2))
         for number in range(5):
-            self.keep(first, f"{number}-a")
+            self.keep(first, number)
 
-        self.keep(second, "5-a", 5000)
+        self.keep(second, 5, 5000)
 
         assert second.size() <= 8000
 
     def test_what_is_larger_than_the_limit_is_not_kept_and_drives_nothing_out(self, tmp_path):
         cache = Cache(tmp_path / "cache", 8000)
-        self.keep(cache, "1-a")
+        self.keep(cache, 1)
 
-        self.keep(cache, "2-a", 8000)
+        self.keep(cache, 2, 8000)
 
-        assert [path.name for path in entries(cache.folder)] == ["1-a"]
+        assert [path.name for path in entries(cache.folder)] == [name(1)]
 
     def test_what_a_killed_process_began_is_removed_in_time(self, tmp_path):
         cache = Cache(tmp_path / "cache", 8000)
-        self.keep(cache, "1-a")
-        old, young = cache.folder / "2-a.x.new", cache.folder / "3-a.x.new"
+        self.keep(cache, 1)
+        old, young = (cache.folder / f"{name(number)}.x.new" for number in (2, 3))
         for path in (old, young):
             path.write_text("begun")
         os.utime(old, (1, 1))
 
-        self.keep(Cache(cache.folder, 8000), "4-a")
+        self.keep(Cache(cache.folder, 8000), 4)
 
-        assert {path.name for path in entries(cache.folder)} == {"1-a", "3-a.x.new", "4-a"}
+        assert entries(cache.folder) == [cache.folder / name(1), young, cache.folder / name(4)]
+
+    def test_files_that_it_did_not_write_stay(self, tmp_path):
+        cache = Cache(tmp_path / "cache", 8000)
+        self.keep(cache, 1)
+        (cache.folder / "folder").mkdir()
+        mine = [cache.folder / "thesis.docx", cache.folder / f"x{name(2)}"]
+        for path in mine:
+            path.write_text("x" * 50_000)
+            os.utime(path, (1, 1))
+
+        self.keep(Cache(cache.folder, 8000), 3)
+
+        assert cache.size() < 8000
+        assert cache.clear() == 2
+        assert all(path.exists() for path in mine)
 
 
 class TestTrouble:
@@ -419,10 +439,11 @@ class TestTrouble:
             from memagent_graph.text.cache import Cache
             from memagent_graph.text.conversion import Converted
             cache = Cache(Path({str(tmp_path / "cache")!r}), 200_000)
+            names = {[name(number) for number in range(20)]}
             for turn in range(60):
                 for number in range(20):
-                    cache.keep(f"{{number}}-a", Converted(str(number) * 5_000, [0, number]))
-                    found = cache.find(f"{{19 - number}}-a", 1 << 20)
+                    cache.keep(names[number], Converted(str(number) * 5_000, [0, number]))
+                    found = cache.find(names[19 - number], 1 << 20)
                     assert found in (None, Converted(str(19 - number) * 5_000, [0, 19 - number]))
             """
 
@@ -437,7 +458,9 @@ class TestForgetting:
     def test_a_document_is_forgotten_by_the_digest_of_its_source(self, folder, page, tmp_path):
         other = open_source(DOCUMENTS["a.html"](tmp_path / "b.html", "other"))
         source = open_source(page)
-        (folder / f"{source.digest}-0123.x.new").write_text("swordfish")  # another process began it
+        (folder / f"{source.digest}-{'0' * 16}.x.new").write_text(
+            "swordfish"
+        )  # another process began it
 
         assert forget_converted(source.digest) == 2
 
