@@ -21,6 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A busy machine is not a store that is away.
 os.environ.setdefault("MEMAGENT_STORE_SECONDS", "60")
 
+# What tests convert is not kept for the user, nor taken from what the user has.
+os.environ["MEMAGENT_CACHE"] = "off"
+
 # A shell makes what it starts in the background ignore SIGINT, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -17,11 +17,11 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 
 T = TypeVar("T")
 
-_cancelled: ContextVar[threading.Event | None] = ContextVar("memagent_cancelled", default=None)
+_cancelled: ContextVar[tuple[threading.Event, ...]] = ContextVar("memagent_cancelled", default=())
 
 
 class LoopThread:
@@ -136,7 +136,7 @@ async def to_thread(work: Callable[[], T], seconds: float | None = None) -> T:
         LateError: It took longer.
     """
     cancelled = threading.Event()
-    before = _cancelled.set(cancelled)
+    before = _cancelled.set((*_cancelled.get(), cancelled))
     try:
         async with asyncio.timeout(seconds) as waiting:
             return await asyncio.to_thread(work)
@@ -151,8 +151,33 @@ async def to_thread(work: Callable[[], T], seconds: float | None = None) -> T:
 
 def is_cancelled() -> bool:
     """Whether this work was begun by `to_thread`, and nobody waits for it any more."""
-    cancelled = _cancelled.get()
-    return cancelled is not None and cancelled.is_set()
+    return any(cancelled.is_set() for cancelled in _cancelled.get())
+
+
+def work_through(works: Sequence[tuple[Callable[[], T], bool]], at_once: int) -> list[T]:
+    """The results of several pieces of work, in order.
+
+    Where one raises, the others end (`is_cancelled`), and so they do at an interrupt.
+
+    Args:
+        works: what to do; each with whether it may be done in a thread, beside the others.
+        at_once: how many threads, at most.
+    """
+    cancelled = threading.Event()
+    before = _cancelled.set((*_cancelled.get(), cancelled))
+    pool = ThreadPoolExecutor(at_once, "memagent-work")
+    try:
+        begun = [
+            pool.submit(copy_context().run, work) if beside else None for work, beside in works
+        ]
+        return [
+            work() if future is None else future.result()
+            for future, (work, _) in zip(begun, works, strict=True)
+        ]
+    finally:
+        cancelled.set()
+        _cancelled.reset(before)
+        pool.shutdown(cancel_futures=True)
 
 
 class _End:

@@ -1,7 +1,8 @@
 """The process that converts documents: `python -m memagent_graph.text.conversion`.
 
 It takes a `Request` a line on standard input, and writes a `Reply` a line on standard output, with
-the text behind it. It ends when its standard input does, whatever it is doing.
+the text and the offsets of its pages behind it. It ends when its standard input does, whatever it
+is doing.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ import json
 import os
 import signal
 import threading
+from array import array
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import sha256
+from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
-from memagent_graph.text import confinement
+from memagent_graph.text import confinement, pdf
+from memagent_graph.text.outline import find_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from markitdown import MarkItDown
 
@@ -65,12 +71,16 @@ class Reply:
 
     Attributes:
         size: bytes of the text that follows.
+        pages: how many offsets follow the text.
+        digest: SHA-256 in hex of the very bytes that were converted.
         error: why there is none.
         limit: what it would have taken too much of.
         missing: whether a package that it needs is not installed.
     """
 
     size: int = 0
+    pages: int = 0
+    digest: str = ""
     error: str | None = None
     limit: Limit | None = None
     missing: bool = False
@@ -79,6 +89,38 @@ class Reply:
     def failed(self) -> bool:
         """Whether there is no text."""
         return self.error is not None or self.limit is not None
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a document became.
+
+    Attributes:
+        text: the whole.
+        pages: where each page, slide or sheet begins, in code points; empty if there are none.
+    """
+
+    text: str = ""
+    pages: Sequence[int] = ()
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """The text and the pages as bytes."""
+        return self.text.encode("utf-8", "surrogatepass"), array("I", self.pages).tobytes()
+
+    @classmethod
+    def decode(cls, text: bytes, pages: bytes) -> Converted:
+        """What `encode` made bytes of.
+
+        Raises:
+            ValueError: They are something else.
+        """
+        starts = array("I")
+        starts.frombytes(pages)
+        return cls(text.decode("utf-8", "surrogatepass"), starts.tolist())
+
+
+PAGE_BYTES = array("I").itemsize
+"""Of the offset of one page, as `Converted.encode` writes it."""
 
 
 def main() -> None:
@@ -109,31 +151,43 @@ def _listen(asked: IO[str], lines: SimpleQueue[str]) -> None:
     os._exit(0)  # the parent is gone or wants no more, also of what is being converted
 
 
-def _send(replies: IO[bytes], reply: Reply, text: bytes = b"") -> None:
+def _send(replies: IO[bytes], reply: Reply, content: bytes = b"") -> None:
     replies.write(json.dumps(asdict(reply)).encode() + b"\n")
-    replies.write(text)
+    replies.write(content)
     replies.flush()
 
 
 def _convert(request: Request) -> tuple[Reply, bytes]:
     path = Path(request.path)
     try:
-        unpacked = _unpacked_size(path)
+        content = path.read_bytes()  # once: the file may change, and its digest is to be true
+        unpacked = _unpacked_size(content)
         if unpacked > request.memory:
             return Reply(error=f"unpacks to {unpacked:,} bytes", limit="memory"), b""
-        converted = _markitdown(path.suffix.lower()).convert_local(path)
-        text = converted.text_content.encode("utf-8", "surrogatepass")
+        converted = _read(BytesIO(content), path.suffix.lower())
+        text, pages = converted.encode()
     except BadZipFile as error:
         return Reply(error=f"a broken archive: {error}"), b""
     except Exception as error:  # noqa: BLE001 - a parser may raise anything
         kinds = {type(cause).__name__ for cause in _causes(error)}
         if "MemoryError" in kinds:
             return Reply(limit="memory"), b""
-        missing = "MissingDependencyException" in kinds
+        missing = not kinds.isdisjoint({"MissingDependencyException", "ModuleNotFoundError"})
         return Reply(error=str(error)[:_LONGEST_ERROR], missing=missing), b""
-    if len(text) > request.output:
+    if len(text) + len(pages) > request.output:
         return Reply(limit="output"), b""
-    return Reply(size=len(text)), text
+    digest = sha256(content).hexdigest()
+    return Reply(len(text), len(converted.pages), digest), text + pages
+
+
+def _read(file: BytesIO, suffix: str) -> Converted:
+    if suffix == ".pdf":
+        pages = list(pdf.read_pages(file))
+        return Converted("".join(pages), [0, *accumulate(map(len, pages[:-1]))] if pages else [])
+    from markitdown import StreamInfo
+
+    text = _markitdown(suffix).convert_stream(file, stream_info=StreamInfo(extension=suffix))
+    return Converted(text.text_content, find_pages(text.text_content, suffix))
 
 
 @cache
@@ -145,10 +199,10 @@ def _markitdown(suffix: str) -> MarkItDown:
     return converter
 
 
-def _unpacked_size(path: Path) -> int:
-    if not is_zipfile(path):
+def _unpacked_size(content: bytes) -> int:
+    if not is_zipfile(BytesIO(content)):
         return 0
-    with ZipFile(path) as archive:  # gives no more of a file than its directory says
+    with ZipFile(BytesIO(content)) as archive:  # gives no more of a file than its directory says
         return sum(item.file_size for item in archive.infolist())
 
 

@@ -1,9 +1,12 @@
-"""PDF, DOCX, HTML and the like: converted to text by markitdown, in a process of its own."""
+"""PDF, DOCX, HTML and the like: converted to text by markitdown, in a process of its own, once."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import asdict
-from hashlib import file_digest
+from functools import cache, cached_property
+from hashlib import file_digest, sha256
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -12,13 +15,21 @@ from memagent_graph.errors import (
     MissingDependencyError,
     UnreadableSourceError,
 )
-from memagent_graph.text.source import TextSource
+from memagent_graph.text.conversion import CONVERTERS
+from memagent_graph.text.outline import Headings
+from memagent_graph.text.source import Location, TextSource
+from memagent_graph.text.user_cache import open_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memagent_graph.text.conversion import Limit
+    from memagent_graph.text.conversion import Converted, Limit
     from memagent_graph.text.converter import Limits
+
+_FORM = 1
+"""Changes when the same version of markitdown comes to other texts or pages than before."""
+
+_MB = 1 << 20
 
 _EXCESS = {
     "time": "Converting {name} to text takes longer than {seconds:g} seconds",
@@ -33,7 +44,7 @@ _VARIABLES = {
 
 
 class ConvertedSource(TextSource):
-    """The text of a file that markitdown converts.
+    """The text of a file that markitdown converts, taken from the cache if it is there.
 
     Raises:
         MissingDependencyError: The `documents` extra is not installed.
@@ -45,23 +56,70 @@ class ConvertedSource(TextSource):
     def __init__(self, path: Path, name: str) -> None:
         if not find_spec("markitdown") or not find_spec("psutil"):
             raise _missing(name)
-        from memagent_graph.text import converters
-        from memagent_graph.text.converter import Limits
-
-        limits = Limits.from_environment()
-        with path.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-        reply, text = converters.shared.convert(path.absolute(), limits)
-        if reply.missing:
-            raise _missing(name)
-        if reply.limit is not None:
-            raise _excess(name, reply.limit, reply.error, limits)
-        if reply.error is not None:
-            message = f"{name} cannot be converted to text: {reply.error}"
-            raise UnreadableSourceError(message)
-        super().__init__(text, name)
+        digest, converted = _find_or_convert(path, name)
+        super().__init__(converted.text, name)
         self.digest = digest
         self.uri = path.absolute().as_uri()
+        self._pages = converted.pages
+        self._is_markdown = path.suffix.lower() != ".pdf"
+
+    def locate(self, offset: int) -> Location:
+        """Line, page and heading of the code point at `offset`."""
+        page = bisect_right(self._pages, offset)
+        begin = self._pages[page - 1] if page else 0
+        heading = self._headings.above(offset, since=begin)
+        return super().locate(offset)._replace(page=page or None, heading=heading)
+
+    @cached_property
+    def _headings(self) -> Headings:
+        headings = Headings()
+        if self._is_markdown:
+            headings.feed(self.text)
+            headings.end()
+        return headings
+
+
+def _find_or_convert(path: Path, name: str) -> tuple[str, Converted]:
+    """The digest of a file, and what it becomes."""
+    from memagent_graph.text.converter import Limits
+
+    limits = Limits.from_environment()
+    kept, converter = open_cache(), _converter(path.suffix.lower())
+    with path.open("rb") as file:
+        digest = file_digest(file, "sha256").hexdigest()
+    if kept and converter:
+        found = kept.find(f"{digest}-{converter}", int(limits.output_mb * _MB))
+        if found is not None:
+            return digest, found
+    digest, converted = _convert(path, name, limits)
+    if kept and converter:
+        kept.keep(f"{digest}-{converter}", converted)
+    return digest, converted
+
+
+def _convert(path: Path, name: str, limits: Limits) -> tuple[str, Converted]:
+    """What a file becomes, and the digest of the bytes that it was made of."""
+    from memagent_graph.text import converters
+
+    reply, converted = converters.shared.convert(path.absolute(), limits)
+    if reply.missing:
+        raise _missing(name)
+    if reply.limit is not None:
+        raise _excess(name, reply.limit, reply.error, limits)
+    if reply.error is not None:
+        message = f"{name} cannot be converted to text: {reply.error}"
+        raise UnreadableSourceError(message)
+    return reply.digest, converted
+
+
+@cache
+def _converter(suffix: str) -> str | None:
+    """A name for what converts a format; None for an installation without a version."""
+    try:
+        made_by = f"{CONVERTERS[suffix]} {version('markitdown')} {_FORM}"
+    except PackageNotFoundError:
+        return None
+    return sha256(made_by.encode()).hexdigest()[:16]
 
 
 def _missing(name: str) -> MissingDependencyError:

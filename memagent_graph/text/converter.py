@@ -17,7 +17,7 @@ from typing import IO, cast
 
 from memagent_graph.config import from_environment
 from memagent_graph.sync import in_thread, is_cancelled
-from memagent_graph.text.conversion import Limit, Reply, Request
+from memagent_graph.text.conversion import PAGE_BYTES, Converted, Limit, Reply, Request
 
 LOOK_SECONDS = 0.02
 """Between two looks at the memory of a process, and at whether anybody still waits for it."""
@@ -94,7 +94,7 @@ class Converter:
         self._replies = cast("IO[bytes]", self._process.stdout)
         self._seen = psutil.Process(self._process.pid)
 
-    def convert(self, path: Path, limits: Limits) -> tuple[Reply, str]:
+    def convert(self, path: Path, limits: Limits) -> tuple[Reply, Converted]:
         """The text of a file; a process that exceeds a limit is ended.
 
         Raises:
@@ -103,7 +103,7 @@ class Converter:
         if not self.documents:
             hello, _ = self._hear(replace(limits, seconds=_START_SECONDS))
             if hello.failed:
-                return hello, ""
+                return hello, Converted()
         self.documents += 1
         memory, output = int(limits.memory_mb * _MB), int(limits.output_mb * _MB)
         request = Request(str(path), limits.seconds, memory, output)
@@ -143,7 +143,7 @@ class Converter:
             with suppress(OSError):  # what could not be written is of no use now
                 pipe.close()
 
-    def _hear(self, limits: Limits) -> tuple[Reply, str]:
+    def _hear(self, limits: Limits) -> tuple[Reply, Converted]:
         heard = in_thread(lambda: self._receive(int(limits.output_mb * _MB)))
         until = monotonic() + limits.seconds
         exceeded: Limit | None = None
@@ -159,21 +159,22 @@ class Converter:
                 return heard.result()
         self.end()
         if exceeded is not None:
-            return Reply(limit=exceeded), ""
+            return Reply(limit=exceeded), Converted()
         status = self._process.returncode
         if status == -signal.SIGINT:  # Ctrl-C reaches it too, unlike the threads of a graph
             raise CancelledError
-        return Reply(error=f"its process ended with status {status}"), ""
+        return Reply(error=f"its process ended with status {status}"), Converted()
 
-    def _receive(self, most: int) -> tuple[Reply, str]:
+    def _receive(self, most: int) -> tuple[Reply, Converted]:
         line = self._replies.readline(_LONGEST_LINE)
         if not line:
             raise EOFError
         reply = Reply(**json.loads(line))
-        text = self._replies.read(min(reply.size, most)) if reply.size else b""
-        if len(text) < reply.size:
+        size = reply.size + reply.pages * PAGE_BYTES
+        content = self._replies.read(min(size, most)) if size else b""
+        if len(content) < size:
             raise EOFError
-        return reply, text.decode("utf-8", "surrogatepass")
+        return reply, Converted.decode(content[: reply.size], content[reply.size :])
 
 
 def _environment() -> dict[str, str]:

@@ -14,9 +14,9 @@ from memagent_graph.text.converter import LOOK_SECONDS, Converter, Limits
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memagent_graph.text.conversion import Reply
+    from memagent_graph.text.conversion import Converted, Reply
 
-_AT_ONCE = 2
+AT_ONCE = min(4, os.cpu_count() or 1)
 """Documents that are converted at the same time; others wait."""
 
 _KEPT_SECONDS = 10.0
@@ -30,14 +30,14 @@ _KEPT_SHARE = 0.5
 
 
 class Converters:
-    """Processes that convert, at most two at once."""
+    """Processes that convert, at most `AT_ONCE` at once."""
 
     def __init__(self) -> None:
-        self._turns = threading.BoundedSemaphore(_AT_ONCE)
+        self._turns = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._idle: dict[Converter, threading.Timer] = {}
 
-    def convert(self, path: Path, limits: Limits) -> tuple[Reply, str]:
+    def convert(self, path: Path, limits: Limits) -> tuple[Reply, Converted]:
         """What a process makes of a file.
 
         Raises:
@@ -49,7 +49,7 @@ class Converters:
         try:
             converter = self._take() or Converter()
             try:
-                reply, text = converter.convert(path, limits)
+                reply, converted = converter.convert(path, limits)
             except BaseException:
                 converter.end()
                 raise
@@ -57,7 +57,7 @@ class Converters:
                 self._keep(converter)
             else:
                 converter.end()
-            return reply, text
+            return reply, converted
         finally:
             self._turns.release()
 

@@ -14,6 +14,7 @@ from charset_normalizer import from_bytes
 from memagent_graph.errors import SourceChangedError, UnreadableSourceError
 from memagent_graph.text.conversion import CONVERTERS
 from memagent_graph.text.converted import ConvertedSource
+from memagent_graph.text.outline import MARKDOWN, Headings
 from memagent_graph.text.source import Location, Source
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class FileSource:
         self._version = _Version.of(path)
         self._cached: tuple[int, str] = (-1, "")
         self._index: list[_Entry] = []
+        self._headings = Headings() if path.suffix.lower() in MARKDOWN else None
         self._scan(skip)
 
     def _scan(self, skip: int) -> None:
@@ -167,6 +169,10 @@ class FileSource:
                 length += len(text)
                 lines += text.count("\n")
                 invalid += text.count("\ufffd")
+                if self._headings:
+                    self._headings.feed(text)
+        if self._headings:
+            self._headings.end()
         self.digest = digest.hexdigest()
         self.length = length
         self.invalid = invalid
@@ -190,11 +196,12 @@ class FileSource:
         return "".join(pieces)
 
     def locate(self, offset: int) -> Location:
-        """The line of the code point at `offset`."""
+        """Line, and heading in Markdown, of the code point at `offset`."""
         number = bisect_right(self._index, offset, key=lambda entry: entry.code_point) - 1
         entry = self._index[number]
         before = self._block(number).count("\n", 0, offset - entry.code_point)
-        return Location(self.name, entry.line + before + 1)
+        heading = self._headings.above(offset) if self._headings else None
+        return Location(self.name, entry.line + before + 1, heading=heading)
 
     def _block(self, number: int) -> str:
         cached, text = self._cached

@@ -7,6 +7,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias, TypeGuard
 from urllib.parse import unquote, urlsplit
@@ -14,8 +15,10 @@ from urllib.parse import unquote, urlsplit
 from langchain_core.documents import Document
 
 from memagent_graph.errors import EmptyDocumentError, SourceError
+from memagent_graph.sync import work_through
+from memagent_graph.text.converters import AT_ONCE
 from memagent_graph.text.files import FileSource, open_file
-from memagent_graph.text.paths import open_path
+from memagent_graph.text.paths import is_converted, open_path
 from memagent_graph.text.source import JoinedSource, Source, TextSource
 
 DocumentLike: TypeAlias = (
@@ -75,7 +78,9 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
     if isinstance(document, list | tuple):
         if not document:
             raise EmptyDocumentError("The list of documents is empty.")
-        parts = [_open(item) for item in document]
+        parts = work_through(
+            [(partial(_open, item), _is_converted(item)) for item in document], AT_ONCE
+        )
         return parts[0] if len(parts) == 1 else JoinedSource(parts, f"{len(parts)} documents")
     if isinstance(document, Iterable):
         return _spool(document, "stream")
@@ -102,6 +107,10 @@ def _open_record(record: dict[str, str]) -> Source:
 
 def _open_path(path: str | os.PathLike[str], name: str | None = None) -> Source:
     return open_path(Path(path), name)
+
+
+def _is_converted(document: object) -> bool:
+    return isinstance(document, os.PathLike) and is_converted(Path(document))
 
 
 def _is_source(document: object) -> TypeGuard[Source]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import SourceError, SourceNotFoundError, UnreadableSourceError
+from memagent_graph.sync import work_through
+from memagent_graph.text.conversion import CONVERTERS
+from memagent_graph.text.converters import AT_ONCE
 from memagent_graph.text.files import open_file
 from memagent_graph.text.source import JoinedSource, Source
 
@@ -57,19 +61,18 @@ def _join_files(
     files: Sequence[Path], root: Path, name: str, asked: Path, *, prefix: str = ""
 ) -> Source:
     base = _without_wildcards(asked).absolute()
-    parts: list[Source] = []
-    skipped = 0
-    for file in files:
-        called = prefix + file.relative_to(root).as_posix()
-        try:
-            if file.name.startswith(".") or _leads_away(file.absolute(), base):
-                raise UnreadableSourceError("hidden, or a link to what was not meant")
-            part = open_file(file, called)
-        except (SourceError, ImportError, OSError):
-            skipped += 1
-            continue
-        if part.length:
-            parts.append(part)
+    opened = work_through(
+        [
+            (
+                partial(_open_meant, file, base, prefix + file.relative_to(root).as_posix()),
+                is_converted(file),
+            )
+            for file in files
+        ],
+        AT_ONCE,
+    )
+    skipped = opened.count(None)
+    parts = [part for part in opened if part is not None and part.length]
     if not parts:
         message = (
             f"Nothing in {name} can be read: {skipped} files are hidden or not text, or are links "
@@ -77,6 +80,21 @@ def _join_files(
         )
         raise UnreadableSourceError(message)
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
+
+
+def is_converted(path: Path) -> bool:
+    """Whether a file takes a process to read."""
+    return path.suffix.lower() in CONVERTERS
+
+
+def _open_meant(file: Path, base: Path, name: str) -> Source | None:
+    """A file of a folder; None if it cannot be read, is hidden, or leads out of the folder."""
+    try:
+        if file.name.startswith(".") or _leads_away(file.absolute(), base):
+            return None
+        return open_file(file, name)
+    except (SourceError, ImportError, OSError):
+        return None
 
 
 def _leads_away(file: Path, base: Path) -> bool:

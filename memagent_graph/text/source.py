@@ -12,10 +12,19 @@ if TYPE_CHECKING:
 
 
 class Location(NamedTuple):
-    """A place for a person: file or part name, and line counted from 1."""
+    """A place for a person.
+
+    Attributes:
+        name: of the file or part.
+        line: counted from 1.
+        page: page of a PDF, slide or sheet, counted from 1; None where there are none.
+        heading: the nearest one above, of a slide or sheet its own; None if there is none.
+    """
 
     name: str
     line: int
+    page: int | None = None
+    heading: str | None = None
 
 
 class Source(Protocol):
@@ -42,7 +51,7 @@ class Source(Protocol):
         ...
 
     def locate(self, offset: int) -> Location:
-        """File or part, and line in it, of the code point at `offset`."""
+        """File or part, line, page and heading of the code point at `offset`."""
         ...
 
 
@@ -110,7 +119,7 @@ class JoinedSource:
         return "".join(pieces)
 
     def locate(self, offset: int) -> Location:
-        """Name of the part, and line in it, of the code point at `offset`."""
+        """Name of the part, and place in it, of the code point at `offset`."""
         index = max(bisect_right(self._starts, offset) - 1, 0)
         place = self._parts[index].locate(offset - self._starts[index])
         return place if index % 2 else Location(place.name, 1)

@@ -125,6 +125,66 @@ def test_each_format_is_converted(tmp_path):
     assert {Path(name).suffix for name in DOCUMENTS} == set(CONVERTERS)
 
 
+class TestSeveral:
+    @pytest.fixture
+    def together(self, monkeypatch):
+        """Lets no document be converted before the next one is, too."""
+        meeting = threading.Barrier(min(2, converters.AT_ONCE))
+        convert = converters.Converters.convert
+
+        def meet(self, path, limits):
+            meeting.wait(HANG)
+            return convert(self, path, limits)
+
+        monkeypatch.setattr(converters.Converters, "convert", meet)
+
+    @pytest.fixture
+    def pages(self, tmp_path):
+        names = [f"{number}.html" for number in range(6)]
+        return [DOCUMENTS["a.html"](tmp_path / name, f"page {name}") for name in names]
+
+    @pytest.mark.parametrize("given_as", ["folder", "glob", "list"])
+    def test_they_are_converted_at_once_and_read_in_order(
+        self, given_as, together, pages, tmp_path
+    ):
+        document = {"folder": tmp_path, "glob": tmp_path / "*.html", "list": pages}[given_as]
+
+        source = open_source(document)
+
+        assert [whole(part) for part in source.parts] == [f"page {n}.html" for n in range(6)]
+
+    def test_a_broken_one_of_a_folder_is_left_out_and_counted(self, pages, tmp_path):
+        (tmp_path / "2.html").rename(tmp_path / "2.docx")
+
+        source = open_source(tmp_path)
+
+        assert source.skipped == 1
+        assert [whole(part)[5] for part in source.parts] == list("01345")
+
+    def test_a_broken_one_of_a_list_is_an_error_and_ends_the_others(self, pages, bomb, tmp_path):
+        broken = (tmp_path / "2.html").rename(tmp_path / "2.docx")
+
+        with pytest.raises(UnreadableSourceError, match=r"2\.docx"):
+            open_source([broken, bomb, *pages[3:]])
+
+        converters.shared.end()
+        assert not converting()
+
+    def test_files_that_lead_out_of_a_folder_are_not_even_converted(
+        self, tmp_path, tmp_path_factory, monkeypatch
+    ):
+        outside = DOCUMENTS["a.html"](tmp_path_factory.mktemp("outside") / "a.html", "private")
+        (tmp_path / "a.html").symlink_to(outside)
+        DOCUMENTS["a.html"](tmp_path / ".b.html", "hidden")
+        (tmp_path / "c.txt").write_text("shown")
+        monkeypatch.delattr(converters.Converters, "convert")
+
+        source = open_source(tmp_path)
+
+        assert source.skipped == 2
+        assert whole(source.parts[0]) == "shown"
+
+
 class TestLimits:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", BOMBS)
@@ -199,9 +259,9 @@ class TestEnd:
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
         opening = [
             asyncio.create_task(to_thread(partial(open_source, document)))
-            for document in (bomb, bomb, page)
+            for document in [bomb] * converters.AT_ONCE + [page]
         ]
-        await asyncio.to_thread(wait_until, lambda: len(converting()) == 2)
+        await asyncio.to_thread(wait_until, lambda: len(converting()) == converters.AT_ONCE)
 
         for task in reversed(opening):
             task.cancel()
@@ -271,7 +331,7 @@ class TestProcesses:
 
         assert len(seen) == 1
 
-    def test_two_documents_are_converted_at_once_and_others_wait(self, tmp_path):
+    def test_so_many_documents_are_converted_at_once_and_others_wait(self, tmp_path):
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello " * 1000)
         most, done = [0], threading.Event()
 
@@ -287,7 +347,7 @@ class TestProcesses:
         counting.join()
 
         assert {source.length for source in sources} == {5999}
-        assert most[0] == 2
+        assert most[0] == converters.AT_ONCE
 
     def test_one_that_nobody_needs_ends(self, tmp_path, monkeypatch):
         monkeypatch.setattr(converters, "_KEPT_SECONDS", 0.1)
@@ -351,9 +411,10 @@ class TestConfinement:
             (folder / "markitdown.py").write_text(
                 "import os, socket, subprocess, sys, types\n"
                 "converters = types.SimpleNamespace(HtmlConverter=object)\n"
+                "StreamInfo = dict\n"
                 "class MarkItDown:\n"
                 "    def __init__(self, **options): self.register_converter = print\n"
-                "    def convert_local(self, path):\n"
+                "    def convert_stream(self, file, stream_info):\n"
                 f"        {lines}\n"
                 f"        return types.SimpleNamespace(text_content={reaches})\n"
             )

@@ -21,6 +21,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.text import files
 from memagent_graph.text.opening import open_source
+from memagent_graph.text.source import Location
 
 TEXT = "First line\r\nsecond ‘line’ with é and 漢字 and 👩‍👩‍👧\n\nlast line\0 with a NUL"
 
@@ -135,7 +136,7 @@ def test_an_empty_file_is_refused_by_name(tmp_path):
 def test_a_document_can_be_called_by_another_name_also_in_errors(tmp_path):
     source = open_source(write(tmp_path / "a.txt", "one\ntwo"), name="lease")
 
-    assert source.locate(4) == ("lease", 2)
+    assert source.locate(4)[:2] == ("lease", 2)
     with pytest.raises(UnreadableSourceError, match=r"^scan is a binary file"):
         open_source(write(tmp_path / "b.bin", b"\0\xff" * 50), name="scan")
 
@@ -180,7 +181,8 @@ class TestFolder:
     def test_a_place_is_a_file_and_a_line(self, folder):
         source = open_source(folder)
 
-        assert source.locate(whole(source).index("with two lines")) == (f"{folder.name}/b.txt", 2)
+        place = source.locate(whole(source).index("with two lines"))
+        assert place == Location(f"{folder.name}/b.txt", 2)
         assert source.locate(whole(source).index("third")).name == f"{folder.name}/sub/a.md"
 
     def test_windows_cross_files(self, folder):

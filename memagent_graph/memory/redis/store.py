@@ -23,6 +23,7 @@ from memagent_graph.memory.redis.keys import Names, decode, root_of
 from memagent_graph.memory.redis.roots import KnownRoots
 from memagent_graph.memory.redis.steps import wire
 from memagent_graph.memory.redis.sweeper import Sweeper, sweep
+from memagent_graph.text.user_cache import keep_no_plain_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -86,6 +87,8 @@ class RedisStore(BaseStore):
         self.ttl_config = ttl
         self._names = Names(prefix)
         self._codec = Codec(serializer)
+        if serializer is not None:  # what it hides must not lie in a cache for all to see
+            keep_no_plain_text()
         self._connection = client if isinstance(client, OwnClients) else given(client)
         self._sweeper = Sweeper(self.sweep_ttl, self.asweep_ttl)
         self._known = KnownRoots(self._connection)

@@ -1,0 +1,156 @@
+"""Texts of converted documents, kept in the user's cache: each is converted once.
+
+An entry is a file whose name begins with the digest of the document. It is written whole or not
+at all; a torn or foreign one, and one that cannot be decrypted, is removed and counts as none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from stat import S_ISDIR
+from tempfile import mkstemp
+from time import time
+from typing import TYPE_CHECKING
+
+from memagent_graph.text.entry import seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from langgraph.checkpoint.serde.base import CipherProtocol
+
+    from memagent_graph.text.conversion import Converted
+
+_PARTS = 16
+"""Of the limit; one of them may be written between two looks at all entries."""
+
+_NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\..+\.new)?")
+"""Of an entry, also of one that is being written; other files of the folder are left alone."""
+
+_UNFINISHED = ".new"
+_UNFINISHED_SECONDS = 3600
+"""After which what a killed process began to write is removed."""
+
+
+class Cache:
+    """Converted texts in a folder that this user alone can enter.
+
+    Several processes may use it at once.
+
+    Args:
+        folder: where; made when something is kept.
+        limit: bytes of all entries; the least recently used go first.
+        cipher: encrypts the entries; None keeps plain text.
+    """
+
+    def __init__(self, folder: Path, limit: int, cipher: CipherProtocol | None = None) -> None:
+        self.folder = folder
+        self._unseen_limit = limit // _PARTS
+        self._seen_limit = limit - self._unseen_limit
+        self._cipher = cipher
+        self._unseen = limit  # bytes that were written since the last look at all entries
+
+    def find(self, key: str, most: int) -> Converted | None:
+        """What is kept under a key, unless it is longer than `most` bytes."""
+        path = self.folder / key
+        if not self._is_private():
+            return None
+        try:
+            entry = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            found = unseal(key, entry, self._cipher)
+        except (ValueError, KeyError, TypeError):
+            with suppress(OSError):
+                path.unlink()
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return found if sum(map(len, found.encode())) <= most else None
+
+    def keep(self, key: str, converted: Converted) -> None:
+        """Keep a text; without a folder that can be written, or a full disk, it is not kept."""
+        entry = seal(key, converted, self._cipher)
+        if len(entry) > self._seen_limit:
+            return
+        with suppress(OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._is_private():
+                self._write(key, entry)
+                self._prune(len(entry))
+
+    def forget(self, digest: str) -> int:
+        """Remove what a document with this digest became; returns how many entries there were.
+
+        Raises:
+            OSError: One cannot be removed.
+        """
+        return self._remove(f"{digest}-")
+
+    def clear(self) -> int:
+        """Remove all entries; returns how many there were.
+
+        Raises:
+            OSError: One cannot be removed.
+        """
+        return self._remove("")
+
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return sum(found.st_size for _, found in self._entries())
+
+    def _remove(self, prefix: str) -> int:
+        named = [path for path, _ in self._entries() if path.name.startswith(prefix)]
+        for path in named:
+            path.unlink(missing_ok=True)
+        return len(named)
+
+    def _is_private(self) -> bool:
+        """Whether nobody else can read or replace entries."""
+        try:
+            found = self.folder.lstat()
+        except OSError:
+            return False
+        if sys.platform == "win32":
+            return True
+        own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        return own and S_ISDIR(found.st_mode)
+
+    def _write(self, key: str, entry: bytes) -> None:
+        handle, name = mkstemp(_UNFINISHED, f"{key}.", self.folder)  # readable by its owner
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(entry)
+            Path(name).replace(self.folder / key)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+
+    def _prune(self, written: int) -> None:
+        self._unseen += written
+        if self._unseen <= self._unseen_limit:
+            return
+        self._unseen = 0
+        left = self._seen_limit
+        for path, found in sorted(self._entries(), key=lambda entry: -entry[1].st_mtime_ns):
+            left -= found.st_size
+            old = found.st_mtime < time() - _UNFINISHED_SECONDS
+            if left < 0 or (old and path.suffix == _UNFINISHED):
+                with suppress(OSError):
+                    path.unlink()
+
+    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
+        try:
+            files = list(os.scandir(self.folder))
+        except OSError:
+            return
+        for file in files:
+            with suppress(OSError):  # another process has just removed it
+                if _NAME.fullmatch(file.name) and not file.is_dir():
+                    yield Path(file.path), file.stat(follow_symlinks=False)

@@ -1,0 +1,70 @@
+"""The text of a PDF page by page: markitdown gives all pages in one, and tables in columns.
+
+Runs in the process that converts documents.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO, StringIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_END = "\n\n\f"
+"""Follows a page, as pdfminer has it."""
+
+
+def read_pages(file: BytesIO) -> Iterator[str]:
+    """The text of each page, which ends with a form feed.
+
+    Forms and tables without lines become tables, as in markitdown; everything else is running text
+    as pdfminer arranges it.
+    """
+    forms = _forms(file)
+    for number, text in enumerate(_running_texts(file)):
+        form = forms.get(number, "").strip()
+        yield _merge(form + _END if form else text)
+
+
+def _forms(file: BytesIO) -> dict[int, str]:
+    """The pages that are forms, as tables; none of a file that pdfplumber cannot read."""
+    found: dict[int, str] = {}
+    try:
+        import pdfplumber
+        from markitdown.converters._pdf_converter import _extract_form_content_from_words as form
+
+        with pdfplumber.open(file) as document:
+            for number, page in enumerate(document.pages):
+                if text := form(page):
+                    found[number] = text
+                page.close()  # frees what it parsed
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - a parser may raise anything, and pdfminer may still read it
+        return {}
+    return found
+
+
+def _running_texts(file: BytesIO) -> Iterator[str]:
+    from pdfminer.converter import TextConverter
+    from pdfminer.layout import LAParams
+    from pdfminer.pdfinterp import PDFPageInterpreter, PDFResourceManager
+    from pdfminer.pdfpage import PDFPage
+
+    fonts = PDFResourceManager()
+    for page in PDFPage.get_pages(file):
+        text = StringIO()
+        device = TextConverter(fonts, text, laparams=LAParams())
+        PDFPageInterpreter(fonts, device).process_page(page)
+        yield text.getvalue()
+
+
+def _merge(text: str) -> str:
+    """Put numbers such as ".1" that stand alone in front of the line that they number."""
+    merge: Callable[[str], str]
+    try:
+        from markitdown.converters._pdf_converter import _merge_partial_numbering_lines as merge
+    except ImportError:
+        return text
+    return merge(text)

@@ -1,0 +1,112 @@
+"""The user's cache of converted texts: where it is, what it may hold, and how it is emptied."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+from threading import Event
+
+from memagent_graph.config import from_environment
+from memagent_graph.text.cache import Cache
+
+OFF = "off"
+
+_FOLDER = "converted"
+_LIMIT_MB = 1024
+_MB = 1 << 20
+
+_no_plain_text = Event()
+
+
+def keep_no_plain_text() -> None:
+    """From here on, let this process keep converted texts only if it can encrypt them."""
+    _no_plain_text.set()
+
+
+def open_cache() -> Cache | None:
+    """The cache that the environment asks for.
+
+    `MEMAGENT_CACHE` names a folder, or is "off"; `MEMAGENT_CACHE_MB` is its limit. With
+    `LANGGRAPH_AES_KEY`, which LangGraph's `EncryptedSerializer` takes, entries are encrypted with
+    it, too; if that cannot be done, nothing is kept, nor is it without the variable after
+    `keep_no_plain_text`.
+
+    Raises:
+        ConfigurationError: The limit is not a number above 0.
+    """
+    folder = _folder()
+    if os.environ.get("MEMAGENT_CACHE") == OFF or folder is None:
+        return None
+    limit = int(from_environment("MEMAGENT_CACHE_MB", _LIMIT_MB) * _MB)
+    key = os.environ.get("LANGGRAPH_AES_KEY")
+    return None if _no_plain_text.is_set() and not key else _cache(folder, limit, key)
+
+
+def forget_converted(digest: str) -> int:
+    """Remove the kept text of a document, also where keeping is off by now.
+
+    Args:
+        digest: of the file's bytes, which is the `digest` of its source.
+
+    Returns:
+        How many entries were removed.
+
+    Raises:
+        OSError: One cannot be removed.
+    """
+    cache = _all_entries()
+    return cache.forget(digest) if cache else 0
+
+
+def clear_converted() -> int:
+    """Remove all kept texts; returns how many there were.
+
+    Raises:
+        OSError: One cannot be removed.
+    """
+    cache = _all_entries()
+    return cache.clear() if cache else 0
+
+
+def size_of_converted() -> int:
+    """Bytes of all kept texts."""
+    cache = _all_entries()
+    return cache.size() if cache else 0
+
+
+def _all_entries() -> Cache | None:
+    folder = _folder()
+    return Cache(folder, 0) if folder else None
+
+
+@lru_cache(maxsize=8)
+def _cache(folder: Path, limit: int, key: str | None) -> Cache | None:
+    if not key:
+        return Cache(folder, limit)
+    try:
+        from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+        serializer = EncryptedSerializer.from_pycryptodome_aes(key=key.encode())
+        serializer.cipher.encrypt(b"")
+    except (ImportError, ValueError):
+        return None
+    return Cache(folder, limit, serializer.cipher)
+
+
+def _folder() -> Path | None:
+    """Where converted texts are kept; None where the user has no home."""
+    named = os.environ.get("MEMAGENT_CACHE")
+    if named and named != OFF:
+        return Path(named).absolute() / _FOLDER
+    try:
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return base.absolute() / "memagent" / _FOLDER

@@ -1,0 +1,555 @@
+"""Documents are converted once: what they became is kept, for this user, up to a limit."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+
+import pytest
+from bombs import DOCUMENTS
+from documents import write_headed, write_pages, write_sheets, write_slides
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from memagent_graph import RedisStore
+from memagent_graph.errors import ConfigurationError, ConversionLimitError, MissingDependencyError
+from memagent_graph.text import cache as caches
+from memagent_graph.text import converted as conversions
+from memagent_graph.text import converters, user_cache
+from memagent_graph.text.cache import Cache
+from memagent_graph.text.conversion import Converted
+from memagent_graph.text.entry import seal, unseal
+from memagent_graph.text.opening import open_source
+from memagent_graph.text.user_cache import (
+    clear_converted,
+    forget_converted,
+    open_cache,
+    size_of_converted,
+)
+
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where entries are kept."""
+    monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
+    user_cache._cache.cache_clear()
+    monkeypatch.setattr(user_cache, "_no_plain_text", Event())  # other tests open encrypted stores
+    yield tmp_path / "cache" / "converted"
+    converters.shared.end()
+
+
+@pytest.fixture
+def converted(monkeypatch):
+    """The names of files that were converted, as it happens."""
+    names = []
+    convert = converters.Converters.convert
+
+    def count(self, path, limits):
+        names.append(path.name)
+        return convert(self, path, limits)
+
+    monkeypatch.setattr(converters.Converters, "convert", count)
+    return names
+
+
+@pytest.fixture
+def page(tmp_path):
+    return DOCUMENTS["a.html"](tmp_path / "a.html", "swordfish")
+
+
+def whole(source):
+    return source.read(0, source.length)
+
+
+def name(number):
+    """Of an entry, as those of documents are."""
+    return f"{number:064x}-{number:016x}"
+
+
+def entries(folder):
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.timeout(300)
+def test_of_200_mixed_files_a_second_opening_converts_none_and_one_changed_file_is_one(
+    folder, converted, tmp_path
+):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number in range(200):
+        text = f"The owner of project P{number:03} is Person{number:03}."
+        file = corpus / f"{number:03}"
+        match number % 6:
+            case 0:
+                write_pages(file.with_suffix(".pdf"), [[(50, 700, text)], [(50, 700, "end")]])
+            case 1:
+                write_headed(file.with_suffix(".docx"), [(1, "Owners"), (0, text)])
+            case 2:
+                write_sheets(file.with_suffix(".xlsx"), {"Owners": [["owner"], [text]]})
+            case 3:
+                write_slides(file.with_suffix(".pptx"), [("Owners", text)])
+            case 4:
+                DOCUMENTS["a.html"](file.with_suffix(".html"), text)
+            case _:
+                file.with_suffix(".txt").write_text(text)
+
+    first = open_source(corpus)
+    documents = sorted(path.name for path in corpus.iterdir() if path.suffix != ".txt")
+    assert sorted(converted) == documents
+    converted.clear()
+    second, third = open_source(corpus), open_source({"uri": first.uri})
+    assert converted == []
+    assert whole(first) == whole(second) == whole(third)
+    assert first.digest == second.digest == third.digest
+    for number in range(200):
+        at = whole(second).index(f"P{number:03} is")
+        assert first.locate(at) == second.locate(at)
+        assert f"corpus/{number:03}." in second.locate(at).name
+
+    DOCUMENTS["a.html"](corpus / "004.html", "Nobody owns P004.")
+    assert "Nobody owns P004." in whole(open_source(corpus))
+    assert converted == ["004.html"]
+
+
+class TestKey:
+    def test_a_file_with_the_same_bytes_is_not_converted_again_wherever_it_is(
+        self, folder, converted, page, tmp_path
+    ):
+        copy = tmp_path / "copy.html"
+        copy.write_bytes(page.read_bytes())
+
+        first, second = open_source(page), open_source(copy)
+
+        assert converted == ["a.html"]
+        assert whole(first) == whole(second)
+        assert second.name == str(copy)
+
+    def test_a_file_with_the_same_bytes_and_another_format_is(self, folder, converted, tmp_path):
+        for name in ("a.html", "a.epub"):
+            (tmp_path / name).write_text("<p>text</p>")
+        open_source(tmp_path / "a.html")
+
+        with pytest.raises(conversions.UnreadableSourceError):
+            open_source(tmp_path / "a.epub")
+
+    def test_another_version_of_the_converter_converts_again(
+        self, folder, converted, page, monkeypatch
+    ):
+        open_source(page)
+        monkeypatch.setattr(conversions, "version", lambda _: "99.0")
+        conversions._converter.cache_clear()
+
+        open_source(page)
+
+        conversions._converter.cache_clear()
+        assert converted == ["a.html"] * 2
+        assert len(entries(folder)) == 2
+
+    def test_what_is_kept_is_of_the_bytes_that_were_converted(self, folder, page, monkeypatch):
+        """Else a file that changes in between puts another's text into the cache."""
+        original, swapped = page.read_bytes(), b"<p>planted</p>"
+        convert = converters.Converters.convert
+
+        def swap(self, path, limits):
+            path.write_bytes(swapped)
+            return convert(self, path, limits)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(converters.Converters, "convert", swap)
+            planted = open_source(page)
+        page.write_bytes(original)
+
+        assert whole(planted) == "planted"
+        assert whole(open_source(page)) == "swordfish"
+        assert planted.digest != open_source(page).digest
+
+
+class TestEntries:
+    @given(st.text(), st.lists(st.integers(0, 2**32 - 1)), st.text("0123456789abcdef-", min_size=1))
+    def test_an_entry_gives_back_what_was_kept(self, text, pages, key):
+        found = unseal(key, seal(key, Converted(text, pages)))
+
+        assert (found.text, found.pages) == (text, pages)
+
+    def test_lone_surrogates_are_kept(self):
+        assert unseal("k", seal("k", Converted("a\udc80"))).text == "a\udc80"
+
+    @given(st.data())
+    def test_an_entry_that_is_not_whole_or_of_another_key_is_none(self, data):
+        entry = seal("key", Converted("some text", [0, 5]))
+        at = data.draw(st.integers(0, len(entry) - 1))
+        byte = data.draw(st.integers(0, 255).filter(lambda byte: byte != entry[at]))
+
+        for wrong in (entry[:at], entry[:at] + bytes([byte]) + entry[at + 1 :], entry + b"x"):
+            with pytest.raises(ValueError):  # noqa: PT011 - of any kind
+                unseal("key", wrong)
+        with pytest.raises(ValueError):  # noqa: PT011
+            unseal("other", entry)
+
+    @given(st.binary())
+    def test_what_is_no_entry_is_none(self, content):
+        with pytest.raises(ValueError):  # noqa: PT011
+            unseal("key", content)
+
+    def test_a_torn_or_foreign_entry_is_removed_and_the_document_converted(
+        self, folder, converted, page
+    ):
+        open_source(page)
+        (entry,) = entries(folder)
+        good = entry.read_bytes()
+
+        for bad in (good[:-1], b"", b"\xff", b"planted\n" + good):
+            entry.write_bytes(bad)
+            assert whole(open_source(page)) == "swordfish"
+            assert entry.read_bytes() == good
+
+        assert converted == ["a.html"] * 5
+
+    def test_another_entry_under_its_name_is_not_taken_for_it(self, folder, page, tmp_path):
+        other = DOCUMENTS["a.html"](tmp_path / "b.html", "planted")
+        open_source(page)
+        (entry,) = entries(folder)
+        open_source(other)
+        (planted,) = set(entries(folder)) - {entry}
+        entry.write_bytes(planted.read_bytes())
+
+        assert whole(open_source(page)) == "swordfish"
+
+    def test_entries_are_readable_by_their_owner_only(self, folder, page):
+        before = os.umask(0)
+        try:
+            open_source(page)
+        finally:
+            os.umask(before)
+
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert [stat.S_IMODE(entry.stat().st_mode) for entry in entries(folder)] == [0o600]
+
+    @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
+    def test_a_folder_that_others_can_enter_is_not_used(self, mode, folder, converted, page):
+        open_source(page)
+        folder.chmod(mode)
+
+        open_source(page)
+
+        assert converted == ["a.html"] * 2
+        clear_converted()
+        open_source(page)
+        assert not entries(folder)
+
+    def test_a_link_in_place_of_the_folder_is_not_followed(self, folder, page, tmp_path):
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.parent.mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+
+        open_source(page)
+
+        assert not entries(tmp_path / "elsewhere")
+
+
+class TestSettings:
+    def test_off_keeps_nothing(self, folder, converted, page, monkeypatch, tmp_path):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        monkeypatch.setenv("MEMAGENT_CACHE", "off")
+
+        for _ in range(2):
+            open_source(page)
+
+        assert converted == ["a.html"] * 2
+        assert not (tmp_path / "xdg").exists()
+
+    @pytest.mark.skipif(sys.platform in {"darwin", "win32"}, reason="XDG is for others")
+    def test_by_default_it_is_in_the_folder_for_caches(self, folder, page, monkeypatch, tmp_path):
+        monkeypatch.delenv("MEMAGENT_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+
+        open_source(page)
+
+        assert len(entries(tmp_path / "xdg" / "memagent" / "converted")) == 1
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        assert open_cache().folder == tmp_path / "home" / ".cache" / "memagent" / "converted"
+
+    def test_a_user_without_a_home_has_no_cache(self, folder, page, monkeypatch):
+        def homeless():
+            raise RuntimeError
+
+        for name in ("MEMAGENT_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", homeless)
+
+        assert whole(open_source(page)) == "swordfish"
+        assert forget_converted("0" * 64) == clear_converted() == size_of_converted() == 0
+
+    @pytest.mark.parametrize("limit", ["much", "-1", "0"])
+    def test_a_limit_that_is_none_is_refused(self, limit, folder, page, monkeypatch):
+        monkeypatch.setenv("MEMAGENT_CACHE_MB", limit)
+
+        with pytest.raises(ConfigurationError, match="MEMAGENT_CACHE_MB"):
+            open_source(page)
+
+    def test_a_lower_limit_on_text_holds_for_what_is_kept(self, folder, tmp_path, monkeypatch):
+        page = DOCUMENTS["a.html"](tmp_path / "a.html", "words " * 200_000)
+        open_source(page)
+        monkeypatch.setenv("MEMAGENT_CONVERSION_OUTPUT_MB", "1")
+
+        with pytest.raises(ConversionLimitError):
+            open_source(page)
+
+    def test_without_the_extra_the_error_is_the_same(self, folder, page, monkeypatch):
+        open_source(page)
+        monkeypatch.setitem(sys.modules, "markitdown", None)
+
+        with pytest.raises(MissingDependencyError):
+            open_source(page)
+
+
+class TestLimit:
+    def keep(self, cache, number, size=1000):
+        cache.keep(name(number), Converted("x" * size))
+
+    def test_the_least_recently_used_go_first(self, tmp_path):
+        cache = Cache(tmp_path / "cache", 10_000)
+        for number in range(8):
+            self.keep(cache, number)
+            os.utime(cache.folder / name(number), (number, number))
+        assert cache.find(name(1), 10_000) is not None  # used, and so the newest
+
+        for number in range(8, 12):
+            self.keep(cache, number)
+
+        left = {path.name for path in entries(cache.folder)}
+        assert {name(1), name(11)} <= left
+        assert not {name(0), name(2), name(3)} & left
+        assert cache.size() <= 10_000
+
+    @given(st.lists(st.integers(0, 3000), max_size=30))
+    def test_it_stays_below_its_limit_after_every_entry(self, tmp_path_factory, sizes):
+        cache = Cache(tmp_path_factory.mktemp("c") / "cache", 8000)
+
+        for number, size in enumerate(sizes):
+            self.keep(cache, number, size)
+            assert cache.size() <= 8000
+            assert cache.find(name(number), 8000) is not None
+
+    def test_another_process_s_entries_count(self, tmp_path):
+        first, second = (Cache(tmp_path / "cache", 8000) for _ in range(2))
+        for number in range(5):
+            self.keep(first, number)
+
+        self.keep(second, 5, 5000)
+
+        assert second.size() <= 8000
+
+    def test_what_is_larger_than_the_limit_is_not_kept_and_drives_nothing_out(self, tmp_path):
+        cache = Cache(tmp_path / "cache", 8000)
+        self.keep(cache, 1)
+
+        self.keep(cache, 2, 8000)
+
+        assert [path.name for path in entries(cache.folder)] == [name(1)]
+
+    def test_what_a_killed_process_began_is_removed_in_time(self, tmp_path):
+        cache = Cache(tmp_path / "cache", 8000)
+        self.keep(cache, 1)
+        old, young = (cache.folder / f"{name(number)}.x.new" for number in (2, 3))
+        for path in (old, young):
+            path.write_text("begun")
+        os.utime(old, (1, 1))
+
+        self.keep(Cache(cache.folder, 8000), 4)
+
+        assert entries(cache.folder) == [cache.folder / name(1), young, cache.folder / name(4)]
+
+    def test_files_that_it_did_not_write_stay(self, tmp_path):
+        cache = Cache(tmp_path / "cache", 8000)
+        self.keep(cache, 1)
+        (cache.folder / "folder").mkdir()
+        mine = [cache.folder / "thesis.docx", cache.folder / f"x{name(2)}"]
+        for path in mine:
+            path.write_text("x" * 50_000)
+            os.utime(path, (1, 1))
+
+        self.keep(Cache(cache.folder, 8000), 3)
+
+        assert cache.size() < 8000
+        assert cache.clear() == 2
+        assert all(path.exists() for path in mine)
+
+
+class TestTrouble:
+    def test_a_full_disk_is_no_failure(self, folder, page):
+        code = f"""if True:
+            import resource
+            from pathlib import Path
+            from memagent_graph.text import converters
+            from memagent_graph.text.opening import open_source
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
+            assert open_source(Path({str(page)!r})).text == "swordfish"
+            """
+
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+        assert not entries(folder)
+
+    @pytest.mark.parametrize("name", ["utime", "scandir"])
+    def test_a_folder_that_cannot_be_written_is_no_failure(
+        self, name, folder, converted, page, monkeypatch
+    ):
+        def refuse(*arguments):
+            raise PermissionError(arguments)
+
+        open_source(page)
+        monkeypatch.setattr(os, name, refuse)
+        monkeypatch.setattr(caches, "mkstemp", refuse)
+        DOCUMENTS["a.html"](page.with_name("b.html"), "other")
+
+        assert whole(open_source(page)) == "swordfish"
+        assert whole(open_source(page.with_name("b.html"))) == "other"
+        assert converted == ["a.html", "b.html"]
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_a_read_only_folder_is_read(self, folder, converted, page):
+        open_source(page)
+        folder.chmod(0o500)
+
+        assert whole(open_source(page)) == "swordfish"
+        assert whole(open_source(DOCUMENTS["a.html"](page.with_name("b.html"), "other"))) == "other"
+        assert converted == ["a.html", "b.html"]
+
+    @pytest.mark.parametrize("where", ["file", "/proc/no/such"])
+    def test_a_folder_that_cannot_be_made_is_no_failure(self, where, page, tmp_path, monkeypatch):
+        (tmp_path / "file").write_text("in the way")
+        monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / where))
+
+        for _ in range(2):
+            assert whole(open_source(page)) == "swordfish"
+
+    def test_processes_that_write_at_once_leave_whole_entries(self, tmp_path):
+        code = f"""if True:
+            from pathlib import Path
+            from memagent_graph.text.cache import Cache
+            from memagent_graph.text.conversion import Converted
+            cache = Cache(Path({str(tmp_path / "cache")!r}), 200_000)
+            names = {[name(number) for number in range(20)]}
+            for turn in range(60):
+                for number in range(20):
+                    cache.keep(names[number], Converted(str(number) * 5_000, [0, number]))
+                    found = cache.find(names[19 - number], 1 << 20)
+                    assert found in (None, Converted(str(19 - number) * 5_000, [0, 19 - number]))
+            """
+
+        running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+
+        assert [process.wait() for process in running] == [0, 0]
+        assert entries(tmp_path / "cache")
+        assert not list((tmp_path / "cache").glob("*.new"))
+
+
+class TestForgetting:
+    def test_a_document_is_forgotten_by_the_digest_of_its_source(self, folder, page, tmp_path):
+        other = open_source(DOCUMENTS["a.html"](tmp_path / "b.html", "other"))
+        source = open_source(page)
+        (folder / f"{source.digest}-{'0' * 16}.x.new").write_text(
+            "swordfish"
+        )  # another process began it
+
+        assert forget_converted(source.digest) == 2
+
+        assert [entry.name.partition("-")[0] for entry in entries(folder)] == [other.digest]
+        assert forget_converted(source.digest) == 0
+
+    @pytest.mark.parametrize("digest", ["", "*", "?", "..", "../converted/", "[0-9a-f]*"])
+    def test_what_is_no_digest_forgets_nothing(self, digest, folder, page):
+        open_source(page)
+
+        assert forget_converted(digest) == 0
+        assert len(entries(folder)) == 1
+
+    def test_all_are_counted_and_forgotten_also_when_keeping_is_off(
+        self, folder, page, monkeypatch, tmp_path
+    ):
+        monkeypatch.delenv("MEMAGENT_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "xdg"))
+        monkeypatch.setenv("HOME", str(tmp_path / "xdg"))
+        open_source(page)
+        monkeypatch.setenv("MEMAGENT_CACHE", "off")
+
+        assert size_of_converted() > len("swordfish")
+        assert clear_converted() == 1
+        assert size_of_converted() == 0
+
+
+class TestEncryption:
+    @pytest.fixture(autouse=True)
+    def key(self, folder, monkeypatch):
+        pytest.importorskip("Crypto", reason="EncryptedSerializer needs pycryptodome")
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", KEY)
+
+    def test_entries_are_encrypted_with_the_key_of_the_store(self, folder, converted, page):
+        for _ in range(2):
+            assert whole(open_source(page)) == "swordfish"
+
+        assert converted == ["a.html"]
+        (entry,) = entries(folder)
+        assert b"swordfish" not in entry.read_bytes()
+
+    def test_plain_entries_are_removed_when_a_key_is_set(self, folder, page, monkeypatch):
+        monkeypatch.delenv("LANGGRAPH_AES_KEY")
+        open_source(page)
+        assert b"swordfish" in entries(folder)[0].read_bytes()
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", KEY)
+
+        assert whole(open_source(page)) == "swordfish"
+
+        assert [b"swordfish" in entry.read_bytes() for entry in entries(folder)] == [False]
+
+    def test_entries_of_another_key_are_of_no_use(self, folder, converted, page, monkeypatch):
+        open_source(page)
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", KEY[::-1])
+
+        assert whole(open_source(page)) == "swordfish"
+        assert converted == ["a.html"] * 2
+
+    def test_an_entry_cannot_be_planted_without_the_key(self, folder, page):
+        open_source(page)
+        (entry,) = entries(folder)
+        entry.write_bytes(seal(entry.name, Converted("planted")))
+
+        assert whole(open_source(page)) == "swordfish"
+
+    def test_once_a_store_encrypts_no_plain_text_is_kept(
+        self, folder, converted, page, monkeypatch
+    ):
+        monkeypatch.delenv("LANGGRAPH_AES_KEY")
+        serializer = EncryptedSerializer.from_pycryptodome_aes(key=KEY.encode())
+        RedisStore.from_url("redis://127.0.0.1:1", serializer=serializer).close()
+
+        open_source(page)
+
+        assert not folder.exists()
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", KEY)
+        for _ in range(2):
+            open_source(page)
+        assert converted == ["a.html"] * 2
+
+    @pytest.mark.parametrize("broken", ["key", "package"])
+    def test_nothing_is_kept_where_it_cannot_be_encrypted(self, broken, folder, page, monkeypatch):
+        if broken == "key":
+            monkeypatch.setenv("LANGGRAPH_AES_KEY", "short")
+        else:
+            monkeypatch.setitem(sys.modules, "Crypto.Cipher", None)
+            user_cache._cache.cache_clear()
+
+        assert whole(open_source(page)) == "swordfish"
+
+        assert not folder.exists()

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_graph.text import outline
+from memagent_graph.text.outline import Headings, find_pages
+
+LINES = st.sampled_from(
+    ["# One", "## Two ##", "text", "", "#no", "```", "~~~~", "    # code", "# C#", "```py", "\t# x"]
+)
+
+
+def headings(text, pieces=None):
+    found = Headings()
+    for piece in pieces or [text]:
+        found.feed(piece)
+    found.end()
+    return found
+
+
+def test_the_nearest_heading_above_is_found_and_its_own_line_belongs_to_it():
+    text = "before\n# One\nfirst\r\n## Two ##\r\nsecond"
+    found = headings(text)
+
+    said = [found.above(text.index(word)) for word in ("before", "# One", "first", "Two", "second")]
+
+    assert said == [None, "One", "One", "Two", "Two"]
+    assert found.above(text.index("second"), since=text.index("first")) == "Two"
+    assert found.above(text.index("first"), since=text.index("first")) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("# One", "One"),
+        ("   ###### Deep", "Deep"),
+        ("# C#", "C#"),
+        ("# C #", "C"),
+        ("#\ttab", "tab"),
+        ("####### seven", None),
+        ("    # code", None),
+        ("#hashtag", None),
+        ("# ", None),
+        ("text # no", None),
+        ("# 第一章", "第一章"),
+        ("# " + "x" * 5000, "x" * 200),
+    ],
+)
+def test_a_heading_is_what_markdown_takes_for_one(line, title):
+    assert headings(f"{line}\ntext").above(len(line) + 1) == title
+
+
+def test_a_comment_in_code_is_no_heading():
+    text = "# One\n```sh\n# comment\n~~~\n# comment\n``` no end\n````\nafter\n# Two\n"
+    found = headings(text)
+
+    assert found.above(text.index("after")) == "One"
+    assert found.above(len(text)) == "Two"
+
+
+@given(st.lists(LINES).map("\n".join), st.data())
+def test_a_text_in_pieces_has_the_headings_of_the_whole(text, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+    whole, pieced = headings(text), headings(text, pieces)
+
+    assert [whole.above(at) for at in range(len(text))] == [
+        pieced.above(at) for at in range(len(text))
+    ]
+
+
+def test_a_text_of_nothing_but_headings_does_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(outline, "_MOST_HEADINGS", 2)
+    text = "# a\n# b\n# c\n# d\n"
+
+    found = headings(text)
+
+    assert [found.above(text.index(name)) for name in "abcd"] == ["a", "b", None, None]
+    assert len(found._starts) == 3
+
+
+def test_a_line_without_end_is_not_kept():
+    found = Headings()
+    for _ in range(100):
+        found.feed("# " + "x" * 1000)
+
+    assert len(found._line) == 1000
+
+
+class TestPages:
+    def test_slides_are_found_by_their_marks_in_order(self):
+        text = "<!-- Slide number: 1 -->\none\n\n<!-- Slide number: 2 -->\ntwo"
+
+        assert find_pages(text, ".pptx") == [0, text.index("<!-- Slide number: 2")]
+
+    def test_a_slide_that_shows_the_mark_of_another_is_not_that_one(self):
+        text = "<!-- Slide number: 1 -->\n<!-- Slide number: 7 -->\n<!-- Slide number: 2 -->\n"
+
+        assert find_pages(text, ".pptx") == [0, text.index("<!-- Slide number: 2")]
+
+    def test_sheets_are_found_by_their_headings(self):
+        text = "## Costs\n| ## a |\n\n## Income\n| b |"
+
+        assert find_pages(text, ".xlsx") == [0, text.index("## Income")]
+
+    def test_other_formats_have_none(self):
+        assert find_pages("## a\n<!-- Slide number: 1 -->\n", ".docx") == []
