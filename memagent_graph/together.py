@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.runnables.config import merge_configs
+
 from memagent_graph.errors import MemAgentError, QuestionError, error_of
+from memagent_graph.graph.beginning import CALLS_EACH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from langchain_core.runnables import RunnableConfig
 
@@ -24,7 +29,7 @@ async def read_together(
     document: object,
     config: RunnableConfig | None = None,
 ) -> list[Outcome]:
-    """Read a document once for several questions.
+    """Read a document once for several questions, each with the budget that it has alone.
 
     Args:
         agent: made by `create_memagent`, without a checkpointer.
@@ -35,6 +40,7 @@ async def read_together(
     Returns:
         What became of each question, in their order. One that fails does not fail the others.
     """
+    config = merge_configs(config, {"configurable": {CALLS_EACH: True}})
     outcomes: dict[int, Outcome] = {}
     while left := [number for number in range(len(questions)) if number not in outcomes]:
         asked = [questions[number] for number in left]
@@ -82,3 +88,23 @@ def outcome_of(record: Mapping[str, Any]) -> Outcome:
 
 _OF_SEVERAL = {"number", "question", "error", "error_type"}
 """What a record has because there are several."""
+
+
+def can_join(task: Mapping[str, object]) -> bool:
+    """Whether a task asks one question about a document, and nothing else that the graph knows."""
+    if not isinstance(task, Mapping) or _OF_ITS_OWN & task.keys():
+        return False
+    return isinstance(task.get("question"), str) and task.get("document") is not None
+
+
+def is_same_document(task: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether two tasks can be read in one pass."""
+    if not (can_join(task) and can_join(other)):
+        return False
+    one, two = task["document"], other["document"]
+    plain = isinstance(one, str | bytes | PurePath | dict | list | tuple)
+    return one is two or (plain and type(one) is type(two) and one == two)
+
+
+_OF_ITS_OWN = {"questions", "version", "memory_name"}
+"""Keys of a task that is read alone."""

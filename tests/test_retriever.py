@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from itertools import repeat
 from pathlib import Path
 
 import pytest
-from doubles import ChainReader, numbered
+from doubles import ChainReader, Hearing, Words, numbered
 from langchain_core.documents import Document
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 from langgraph.store.memory import InMemoryStore
@@ -500,29 +498,6 @@ def test_a_repeated_query_is_one_call_and_nothing_is_wasted_on_a_new_one():
     repeated = [what for what, query in reader.asked if query == QUERIES[0]]
     assert repeated == ["answer"]
     assert [what for what, query in reader.asked if query == QUERIES[1]] == new
-
-
-class Hearing(GenericFakeChatModel):
-    """Keeps what it was asked."""
-
-    heard: list[str] = []
-
-    def _generate(self, messages, *args, **options):
-        self.heard.append(str(messages))
-        return super()._generate(messages, *args, **options)
-
-
-class Words:
-    """A token is a word with the space behind it."""
-
-    name = "words"
-
-    def count(self, text):
-        return len(text.split())
-
-    def prefix(self, text, tokens):
-        ends = [found.end() for found in re.finditer(r"\S+\s*", text)]
-        return ends[min(tokens, len(ends)) - 1] if ends else len(text)
 
 
 def test_prompts_tokenizer_config_and_namespace_shape_the_reading():

@@ -40,7 +40,7 @@ _MOST_JOINED = 4
 """Lines of code that make one statement at the most."""
 
 LONGEST = 600
-"""Code points after which a sentence without an end is cut at a word."""
+"""Code points after which a sentence without an end is cut at a line or word."""
 
 _BLOCK = regex.compile(r"\S.*?(?=\n[^\S\n]*\n|\Z)", regex.DOTALL)
 _SENTENCE_END = regex.compile(
@@ -111,8 +111,9 @@ def _sentences(block: str) -> Iterator[tuple[int, int]]:
     ]
     for end in [*ends, len(block)]:
         while end - start > LONGEST:
-            space = block.rfind(" ", start + 1, start + LONGEST)
-            middle = space if space > 0 else start + LONGEST
+            within = start + 1, start + LONGEST
+            middle = max(block.rfind("\n", *within), 0) or block.rfind(" ", *within)
+            middle = middle if middle > 0 else start + LONGEST
             yield start, middle
             start = middle
         if end > start:
