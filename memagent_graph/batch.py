@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.sync import wait_for
+from memagent_graph.together import can_join, is_same_document, read_together
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -52,6 +53,10 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
     be endless; leaving the loop cancels what still runs. With a store, tasks that were read
     before cost one call each, also by another process; with a checkpointer each task is the
     thread of its id, and one that was stopped goes on where it was.
+
+    Tasks about the same document that follow one another are read in one pass: it is opened and
+    cut once, and each question has its own memory, budget and result. Not so with a checkpointer,
+    nor tasks that come asynchronously, for whose successors nobody can wait.
 
         for result in read_many(agent, [{"question": "Who pays?", "document": Path("a.txt")}]):
             print(result.id, result.error or result.output["answer"])
@@ -109,7 +114,10 @@ class _Readings:
     def __init__(self, asked: read_many) -> None:
         self._asked = asked
         self._tasks = _numbered(asked.tasks)
-        self._running: set[asyncio.Task[Result]] = set()
+        self._running: dict[asyncio.Task[list[Result]], int] = {}  # with how many tasks each reads
+        self._ahead: tuple[int, Task] | None = None  # taken, and of another document
+        streamed = isinstance(asked.tasks, AsyncIterable)
+        self._joins = not streamed and not asked.agent.checkpointer
         self._done: deque[Result] = deque()
         self._failed = 0
         total = len(asked.tasks) if isinstance(asked.tasks, Sized) else None
@@ -121,10 +129,10 @@ class _Readings:
             await self._fill()
             if not self._running:
                 return None
-            done, self._running = await asyncio.wait(
-                self._running, return_when=asyncio.FIRST_COMPLETED
-            )
-            self._done.extend(task.result() for task in done)
+            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                del self._running[task]
+                self._done.extend(task.result())
             await self._fill()  # the caller may be slow to take the results
         result = self._done.popleft()
         self._failed += result.error is not None
@@ -142,13 +150,48 @@ class _Readings:
 
     async def _fill(self) -> None:
         """Start as many tasks as there is room for."""
-        while len(self._running) < self._asked.concurrency:
-            found = await anext(self._tasks, None)
-            if found is None:
+        while (room := self._asked.concurrency - sum(self._running.values())) > 0:
+            group = await self._group(room)
+            if not group:
                 return
-            self._running.add(asyncio.create_task(self._read(*found)))
+            reading = self._read_together(group) if len(group) > 1 else self._read(*group[0])
+            self._running[asyncio.create_task(reading)] = len(group)
 
-    async def _read(self, number: int, task: Task) -> Result:
+    async def _group(self, most: int) -> list[tuple[int, Task]]:
+        """The next tasks about one document, none at the end."""
+        group: list[tuple[int, Task]] = []
+        while len(group) < most:
+            found = self._ahead or await anext(self._tasks, None)
+            self._ahead = None
+            if found is None:
+                break
+            if group and not is_same_document(group[0][1], found[1]):
+                self._ahead = found
+                break
+            group.append(found)
+            if not (self._joins and can_join(found[1])):
+                break
+        return group
+
+    async def _read_together(self, group: list[tuple[int, Task]]) -> list[Result]:
+        started = perf_counter()
+        names = [str(task.get("id", number)) for number, task in group]
+        tasks = [task for _, task in group]
+        outcomes = await read_together(
+            self._asked.agent,
+            [str(task["question"]) for task in tasks],
+            tasks[0]["document"],
+            self._config(names[0]),
+        )
+        seconds = perf_counter() - started
+        return [
+            Result(name, task, None, outcome, seconds)
+            if isinstance(outcome, Exception)
+            else Result(name, task, outcome, None, seconds)
+            for name, task, outcome in zip(names, tasks, outcomes, strict=True)
+        ]
+
+    async def _read(self, number: int, task: Task) -> list[Result]:
         started = perf_counter()
         name, output, failure = str(number), None, None
         try:
@@ -156,11 +199,14 @@ class _Readings:
             output = await self._output(name, task)
         except Exception as error:  # noqa: BLE001 - one task's failure is not the others'
             failure = error
-        return Result(name, task, output, failure, perf_counter() - started)
+        return [Result(name, task, output, failure, perf_counter() - started)]
+
+    def _config(self, name: str) -> RunnableConfig:
+        return merge_configs(self._asked.config, {"configurable": {"thread_id": name}})
 
     async def _output(self, name: str, task: Task) -> dict[str, Any]:
         agent: Any = self._asked.agent
-        config = merge_configs(self._asked.config, {"configurable": {"thread_id": name}})
+        config = self._config(name)
         asked: dict[str, object] | None = {key: value for key, value in task.items() if key != "id"}
         if agent.checkpointer:
             values = (await agent.aget_state(config)).values

@@ -12,7 +12,15 @@ class ConfigurationError(MemAgentError, ValueError):
 
 
 class QuestionError(MemAgentError, ValueError):
-    """The question is empty or longer than `ReadingConfig.question_tokens`."""
+    """The question is empty or longer than `ReadingConfig.question_tokens`.
+
+    Attributes:
+        question: as it was asked; None if there is none.
+    """
+
+    def __init__(self, message: str, *, question: str | None = None) -> None:
+        super().__init__(message)
+        self.question = question
 
 
 class MissingDependencyError(MemAgentError, ImportError):
@@ -128,3 +136,33 @@ class MemoryConflictError(StoreError):
 
 class TraceError(MemAgentError, ValueError):
     """A recorded conversation, reward or group that nothing can be learned from."""
+
+
+def error_of(kind: str | None, message: str) -> MemAgentError:
+    """The error that a record tells of.
+
+    Args:
+        kind: name of its type.
+        message: of the error.
+    """
+    return _KINDS.get(kind or "", MemAgentError)(message)
+
+
+_KINDS: dict[str, type[MemAgentError]] = {
+    kind.__name__: kind
+    for kind in (
+        ConfigurationError,
+        QuestionError,
+        SourceError,
+        SourceChangedError,
+        ModelError,
+        EmptyReplyError,
+        ContextLengthError,
+        RefusalError,
+        StoreError,
+        StoreRefusedError,
+        MemoryNotFoundError,
+        MemoryConflictError,
+    )
+}
+"""Those that one question of several can fail with, and that a message alone makes."""

@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence  # noqa: TC003 - a field's type
+from typing import TYPE_CHECKING, Any
 
-from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel  # noqa: TC002 - a field's type
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables.config import get_config_list
 from langgraph.store.base import BaseStore  # noqa: TC002 - a field's type
 from langgraph.store.memory import InMemoryStore
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
+from memagent_graph.by_source import documents_by_source
 from memagent_graph.config import ReadingConfig
+from memagent_graph.corpus import CorpusReading, is_read_once, open_parts
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.build import ReadingGraph, create_memagent
 from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.readers.base import Evidence, Reader, merges
+from memagent_graph.prompts import Prompts  # noqa: TC001 - a field's type
+from memagent_graph.readers.base import Reader, merges
 from memagent_graph.readers.resolve import resolve_reader
-from memagent_graph.sync import to_thread, wait_for
-from memagent_graph.text.opening import open_source
-from memagent_graph.text.source import JoinedSource
+from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from langchain_core.callbacks import (
         AsyncCallbackManagerForRetrieverRun,
         BaseCallbackManager,
         CallbackManagerForRetrieverRun,
     )
-
-    from memagent_graph.graph.state import Place
-    from memagent_graph.text.opening import DocumentLike
-    from memagent_graph.text.source import Source
+    from langchain_core.documents import Document
+    from langchain_core.runnables import RunnableConfig
 
 
 class MemAgentRetriever(BaseRetriever):
     """Reads a corpus for each query, and returns what its memory holds, by source.
 
     A long corpus is read in several segments at once, whose memories are merged. A corpus that
-    was read for the same query is not read again: memories are kept in the store.
+    was read for the same query is not read again: memories are kept in the store. `batch` and
+    `abatch` read it once for all their queries.
 
     Args:
         corpus: documents, as the graph takes them (a `Path` is a file or a folder, a `str` is
@@ -51,18 +48,26 @@ class MemAgentRetriever(BaseRetriever):
         config: budgets and switches of the reading.
         store: where memories are kept; in this process only by default.
         namespace: labels under which they are kept there.
-        segments: most parts of the corpus that are read at once, in the place of the config's; a
-            reader that cannot merge reads it in one.
+        prompts: for a chat model, if not the library's own.
+        tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
+        segments: most parts of the corpus that are read at once; the config's by default, or 16 if
+            that sets none. A reader that cannot merge reads it in one.
 
-    Each document returned holds in `page_content` the statements of the memory that came from one
-    source: the sources that the answer cites first, then those with most of them. Those of the
-    first three that are passages already, of at most 2,000 code points, are returned whole.
-    Metadata: `source`, `start` and `end` (code points in that source, from the first statement to
-    the last), `lines`, `evidence` (each statement with its own span), `answer` (to the query, from
-    the whole memory) and `coverage`. Readers that do not know where their memory came from, as
-    chat models, give one document with the whole memory and all sources.
+    Each document returned holds in `page_content` the passages of one source that statements of
+    the memory came from. Sources that the answer cites come first, those with most citations
+    before the others. Those of the first three that are passages already, of at most 2,000 code
+    points, are returned whole.
+
+    Metadata: `source`; `page` of the best statement, None in a source without pages; `start` and
+    `end` (code points in that source, from the first statement to the last); `score`, between 0
+    and 1: above 0.5 if the answer cites the source (1, 0.75, 0.67, ... by rank), otherwise half of
+    the share of the memory that came from it; `lines`; `evidence` (each statement with its own
+    span and page); `answer` (to the query, from the whole memory) and `coverage`. A reader that
+    does not know where its memory came from gives one document with the whole memory and all
+    sources.
 
     Raises:
+        ValueError: An argument is not known, or cannot be used.
         MemAgentError: The corpus cannot be read, or the model fails.
 
     Example:
@@ -80,133 +85,120 @@ class MemAgentRetriever(BaseRetriever):
     config: ReadingConfig = Field(default_factory=ReadingConfig)
     store: BaseStore | None = Field(default_factory=InMemoryStore)
     namespace: Sequence[str] = NAMESPACE
-    segments: int = Field(default=16, ge=1)
+    prompts: Prompts | None = None
+    tokenizer: Any = None
+    segments: int | None = Field(default=None, ge=1)
 
     _agent: ReadingGraph = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_arguments(cls, given: Mapping[str, object]) -> Mapping[str, object]:
+        unknown = ", ".join(repr(name) for name in given if name not in cls.model_fields)
+        if unknown:  # pydantic's own message would not list the known ones
+            known = ", ".join(sorted(cls.model_fields))
+            message = f"There is no argument {unknown}. A retriever takes {known}."
+            raise ConfigurationError(message)
+        return given
 
     def model_post_init(self, context: object, /) -> None:
         """Make the graph that reads."""
         super().model_post_init(context)
-        reader = resolve_reader(self.model, config=self.config)
-        segments = self.segments if merges(reader) else 1
+        if is_read_once(self.corpus):
+            self.corpus = open_parts(self.corpus)
+        reader = resolve_reader(
+            self.model, config=self.config, prompts=self.prompts, tokenizer=self.tokenizer
+        )
+        chosen = self.config.segments if "segments" in self.config.model_fields_set else _SEGMENTS
+        segments = (self.segments or chosen) if merges(reader) else 1
         self._agent = create_memagent(
             reader,
             config=self.config.model_copy(update={"segments": segments}),
             store=self.store,
             namespace=self.namespace,
+            tokenizer=self.tokenizer,
         )
+
+    def batch(
+        self,
+        inputs: list[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[list[Document]]:
+        """Retrieve for several queries, for which the corpus is read once; see `abatch`."""
+        if isinstance(self.corpus, BaseRetriever):
+            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        return wait_for(self.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs))
+
+    async def abatch(
+        self,
+        inputs: list[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[list[Document]]:
+        """Retrieve for several queries, for which the corpus is read once.
+
+        A query that fails does not fail the others: with `return_exceptions` its place has the
+        error. Callbacks see the model's calls below the first query's run. A corpus that is another
+        retriever is asked for each query.
+
+        Args:
+            inputs: the queries.
+            config: for all, or for each; `max_concurrency` of the first holds for the reading.
+            return_exceptions: whether errors are returned rather than raised.
+            kwargs: for the base class.
+        """
+        if not inputs or isinstance(self.corpus, BaseRetriever):
+            return await super().abatch(
+                inputs, config, return_exceptions=return_exceptions, **kwargs
+            )
+        limit = get_config_list(config, len(inputs))[0].get("max_concurrency")
+        reading = CorpusReading(self._agent, self.corpus, inputs, limit)
+        try:
+            return await super().abatch(
+                inputs, config, return_exceptions=return_exceptions, reading=reading, **kwargs
+            )
+        finally:
+            await reading.close()
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        reading: CorpusReading | None = None,
     ) -> list[Document]:
-        corpus = self.corpus
+        callbacks, corpus = run_manager.get_child(), self.corpus
         if isinstance(corpus, BaseRetriever):
-            corpus = corpus.invoke(query, {"callbacks": run_manager.get_child()})
-        return wait_for(self._read(query, corpus, run_manager.get_child()))
+            corpus = corpus.invoke(query, {"callbacks": callbacks})
+        reading = reading or CorpusReading(self._agent, corpus, [query])
+        return wait_for(self._found(reading, query, callbacks))
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        reading: CorpusReading | None = None,
     ) -> list[Document]:
-        corpus = self.corpus
+        callbacks, corpus = run_manager.get_child(), self.corpus
         if isinstance(corpus, BaseRetriever):
-            corpus = await corpus.ainvoke(query, {"callbacks": run_manager.get_child()})
-        return await self._read(query, corpus, run_manager.get_child())
+            corpus = await corpus.ainvoke(query, {"callbacks": callbacks})
+        reading = reading or CorpusReading(self._agent, corpus, [query])
+        return await self._found(reading, query, callbacks)
 
-    async def _read(
-        self, query: str, corpus: DocumentLike, callbacks: BaseCallbackManager
+    async def _found(
+        self, reading: CorpusReading, query: str, callbacks: BaseCallbackManager
     ) -> list[Document]:
-        parts = await to_thread(partial(_parts, corpus))
-        if not parts:
-            return []
-        document = JoinedSource(parts, "corpus")
-        output = await self._agent.ainvoke(
-            {"question": query, "document": document}, {"callbacks": callbacks}
-        )
-        placed = [_placed(document, item) for item in output["evidence"]]
-        kept = [item for item in placed if item.start >= 0]  # and not the name of the part
-        about = {"answer": output["answer"], "coverage": output["coverage"]}
-        if not kept:
-            return _memory(output["memory"], parts, about)
-        cited = {item["text"] for item in output["citations"]}
-        return _by_source(kept, cited, about)[: self.k]
+        corpus, outcome = await reading.outcome(query, callbacks)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return [] if outcome is None else documents_by_source(corpus, outcome, self.k)
 
 
-def _parts(corpus: Any) -> list[Source]:
-    """All single sources of the corpus; documents without text are left out."""
-    if isinstance(corpus, Iterable) and not isinstance(corpus, str | bytes):
-        listed = [item for item in corpus if not _is_blank(item)]
-        return [part for item in listed for part in _parts(open_source(item))] if listed else []
-    source = open_source(corpus)
-    if isinstance(source, JoinedSource):
-        return [part for inner in source.parts for part in _parts(inner)]
-    return [source]
-
-
-def _is_blank(item: object) -> bool:
-    return isinstance(item, Document) and not item.page_content.strip()
-
-
-class _Placed(NamedTuple):
-    """A statement with its span in the part of the corpus that it came from."""
-
-    part: Source
-    text: str
-    line: int
-    start: int
-    end: int
-
-
-def _placed(corpus: JoinedSource, item: Place) -> _Placed:
-    part, begin = corpus.part_at(item["start"])
-    return _Placed(part, item["text"], item["line"], item["start"] - begin, item["end"] - begin)
-
-
-def _by_source(
-    statements: Sequence[_Placed], cited: set[str], about: Mapping[str, object]
-) -> list[Document]:
-    """A document for each source: those that the answer cites first, then by how much they gave."""
-
-    def rank(items: list[_Placed]) -> tuple[int, int]:
-        texts = [item.text for item in items]
-        return -sum(text in cited for text in texts), -sum(map(len, texts))
-
-    groups: dict[int, list[_Placed]] = {}
-    for statement in statements:
-        groups.setdefault(id(statement.part), []).append(statement)
-    ranked = sorted(groups.values(), key=rank)
-    return [_document(items, about, number) for number, items in enumerate(ranked)]
-
-
-def _document(items: list[_Placed], about: Mapping[str, object], number: int) -> Document:
-    part = items[0].part
-    whole = number < _WHOLE_SOURCES and part.length <= _SHORT
-    start = 0 if whole else min(item.start for item in items)
-    end = part.length if whole else max(item.end for item in items)
-    evidence = [Evidence(item.text, part.name, *item[2:]) for item in items]
-    return Document(
-        page_content=part.read(start, end) if whole else "\n".join(item.text for item in items),
-        metadata={
-            "source": part.name,
-            "start": start,
-            "end": end,
-            "lines": [item.line for item in items],
-            "evidence": [asdict(item) for item in evidence],
-            **about,
-        },
-    )
-
-
-_SHORT = 2000
-"""Code points of a source that is a passage already."""
-_WHOLE_SOURCES = 3
-"""So many passages are returned whole: what a statement leaves unsaid often stands next to it."""
-
-
-def _memory(memory: str, parts: list[Source], about: Mapping[str, object]) -> list[Document]:
-    """The whole memory, of a reader that does not know where it came from."""
-    if not memory.strip():
-        return []
-    length = sum(part.length for part in parts)
-    names = [part.name for part in parts]
-    span = {"source": ", ".join(names), "start": 0, "end": length, "lines": [], "evidence": []}
-    return [Document(page_content=memory, metadata={**span, **about})]
+_SEGMENTS = 16
+"""Parts of a corpus that are read at once, where nobody says how many."""

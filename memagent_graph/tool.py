@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.opening import DocumentLike
+    from memagent_graph.text.tokens import TokenizerLike
 
 _DESCRIPTION = (
-    "Read one of the sources from beginning to end, however long it is, and answer a question from "
-    "it. Ask one complete question that can be understood without this conversation; ask again "
-    "for something else. Returns the answer and where in the source it stands."
+    "Read one of the sources from beginning to end, however long it is, and answer questions from "
+    "it. Each is one complete question that can be understood without this conversation. Ask all "
+    "that you want to know of a source in one call. Returns the answers and where in the source "
+    "they stand."
 )
 _MOST_PLACES = 5
 """Places that are named to the agent; the artifact has all."""
@@ -42,10 +45,12 @@ def create_reading_tool(
     config: ReadingConfig | None = None,
     store: BaseStore | None = None,
     namespace: Sequence[str] = NAMESPACE,
+    prompts: Prompts | None = None,
+    tokenizer: TokenizerLike = None,
     name: str = "read",
     description: str = _DESCRIPTION,
 ) -> BaseTool:
-    """Create a tool that takes a question and the name of a source.
+    """Create a tool that takes questions and the name of a source, which is read once for all.
 
     The tool can reach the sources that it was given and nothing else: their names are looked up,
     never opened as paths. What goes wrong comes back as the tool's message, for the agent to
@@ -59,11 +64,14 @@ def create_reading_tool(
         config: budgets and switches of the reading.
         store: where memories are kept, if not in the host's store.
         namespace: labels under which they are kept there.
+        prompts: for a chat model, if not the library's own.
+        tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
         name: of the tool.
         description: what the agent is told of it.
 
     Returns:
-        A tool whose message is the answer, and whose artifact has the fields of `ReadingOutput`.
+        A tool whose message has the answers, and whose artifact has the fields of `ReadingOutput`.
+        A question of several that fails has its error in both.
 
     Raises:
         ConfigurationError: There are no sources, or two of the same name.
@@ -75,24 +83,33 @@ def create_reading_tool(
         ```
     """
     named = _named(sources)
-    agent: Any = create_memagent(model, config=config, store=store, namespace=namespace, name=name)
+    agent: Any = create_memagent(
+        model,
+        config=config,
+        store=store,
+        namespace=namespace,
+        prompts=prompts,
+        tokenizer=tokenizer,
+        name=name,
+    )
 
-    def read(question: str, source: str, config: RunnableConfig) -> tuple[str, dict[str, object]]:
+    def read(
+        questions: list[str], source: str, config: RunnableConfig
+    ) -> tuple[str, dict[str, object]]:
         context = {"document": named[source]}
         try:
-            return told(
-                agent.invoke({"question": question}, with_runtime_only(config), context=context)
+            return describe(
+                agent.invoke(_asked(questions), with_runtime_only(config), context=context)
             )
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
     async def aread(
-        question: str, source: str, config: RunnableConfig
+        questions: list[str], source: str, config: RunnableConfig
     ) -> tuple[str, dict[str, object]]:
-        context = {"document": named[source]}
-        asked = {"question": question}
+        context, asked = {"document": named[source]}, _asked(questions)
         try:
-            return told(await agent.ainvoke(asked, with_runtime_only(config), context=context))
+            return describe(await agent.ainvoke(asked, with_runtime_only(config), context=context))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
@@ -104,7 +121,7 @@ def create_reading_tool(
         args_schema=_schema(list(named)),
         response_format="content_and_artifact",
         handle_tool_error=True,
-        handle_validation_error=f"Give a question. Choose one of: {', '.join(named)}.",
+        handle_validation_error=f"Give questions. Choose one of: {', '.join(named)}.",
     )
 
 
@@ -125,24 +142,45 @@ def _named(
 
 def _schema(names: list[str]) -> type[BaseModel]:
     source: Any = Literal[tuple(names)]
+    asked = "One complete question or more, each understandable by itself."
     return create_model(
         "ReadingRequest",
-        question=(str, Field(description="One complete question, understandable by itself.")),
+        questions=(list[str], Field(description=asked, min_length=1)),
         source=(source, Field(description="Name of the source to read.")),
     )
 
 
-def told(output: dict[str, Any]) -> tuple[str, dict[str, object]]:
-    """What an agent is told of a reading: its answer, places and coverage; and the artifact.
+def _asked(questions: list[str]) -> dict[str, object]:
+    return {"questions": questions} if len(questions) > 1 else {"question": questions[0]}
+
+
+def describe(output: dict[str, Any]) -> tuple[str, dict[str, object]]:
+    """The message to an agent: the answers with their places and coverage; and the artifact.
 
     Args:
         output: the fields of `ReadingOutput`.
+
+    Raises:
+        ToolException: All of several questions failed.
     """
+    records = output.get("answers")
+    if not records:
+        return _answer(output), output
+    if all(record["error"] is not None for record in records):
+        raise ToolException("\n".join(dict.fromkeys(record["error"] for record in records)))
+    said = [
+        f"{record['question']}\n{_answer(record) if record['error'] is None else record['error']}"
+        for record in records
+    ]
+    return "\n\n".join(said), output
+
+
+def _answer(output: dict[str, Any]) -> str:
     cited = output["citations"] or output["evidence"]
     places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in cited)
-    text = output["answer"]
+    text: str = output["answer"]
     if places:
         text += f"\n\nIt stands at {', '.join(list(places)[:_MOST_PLACES])}."
     if output["coverage"] < 1:
         text += f"\n\nOnly {output['coverage']:.0%} of the source was read."
-    return text, output
+    return text

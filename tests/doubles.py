@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from pathlib import Path
+
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 
 from memagent_graph.readers.base import (
     Answer,
@@ -99,6 +102,29 @@ class ScriptedReader(Reader):
 
     async def respond(self, question, memory, *, config=None):
         return Answer(f"From memory: {memory.text}", memory.text)
+
+
+class Hearing(GenericFakeChatModel):
+    """Keeps what it was asked."""
+
+    heard: list[str] = []
+
+    def _generate(self, messages, *args, **options):
+        self.heard.append(str(messages))
+        return super()._generate(messages, *args, **options)
+
+
+class Words:
+    """A token is a word with the space behind it."""
+
+    name = "words"
+
+    def count(self, text):
+        return len(text.split())
+
+    def prefix(self, text, tokens):
+        ends = [found.end() for found in re.finditer(r"\S+\s*", text)]
+        return ends[min(tokens, len(ends)) - 1] if ends else len(text)
 
 
 def chain(memory: str, text: str) -> str:

@@ -12,6 +12,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
 from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.text.opening import open_source
 
 CONFIG = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 
@@ -212,3 +213,98 @@ def test_progress_is_shown_when_asked_for(capsys):
     shown = capsys.readouterr()
     assert "failed=1" in shown.err
     assert not shown.out
+
+
+def about(document, *numbers):
+    return [{"question": f"What is {number}?", "document": document} for number in numbers]
+
+
+def test_tasks_about_one_document_that_follow_one_another_are_read_in_one_pass(monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        "memagent_graph.graph.beginning.open_source",
+        lambda document: opened.append(document) or open_source(document),
+    )
+    one, two = numbered(20), numbered(30)
+    tasks = [*about(one, 1, 2, 3), *about(two, 1), *about(one, 4, 1)]
+    tasks[1]["note"] = "kept"
+    reader = Watched()
+    agent = create_memagent(reader, config=CONFIG)
+
+    results = {result.id: result for result in read_many(agent, tasks)}
+
+    assert opened == [one, two, one]
+    assert [results[str(number)].task for number in range(6)] == tasks
+    for number, each in enumerate(tasks):
+        alone = agent.invoke({key: each[key] for key in ("question", "document")})
+        output = results[str(number)].output
+        assert output.keys() == alone.keys()
+        assert output["memory"] == alone["memory"]
+
+
+def test_no_more_tasks_than_concurrency_are_read_in_one_pass():
+    reader = Watched(delay=0.001)
+
+    results = list(read_many(create_memagent(reader, config=CONFIG), ONE, concurrency=3))
+
+    assert len(results) == len(ONE)
+    assert reader.most == 3
+
+
+ONE = about(numbered(20), *range(8))
+
+
+def test_one_failing_task_does_not_fail_those_about_the_same_document():
+    class Failing(ChainReader):
+        async def update(self, step, **options):
+            for number, error in ((2, ModelError("down")), (5, TypeError("a bug"))):
+                if step.question == f"What is {number}?":
+                    raise error
+            return await super().update(step, **options)
+
+    agent = create_memagent(Failing(), config=CONFIG)
+    blank = {"question": " ", "document": ONE[0]["document"]}
+
+    results = {result.id: result for result in read_many(agent, [*ONE, blank])}
+
+    errors = {name: result.error for name, result in results.items() if result.error}
+    assert {name: type(error) for name, error in errors.items()} == {
+        "2": ModelError,
+        "5": TypeError,
+        "8": QuestionError,
+    }
+    assert all(results[str(number)].output["answer"] for number in (0, 1, 3, 4, 6, 7))
+
+
+def test_each_task_has_the_calls_that_it_has_alone():
+    config = CONFIG.model_copy(update={"max_calls": 3})
+    agent = create_memagent(ChainReader(), config=config)
+
+    results = list(read_many(agent, ONE))
+
+    assert [result.output["usage"]["calls"] for result in results] == [3] * len(ONE)
+
+
+async def test_with_a_checkpointer_or_asynchronous_tasks_each_is_read_alone():
+    async def coming():
+        for each in ONE:
+            yield each
+
+    saver = InMemorySaver()
+    agent = create_memagent(ChainReader(), config=CONFIG, checkpointer=saver)
+    expected = {str(number) for number in range(len(ONE))}
+
+    assert {result.id for result in read_many(agent, ONE)} == expected
+    assert {saved.config["configurable"]["thread_id"] for saved in saver.list(None)} == expected
+    alone = create_memagent(ChainReader(), config=CONFIG)
+    assert {result.id async for result in read_many(alone, coming())} == expected
+
+
+def test_a_stream_that_several_tasks_share_is_read_for_all_of_them(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(numbered(20))
+
+    with file.open() as stream:
+        results = list(read_many(create_memagent(), about(stream, 3, 4)))
+
+    assert [result.error for result in results] == [None, None]

@@ -56,7 +56,7 @@ def node_in_the_host_s_store(reader, *, store, **place):
 
 def tool(reader, **place):
     made = create_reading_tool(reader, sources={"text": TEXT}, config=SMALL, **place)
-    return made, {"question": "What?", "source": "text"}
+    return made, {"questions": ["What?"], "source": "text"}
 
 
 def retriever(reader, **place):

@@ -1,17 +1,34 @@
 from __future__ import annotations
 
+import asyncio
+import random
+from itertools import repeat
 from pathlib import Path
 
 import pytest
-from doubles import ChainReader, numbered
+from doubles import ChainReader, Hearing, Words, numbered
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import MemAgentRetriever, ReadingConfig
-from memagent_graph.errors import ModelError, SourceNotFoundError
-from memagent_graph.readers.base import Reader, Update
+from memagent_graph import MemAgentRetriever, Prompts, ReadingConfig
+from memagent_graph.errors import (
+    MemAgentError,
+    ModelError,
+    QuestionError,
+    SourceNotFoundError,
+)
+from memagent_graph.readers.base import (
+    Answer,
+    Evidence,
+    Identity,
+    Memory,
+    Merge,
+    Reader,
+    Update,
+)
+from memagent_graph.text.source import Location, TextSource
 
 QUESTION = "Where does the person live who signed the lease?"
 SIGNED = "The lease was signed by Mr. Fox."
@@ -187,3 +204,343 @@ def test_passages_among_the_first_three_are_returned_whole_and_long_sources_are_
     ][: len(found)]
     long = MemAgentRetriever(corpus=corpus()).invoke(QUESTION)
     assert all(len(document.page_content) < 1000 for document in long)
+
+
+ASKED = [
+    "Who owns project {}?",
+    "What is the extension of the owner of project {}?",
+    "At which phone number can I reach the owner of project {}?",
+]
+WORDS = ["report", "budget", "meeting", "invoice", "supplier", "office", "agenda", "project"]
+
+
+def fact(number):
+    person = f"Person{number:03}, reachable at extension {4000 + number}."
+    return f"FACT: The owner of project P{number:03} is {person}"
+
+
+def fact_files(folder):
+    """Two hundred files, each with a fact between a few lines of filler."""
+    chance = random.Random(7)
+    for number in range(200):
+        words = chance.choices(WORDS, k=chance.randrange(8, 40))
+        lines = [f"Here are {' '.join(words)}."] * chance.randrange(2, 7)
+        lines.insert(chance.randrange(len(lines) + 1), fact(number))
+        (folder / f"note{number:03}.txt").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def many_facts(tmp_path_factory):
+    return MemAgentRetriever(corpus=fact_files(tmp_path_factory.mktemp("notes")))
+
+
+@pytest.mark.parametrize("number", [3, 117, 40, 66, 88, 151, 199, 0])
+@pytest.mark.parametrize("asked", ASKED)
+def test_among_two_hundred_files_the_one_with_the_answer_comes_first(asked, number, many_facts):
+    first, *others = many_facts.invoke(asked.format(f"P{number:03}"))
+
+    assert Path(first.metadata["source"]).name == f"note{number:03}.txt"
+    assert fact(number) in first.page_content
+    assert first.metadata["score"] == 1
+    scores = [document.metadata["score"] for document in others]
+    assert all(0 <= score < 1 for score in scores)
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("chunk_tokens", [40, 5000])
+def test_no_statement_crosses_from_one_file_into_another_and_no_file_name_is_one(chunk_tokens):
+    names = [f"project {number} of the owner" for number in range(12)]
+    texts = {name: f"It has no end\nand {name[:9]} neither" for name in names}
+    corpus = [Document(text, metadata={"source": name}) for name, text in texts.items()]
+    config = ReadingConfig(chunk_tokens=chunk_tokens)
+
+    found = MemAgentRetriever(corpus=corpus, config=config, k=12).invoke(
+        "Who is the owner of project 7?"
+    )
+
+    assert found
+    for document in found:
+        assert "=====" not in document.page_content + document.metadata["answer"]
+        text = texts[document.metadata["source"]]
+        for item in document.metadata["evidence"]:
+            assert text[item["start"] : item["end"]].split() == item["text"].split()
+
+
+class Paged(TextSource):
+    """A page for each line."""
+
+    def locate(self, offset):
+        place = super().locate(offset)
+        return PagedLocation(place.name, place.line)
+
+
+class PagedLocation(Location):
+    @property
+    def page(self):
+        return self.line
+
+
+class Noting(Reader):
+    """As a chat model with evidence: notes in its own words the lines that begin with a mark.
+
+    The answer cites what `cites` picks out of the memory's evidence.
+    """
+
+    identity = Identity("noting", "noting-1")
+
+    def __init__(self, cites=lambda evidence: evidence[:1], fails=lambda question: None):
+        self.cites, self.fails = cites, fails
+        self.asked = []
+        self.merges = 0
+
+    async def update(self, step, *, config=None):
+        self.asked.append(("update", step.question))
+        if error := self.fails(step.question):
+            raise error
+        chunk, found, at = step.chunk, [*step.memory.evidence], 0
+        for line in chunk.text.splitlines(keepends=True):
+            if line.startswith("*"):
+                start = chunk.start + at
+                place = chunk.source.locate(start)
+                end = start + len(line.rstrip())
+                found.append(Evidence(f"Noted: {line[2:].strip()}", *place[:2], start, end))
+            at += len(line)
+        return Update(memory_of(found) if found else None)
+
+    async def merge(self, question, query, memories, *, config=None):
+        self.merges += 1
+        self.asked.append(("merge", question))
+        return Merge(memory_of([item for memory in memories for item in memory.evidence]))
+
+    async def respond(self, question, memory, *, config=None):
+        self.asked.append(("answer", question))
+        return Answer("So it is.", "So it is.", evidence=tuple(self.cites(memory.evidence)))
+
+
+def memory_of(evidence):
+    return Memory("\n".join(item.text for item in evidence), tuple(evidence))
+
+
+def marked(**lines):
+    return [
+        Paged("\n".join([*["filler line"] * 400, *said, "end of it"]), name)
+        for name, said in lines.items()
+    ]
+
+
+def test_with_evidence_there_is_a_document_a_source_ranked_by_the_answer_s_citations():
+    corpus = marked(
+        a=["* alpha is a long statement, longer than all of the others"],
+        b=["* beta", "* beta again"],
+        c=["* gamma"],
+        d=["* delta is said here"],
+        e=[],
+    )
+
+    def cites(evidence):
+        by_text = {item.text: item for item in evidence}
+        return [by_text["Noted: gamma"], by_text["Noted: beta"], by_text["Noted: beta again"]]
+
+    reader = Noting(cites)
+    found = MemAgentRetriever(corpus=corpus, model=reader, config=SMALL, segments=4, k=9).invoke(
+        "?"
+    )
+
+    assert [document.metadata["source"] for document in found] == ["b", "c", "a", "d"]
+    scores = [document.metadata["score"] for document in found]
+    assert scores[:2] == [1, 0.75]
+    assert 0.5 >= scores[2] > scores[3] > 0
+    first = found[0]
+    assert first.page_content == "* beta\n* beta again"
+    assert first.metadata["page"] == 401
+    assert [item["text"] for item in first.metadata["evidence"]] == [
+        "Noted: beta",
+        "Noted: beta again",
+    ]
+    assert [item["page"] for item in first.metadata["evidence"]] == [401, 402]
+    text = corpus[1].text
+    assert text[first.metadata["start"] : first.metadata["end"]] == first.page_content
+    for item in first.metadata["evidence"]:
+        assert text[item["start"] : item["end"]].startswith("* beta")
+
+
+def test_passages_that_overlap_are_returned_once():
+    class Overlapping(Noting):
+        async def update(self, step, *, config=None):
+            chunk = step.chunk
+            start = chunk.source.parts[0].text.index("first") + chunk.source.part_at(0)[1]
+            spans = [(start, start + 12), (start + 6, start + 20), (start, start + 12)]
+            return Update(memory_of([Evidence(f"{s} {e}", "a", 1, s, e) for s, e in spans]))
+
+    corpus = [TextSource("x" * 2500 + " first second third fourth", "a")]
+
+    [found] = MemAgentRetriever(corpus=corpus, model=Overlapping()).invoke("?")
+
+    assert found.page_content == "first second third f"
+
+
+def test_a_source_without_pages_has_none_and_a_reader_without_evidence_has_a_score_too():
+    [found, *_] = MemAgentRetriever(corpus=corpus()).invoke(QUESTION)
+    [whole] = MemAgentRetriever(corpus=corpus(), model=ChainReader()).invoke(QUESTION)
+
+    assert found.metadata["page"] is None
+    assert (whole.metadata["page"], whole.metadata["score"]) == (None, 0.5)
+
+
+QUERIES = ["Where is one?", "Where is two?", "Where is three?"]
+
+
+@pytest.mark.parametrize("how", ["batch", "abatch"])
+def test_several_queries_are_read_for_in_one_pass_and_get_what_each_gets_alone(how, monkeypatch):
+    sources = marked(a=["* one"], b=["* two"])
+    opened = []
+    retriever = MemAgentRetriever(corpus=sources, model=Noting(), config=SMALL, segments=2)
+    expected = [retriever.invoke(query) for query in QUERIES]
+    monkeypatch.setattr(
+        "memagent_graph.corpus.open_source", lambda source: opened.append(source) or source
+    )
+    reader = Noting()
+    retriever = MemAgentRetriever(corpus=sources, model=reader, config=SMALL, segments=2)
+
+    asked = [*QUERIES, QUERIES[0]]
+    found = retriever.batch(asked) if how == "batch" else asyncio.run(retriever.abatch(asked))
+
+    assert found == [*expected, expected[0]]
+    assert opened == sources
+    answers = [query for what, query in reader.asked if what == "answer"]
+    assert sorted(answers) == sorted(QUERIES)
+
+
+@pytest.mark.parametrize("how", ["batch", "abatch"])
+def test_a_query_that_fails_does_not_fail_the_others(how):
+    def fails(question):
+        return {QUERIES[1]: ModelError("down"), QUERIES[2]: TypeError("a bug")}.get(question)
+
+    retriever = MemAgentRetriever(
+        corpus=marked(a=["* one"]), model=Noting(fails=fails), config=SMALL
+    )
+
+    def run(queries, **options):
+        if how == "batch":
+            return retriever.batch(queries, **options)
+        return asyncio.run(retriever.abatch(queries, **options))
+
+    first, second, blank = run([QUERIES[0], QUERIES[1], " "], return_exceptions=True)
+    assert first == retriever.invoke(QUERIES[0])
+    assert isinstance(second, ModelError)
+    assert isinstance(blank, QuestionError)
+    again, _, broken = run(QUERIES, return_exceptions=True)
+    assert again == first
+    assert isinstance(broken, TypeError)
+    with pytest.raises(ModelError, match="down"):
+        run(QUERIES[:2])
+    gone = MemAgentRetriever(corpus=Path("gone.txt"))
+    assert all(isinstance(e, MemAgentError) for e in gone.batch(QUERIES, return_exceptions=True))
+    assert retriever.batch([]) == []
+
+
+def test_with_another_retriever_as_corpus_each_query_reads_its_own_results():
+    class Matching(Fixed):
+        def _get_relevant_documents(self, query, *, run_manager):
+            return [item for item in self.documents if item.metadata["source"] in query]
+
+    documents = [
+        Document(f"The {name} lamp is red.", metadata={"source": name})
+        for name in ("left", "right")
+    ]
+    retriever = MemAgentRetriever(corpus=Matching(documents=documents))
+
+    found = retriever.batch(["Which is the left lamp?", "Which is the right lamp?"])
+
+    assert [[item.metadata["source"] for item in items] for items in found] == [["left"], ["right"]]
+
+
+@pytest.mark.parametrize("queries", [QUERIES[:1], QUERIES])
+async def test_cancelling_leaves_no_reading_behind(queries):
+    begun = asyncio.Event()
+
+    class Slow(Noting):
+        async def update(self, step, *, config=None):
+            begun.set()
+            await asyncio.sleep(60)
+
+    retriever = MemAgentRetriever(corpus=marked(a=["* one"]), model=Slow(), config=SMALL)
+    task = asyncio.create_task(retriever.abatch(queries))
+    await begun.wait()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_a_repeated_query_is_one_call_and_nothing_is_wasted_on_a_new_one():
+    corpus = marked(**{name: [f"* {name}"] for name in "abcdefgh"})
+    reader = Noting()
+    retriever = MemAgentRetriever(corpus=corpus, model=reader, config=SMALL, segments=16)
+    retriever.invoke(QUERIES[0])
+    new = [what for what, _ in reader.asked]
+    assert new.count("answer") == 1
+    reader.asked.clear()
+
+    retriever.invoke(QUERIES[0])
+    assert [what for what, _ in reader.asked] == ["answer"]
+    reader.asked.clear()
+
+    retriever.batch([QUERIES[0]] * 3)
+    assert [what for what, _ in reader.asked] == ["answer"]
+    reader.asked.clear()
+
+    retriever.batch([QUERIES[1], QUERIES[0], QUERIES[1]])
+    repeated = [what for what, query in reader.asked if query == QUERIES[0]]
+    assert repeated == ["answer"]
+    assert [what for what, query in reader.asked if query == QUERIES[1]] == new
+
+
+def test_prompts_tokenizer_config_and_namespace_shape_the_reading():
+    store, model = InMemoryStore(), Hearing(messages=repeat("A note."))
+    prompts = Prompts(
+        update="Mine: {question} {memory} {chunk}", answer="Mine too: {question} {memory}"
+    )
+    retriever = MemAgentRetriever(
+        corpus="a b c d e f " * 20,
+        model=model,
+        config=ReadingConfig(chunk_tokens=50, segments=1),
+        prompts=prompts,
+        tokenizer=Words(),
+        namespace=("ann", "memagent"),
+        store=store,
+    )
+
+    retriever.invoke("Who?")
+
+    assert len(model.heard) == 3 + 1
+    assert all("Mine" in text for text in model.heard)
+    assert {space[:2] for space in store.list_namespaces(limit=100)} == {("ann", "memagent")}
+
+
+def test_an_unknown_argument_is_an_error_that_names_the_known_ones():
+    with pytest.raises(ValueError, match="'top_k'.*corpus.*prompts.*tokenizer"):
+        MemAgentRetriever(corpus="text", top_k=3)
+
+
+def test_a_document_a_record_and_what_can_be_read_once_are_a_corpus_too(tmp_path):
+    file = tmp_path / "lease.txt"
+    file.write_text(SIGNED)
+    corpora = [
+        Document(SIGNED, metadata={"source": "lease.txt"}),
+        {"path": str(file)},
+        (document for document in [Document(SIGNED, metadata={"source": "lease.txt"})]),
+        file.open(),
+    ]
+
+    for each in corpora:
+        retriever = MemAgentRetriever(corpus=each)
+        for _ in range(2):
+            [found] = retriever.invoke("Who signed the lease?")
+            assert Path(found.metadata["source"]).name == "lease.txt"
+            assert found.page_content == SIGNED
+    corpora[-1].close()

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import repeat
 
 import pytest
-from doubles import ChainReader, numbered
+from doubles import ChainReader, Hearing, Words, numbered
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import MemoryBank, ReadingConfig, create_reading_tool
-from memagent_graph.errors import ConfigurationError
+from memagent_graph import MemoryBank, Prompts, ReadingConfig, create_reading_tool
+from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.text.opening import open_source
 
 CONFIG = ReadingConfig(chunk_tokens=50)
 LEASE = "The rent is paid by Mr. Fox. " + numbered(80)
@@ -25,7 +27,8 @@ def lease(tmp_path):
 
 
 def call(question="Who pays the rent?", source="lease.txt", number=1):
-    arguments = {"question": question, "source": source}
+    questions = [question] if isinstance(question, str) else question
+    arguments = {"questions": questions, "source": source}
     return {"name": "read", "args": arguments, "id": str(number), "type": "tool_call"}
 
 
@@ -46,7 +49,7 @@ def test_the_schema_tells_an_agent_what_it_may_ask(lease):
 
     schema = tool.tool_call_schema.model_json_schema()
 
-    assert set(schema["properties"]) == {"question", "source"}
+    assert set(schema["properties"]) == {"questions", "source"}
     assert schema["properties"]["source"]["enum"] == ["lease.txt", "minutes"]
     assert all(field["description"] for field in schema["properties"].values())
     assert "question" in tool.description
@@ -128,3 +131,71 @@ def test_sources_without_distinct_names_are_refused(tmp_path):
         create_reading_tool(sources=[tmp_path / "a" / "x.txt", tmp_path / "b" / "x.txt"])
     with pytest.raises(ConfigurationError, match="at least one"):
         create_reading_tool(sources=[])
+
+
+def test_several_questions_of_one_call_are_read_for_in_one_pass(lease, monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        "memagent_graph.graph.beginning.open_source",
+        lambda document: opened.append(document) or open_source(document),
+    )
+    lease.write_text(LEASE + "Next door lives Mrs. Owl.")
+    tool = create_reading_tool(sources=[lease])
+
+    message = tool.invoke(call(["Who pays the rent?", "Who lives next door?"]))
+
+    assert opened == [lease]
+    first, second = message.content.split("\n\nWho lives next door?\n")
+    assert first.startswith("Who pays the rent?\nThe rent is paid by Mr. Fox.")
+    assert "Mrs. Owl" in second
+    assert message.content.count("It stands at") == 2
+    assert [record["error"] for record in message.artifact["answers"]] == [None, None]
+
+
+def test_a_question_that_fails_says_so_beside_the_others_answers():
+    class Failing(ChainReader):
+        async def update(self, step, **options):
+            if "rent" in step.question:
+                raise ModelError("down")
+            return await super().update(step, **options)
+
+    tool = create_reading_tool(Failing(), sources={"lease": LEASE}, config=CONFIG)
+
+    some = tool.invoke(call(["Who pays the rent?", "What is line 7?"], "lease"))
+    none = tool.invoke(call(["Who pays the rent?", "How high is the rent?"], "lease"))
+
+    assert some.status == "success"
+    assert "down" in some.content.split("What is line 7?")[0]
+    assert "down" not in some.content.split("What is line 7?")[1]
+    assert none.status == "error"
+    assert "down" in none.content
+
+
+def test_no_question_is_an_error_that_an_agent_can_act_on(lease):
+    message = create_reading_tool(sources=[lease]).invoke(call([]))
+
+    assert message.status == "error"
+    assert "Give questions" in message.content
+
+
+def test_prompts_tokenizer_config_and_namespace_shape_the_reading():
+    store, model = InMemoryStore(), Hearing(messages=repeat("A note."))
+    tool = create_reading_tool(
+        model,
+        sources={"text": "a b c d e f " * 20},
+        config=CONFIG,
+        prompts=Prompts(
+            update="Mine: {question} {memory} {chunk}", answer="Mine too: {question} {memory}"
+        ),
+        tokenizer=Words(),
+        namespace=("ann", "memagent"),
+        store=store,
+    )
+
+    tool.invoke(call("Who?", "text"))
+
+    assert len(model.heard) == 3 + 1
+    assert all("Mine" in text for text in model.heard)
+    assert {space[:2] for space in store.list_namespaces(limit=100)} == {("ann", "memagent")}
+    with pytest.raises(TypeError, match="top_k"):
+        create_reading_tool(sources={"text": "a"}, top_k=3)

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Answer many questions, several at once; the same command goes on where it stopped.
 
-Each line of TASKS is one JSON object: `question`, and either `document` (a path, or a list of
-paths, relative to TASKS) or `text`; `id` if it has one. Other fields are kept.
+Each line of TASKS is one JSON object: `question`, `document`, and `id` if it has one. Other fields
+are kept. A `document` is text, or `{"path": ...}`, a file, folder or glob relative to TASKS, or a
+list of these. Tasks about one document that follow one another are read in one pass.
 
 **Examples**
 
@@ -134,22 +135,32 @@ def _on_ray(address: str, tasks: Path, out: Path, **options: object) -> None:
         message = "--ray needs the package memagent-ray (integrations/ray)."
         raise MissingDependencyError(message)
     read_tasks = clusters["ray"].load()
-    rows = [
-        {
-            key: _plain(value)
-            for key, value in task.items()
-            if key != "document" or "text" not in task
-        }
-        for task in _read_tasks(tasks, answered=set())
-    ]
+    rows = [_row(task) for task in _read_tasks(tasks, answered=set())]
     read_tasks(rows, address, out, **options)
 
 
-def _plain(value: object) -> object:
-    """Paths as strings, for another machine."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return str(value.resolve()) if isinstance(value, Path) else value
+def _row(task: Task) -> dict[str, object]:
+    """A task with plain values, for another machine: `text`, or `document` with paths.
+
+    Raises:
+        ConfigurationError: Its document is a list with text in it.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    kept = {key: value for key, value in task.items() if key != "document"}
+    match task["document"]:
+        case str(text):
+            return {**kept, "text": text}
+        case {"path": path}:
+            return {**kept, "document": _resolved(path)}
+        case list(items) if all(isinstance(item, dict) for item in items):
+            return {**kept, "document": [_resolved(item["path"]) for item in items]}
+    message = f"Task {task['id']!r}: with --ray a list of documents is one of paths."
+    raise ConfigurationError(message)
+
+
+def _resolved(path: str) -> str:
+    return str(Path(path).resolve())
 
 
 def _read_tasks(file: Path, answered: set[str]) -> Iterator[Task]:
@@ -167,35 +178,57 @@ def _read_tasks(file: Path, answered: set[str]) -> Iterator[Task]:
         try:
             task = json.loads(line)
             name = str(task.setdefault("id", str(number)))
-            task["document"] = _document(task, file.parent)
+            if "text" in task:
+                raise ValueError("`text` is now `document`")  # noqa: TRY301 - as its other faults
+            given = task["document"]
+            task["document"] = _document(given, file.parent)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             message = (
-                f"{file}:{number} is no task: {error}. A task is a JSON object with `question`, "
-                "and `document` (a path or a list of paths) or `text`."
+                f"{file}:{number} is no task: {error}. A task is a JSON object with `question` and "
+                '`document`: text, or {"path": ...}, or a list of these.'
             )
             raise ConfigurationError(message) from error
         if name in seen:
             message = f"{file}:{number}: the id {name!r} is there twice."
             raise ConfigurationError(message)
         seen.add(name)
+        if isinstance(given, str) and _names_file(given, file.parent):
+            print(
+                f"memagent: {file}:{number}: {given!r} is read as text. There is a file of that "
+                f'name: {{"path": {json.dumps(given)}}} would read it.',
+                file=sys.stderr,
+            )
         if name not in answered:
             yield task
 
 
-def _document(task: Task, folder: Path) -> str | Path | list[Path]:
-    if "text" in task:
-        return str(task["text"])
-    named = task["document"]
-    if isinstance(named, list):
-        return [folder / name for name in named]
-    if not isinstance(named, str):
-        message = f"`document` is {named!r}"
-        raise TypeError(message)
-    return folder / named
+def _document(given: object, folder: Path) -> object:
+    """A document as the graph takes it, its paths relative to the folder of the tasks."""
+    if isinstance(given, list) and given:
+        return [_single(item, folder) for item in given]
+    return _single(given, folder)
+
+
+def _single(given: object, folder: Path) -> str | dict[str, str]:
+    match given:
+        case str(text):
+            return text
+        case {"path": str(path)}:
+            return {"path": str(folder / path)}
+    message = f"`document` is {given!r}"
+    raise TypeError(message)
+
+
+def _names_file(text: str, folder: Path) -> bool:
+    """Whether a text is the name of a file: somebody may have meant that."""
+    try:
+        return bool(text.strip()) and (folder / text).is_file()
+    except (OSError, ValueError):  # too long, or not a name
+        return False
 
 
 def _record(result: Result) -> dict[str, object]:
-    kept = {key: value for key, value in result.task.items() if key not in ("document", "text")}
+    kept = {key: value for key, value in result.task.items() if key != "document"}
     if result.output is None:
         return {**kept, "error": f"{type(result.error).__name__}: {result.error}"}
     return {**kept, **result.output, "seconds": round(result.seconds, 3)}

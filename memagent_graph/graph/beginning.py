@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from memagent_graph.graph.state import QuestionState, ReadingState, Run
 
 
+CALLS_EACH = "memagent_calls_each"
+"""Where a run's config says that `max_calls` holds for each question, not for all together."""
+
+
 async def open_document(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
 ) -> Changes:
@@ -66,7 +70,8 @@ async def open_document(
     if left := dict.fromkeys(state.get("folds", ())):  # of a run that was broken off
         done["folds"] = left
     if several:
-        record["calls"] = updates_each(reading.config, len(questions), record.get("segments", 1))
+        segments = record.get("segments", 1)
+        record["calls"] = updates_each(reading.config, _sharing(run, len(questions)), segments)
         return {**done, "source": record}
     begun = await _begun(reading, run, questions[0], record, config, stored, name)
     if "folds" in begun:
@@ -136,9 +141,13 @@ def _parts(reading: Reading, run: Run, record: SourceRecord) -> list[SourceRecor
     if not is_segmented(record):
         return [record]
     spans = cutter_of(reading, run, record).spans
-    return parts_of(
-        record, spans, updates_each(reading.config, record.get("shared", 1), len(spans))
-    )
+    sharing = _sharing(run, record.get("shared", 1))
+    return parts_of(record, spans, updates_each(reading.config, sharing, len(spans)))
+
+
+def _sharing(run: Run, questions: int) -> int:
+    """How many of the questions share `max_calls` out."""
+    return 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
 
 
 async def _begun(

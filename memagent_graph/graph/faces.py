@@ -38,15 +38,19 @@ def question_node(asking: Questioning) -> RunnableCallable:
         asking: the compiled graph of one question.
     """
 
-    def record(state: QuestionState, output: Changes, error: str | None) -> Changes:
-        who = {"number": state["number"], "question": state["question"], "error": error}
+    def record(state: QuestionState, output: Changes, error: MemAgentError | None) -> Changes:
+        failure = {
+            "error": None if error is None else str(error),
+            "error_type": None if error is None else type(error).__name__,
+        }
+        who = {"number": state["number"], "question": state["question"], **failure}
         return {"answers": [{**who, **output}]}
 
     def sync(state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         try:
             output = asking.invoke(state, _unlimited(config), context=runtime.context)
         except MemAgentError as error:
-            return record(state, {}, str(error))
+            return record(state, {}, error)
         return record(state, output, None)
 
     async def from_async(
@@ -55,7 +59,7 @@ def question_node(asking: Questioning) -> RunnableCallable:
         try:
             output = await asking.ainvoke(state, _unlimited(config), context=runtime.context)
         except MemAgentError as error:
-            return record(state, {}, str(error))
+            return record(state, {}, error)
         return record(state, output, None)
 
     return RunnableCallable(sync, from_async, name="question", trace=False)

@@ -52,14 +52,15 @@ class Reading:
     def check_question(self, question: str | None) -> int:
         """Count the question's tokens; `QuestionError` when it is empty or over its budget."""
         if not question or not question.strip():
-            raise QuestionError('The question is empty: invoke with {"question": ...}.')
+            message = 'The question is empty: invoke with {"question": ...}.'
+            raise QuestionError(message, question=question)
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
         if tokens > budget:
             message = (
                 f"The question has {tokens} tokens and its budget is {budget}: shorten it, move "
                 "what is to be read into the document, or raise question_tokens."
             )
-            raise QuestionError(message)
+            raise QuestionError(message, question=question)
         return tokens
 
     async def prepare(self, question_tokens: int) -> None:

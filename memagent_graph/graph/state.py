@@ -143,11 +143,13 @@ class QuestionAnswer(Answered):
         number: of the question, from 0.
         question: what was asked.
         error: why it failed; None if it did not.
+        error_type: name of the error's type, "ModelError" for example.
     """
 
     number: int
     question: str
     error: str | None
+    error_type: str | None
 
 
 class ReadingOutput(Answered, total=False):

@@ -9,7 +9,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Merge, Reader, Update
 from memagent_graph.readers.quoting import best_two
 from memagent_graph.readers.ranking import meanings, ranked, relevance
-from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements
+from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements, statements_of
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOTHING_FOUND = "Nothing that was read bears on the question."
 
-_VERSION = "extractive-2"
+_VERSION = "extractive-3"
 _SHORTEST = 8
 """Tokens of room in the memory that are not worth filling."""
 
@@ -141,9 +141,9 @@ def _remembered(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
 def _new(chunk: Chunk, known: set[str]) -> list[Statement]:
     """Statements of a chunk that are not known yet, each once, placed in the whole document."""
     found: dict[str, Statement] = {}
-    for text, start, end in statements(chunk.text):
-        if text not in known and text not in found:
-            found[text] = Statement(text, chunk.start + start, chunk.start + end)
+    for statement in statements_of(chunk):
+        if statement.text not in known:
+            found.setdefault(statement.text, statement)
     return list(found.values())
 
 

@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
+from memagent_graph.text.source import JoinedSource
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.source import Source
 
 
 NOWHERE = -1
@@ -35,7 +40,7 @@ _MOST_JOINED = 4
 """Lines of code that make one statement at the most."""
 
 LONGEST = 600
-"""Code points after which a sentence without an end is cut at a word."""
+"""Code points after which a sentence without an end is cut at a line or word."""
 
 _BLOCK = regex.compile(r"\S.*?(?=\n[^\S\n]*\n|\Z)", regex.DOTALL)
 _SENTENCE_END = regex.compile(
@@ -47,6 +52,30 @@ _ABBREVIATION = regex.compile(
     r"|i\.e|cf|al|etc|approx|\p{Lu})"
 )
 _OPENERS = (":", "{", "(", "[", ",", "\\")
+
+
+def statements_of(chunk: Chunk) -> Iterator[Statement]:
+    """Cut a chunk into statements, placed in the whole document.
+
+    None runs from one file into the next, and the names between files are none.
+    """
+    for start, end in _files(chunk.source, chunk.start, chunk.end):
+        for text, first, last in statements(chunk.text[start - chunk.start : end - chunk.start]):
+            yield Statement(text, start + first, start + last)
+
+
+def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The spans between `start` and `end` that stand in a file, one for each."""
+    if not isinstance(source, JoinedSource):
+        yield start, end
+        return
+    while start < end:
+        part, begin = source.part_at(start)
+        stop = min(begin + part.length, end)
+        for first, last in _files(part, max(start - begin, 0), stop - begin):
+            if first < last:
+                yield begin + first, begin + last
+        start = max(stop, begin)
 
 
 def statements(text: str) -> Iterator[Statement]:
@@ -82,8 +111,9 @@ def _sentences(block: str) -> Iterator[tuple[int, int]]:
     ]
     for end in [*ends, len(block)]:
         while end - start > LONGEST:
-            space = block.rfind(" ", start + 1, start + LONGEST)
-            middle = space if space > 0 else start + LONGEST
+            within = start + 1, start + LONGEST
+            middle = max(block.rfind("\n", *within), 0) or block.rfind(" ", *within)
+            middle = middle if middle > 0 else start + LONGEST
             yield start, middle
             start = middle
         if end > start:

@@ -22,15 +22,19 @@ def tasks(tmp_path):
     for number in range(12):
         (tmp_path / f"{number}.txt").write_text(f"The lamp {number} is red. " + numbered(60))
         lines.append(
-            {"id": number, "question": f"Where is the lamp {number}?", "document": f"{number}.txt"}
+            {
+                "id": number,
+                "question": f"Where is the lamp {number}?",
+                "document": {"path": f"{number}.txt"},
+            }
         )
     lines[3] = {
         "id": 3,
         "question": "Who pays?",
-        "text": "Mr. Fox pays the rent.",
+        "document": "Mr. Fox pays the rent.",
         "topic": "lease",
     }
-    lines[4]["document"] = ["4.txt", "5.txt"]
+    lines[4]["document"] = [{"path": "4.txt"}, {"path": "5.txt"}, "And a text."]
     file = tmp_path / "tasks.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)) + "\n")
     return file
@@ -119,7 +123,10 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
         ("{not json}", "tasks.jsonl:1"),
         ('{"question": "?"}', "document"),
         ("[1, 2]", "tasks.jsonl:1"),
-        ('{"id": 1, "question": "?", "text": ""}\n{"id": 1, "question": "?", "text": ""}', "twice"),
+        ('{"id": 1, "question": "?", "document": "a"}\n' * 2, "twice"),
+        ('{"question": "?", "text": "a"}', "`text` is now `document`"),
+        ('{"question": "?", "document": {"file": "a"}}', '{"path": ...}'),
+        ('{"question": "?", "document": []}', "`document` is []"),
     ],
 )
 def test_a_file_that_holds_no_tasks_is_said_to_in_one_line(content, words, tasks):
@@ -130,6 +137,16 @@ def test_a_file_that_holds_no_tasks_is_said_to_in_one_line(content, words, tasks
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_text_that_is_a_file_s_name_is_read_as_text_and_said_to_be(tasks):
+    tasks.write_text('{"question": "Which file?", "document": "7.txt"}')
+
+    done, out = run(tasks)
+
+    assert done.returncode == 0
+    assert records(out)[0]["memory"] in ("", "7.txt")
+    assert '{"path": "7.txt"}' in done.stderr
 
 
 def test_a_file_that_holds_something_else_is_not_overwritten(tasks):

@@ -83,6 +83,15 @@ def test_statements_are_everything_but_white_space_each_where_it_says(text):
     assert all(a.end <= b.start for a, b in pairwise(found))
 
 
+def test_a_text_without_sentence_ends_is_cut_between_lines():
+    fact = "FACT: The owner is Ann, reachable at extension 40."
+    lines = ["words without an end " * 4 + "of any kind"] * 25
+
+    for place in range(len(lines)):
+        text = "\n".join([*lines[:place], fact, *lines[place:]])
+        assert any(fact in statement.text for statement in statements(text))
+
+
 @pytest.mark.parametrize("text", ["word " * 10_000, "x" * 50_000, "a,\n" * 10_000])
 def test_no_statement_is_endless(text):
     assert max(map(len, cut(text))) <= 600

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.version import reading_key
 from memagent_graph.sync import to_thread
-from memagent_graph.tool import told
+from memagent_graph.tool import describe
 from memagent_mcp_server.client_roots import ClientRoots, addresses
 from memagent_mcp_server.failing import failing_as_a_tool
 
@@ -149,7 +149,7 @@ class ReadingTools:
 
 
 def _result(output: dict[str, Any], memory: str | None) -> CallToolResult:
-    text, _ = told(output)
+    text, _ = describe(output)
     if memory:
         text += f"\n\nThe memory of it is called {memory}."
     cited = output["citations"] or output["evidence"]

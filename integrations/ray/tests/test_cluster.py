@@ -50,8 +50,8 @@ def test_failed_tasks_tell_their_error_and_results_go_to_parquet(tmp_path):
 def test_the_command_line_reads_on_a_cluster(tmp_path):
     (tmp_path / "lease.txt").write_text("The lease was signed by Mr. Fox.\n")
     (tmp_path / "tasks.jsonl").write_text(
-        '{"id": "a", "question": "Who signed the lease?", "document": "lease.txt"}\n'
-        '{"id": "b", "question": "Who painted?", "text": "Mr. Hare painted."}\n'
+        '{"id": "a", "question": "Who signed the lease?", "document": {"path": "lease.txt"}}\n'
+        '{"id": "b", "question": "Who painted?", "document": "Mr. Hare painted."}\n'
     )
     words = ["batch", "tasks.jsonl", "--out", "answers", "--ray", "local", "--model", "extractive"]
 
