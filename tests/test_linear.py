@@ -152,6 +152,11 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("1/", "1", "a"),
     ],
     "memagent_graph.rl.rewards.number": [("", "$,", "")],
+    "memagent_graph.text.cache._NAME": [("a" * 64 + "-" + "b" * 16, ".", "new")],
+    "memagent_graph.text.outline._FENCE": [("", "`", "")],
+    "memagent_graph.text.outline._HEADING": [("# ", " ", ""), ("", "#", "")],
+    "memagent_graph.text.outline._SHEET": [("", "## ", "")],
+    "memagent_graph.text.outline._SLIDE": [("<!-- Slide number: ", "1", ""), ("", "<!-- ", "")],
     "memagent_graph.text.chunking._ENDS": [("\n", " ", "a"), ("", "\n ", "a"), (".", '"', "a")],
     "memagent_graph.text.chunking._GRAPHEME": [
         ("a", "\u0301", ""),
@@ -214,6 +219,9 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
 """Texts by pattern, as what they begin with, what is repeated, and what they end with."""
 
 ANCHORED = {
+    "memagent_graph.text.cache._NAME": "fullmatch",
+    "memagent_graph.text.outline._FENCE": "match",
+    "memagent_graph.text.outline._HEADING": "match",
     "memagent_graph.evaluation.judge._FIRST_YES_NO": "match",
     "memagent_graph.memory.lease._HOLDER": "fullmatch",
     "memagent_graph.conversation.messages._told_at": "match",
