@@ -220,8 +220,8 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
 
 ANCHORED = {
     "memagent_graph.text.cache._NAME": "fullmatch",
-    "memagent_graph.text.outline._FENCE": "match",
-    "memagent_graph.text.outline._HEADING": "match",
+    "memagent_graph.text.outline._FENCE": "fullmatch",
+    "memagent_graph.text.outline._HEADING": "fullmatch",
     "memagent_graph.evaluation.judge._FIRST_YES_NO": "match",
     "memagent_graph.memory.lease._HOLDER": "fullmatch",
     "memagent_graph.conversation.messages._told_at": "match",
