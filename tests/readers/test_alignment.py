@@ -1,0 +1,404 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_graph.readers import matches
+from memagent_graph.readers.alignment import align
+from memagent_graph.readers.base import Evidence, Memory
+from memagent_graph.readers.citing import cite
+from memagent_graph.readers.statements import statements
+from memagent_graph.text.chunking import Chunk
+from memagent_graph.text.source import JoinedSource, TextSource
+
+ROLLO = (
+    "Rollo Lindqvist was born in 1911 in Bergen. He moved to Trieste and wrote twelve novels there."
+)
+MARY = "Mary Okafor was a painter. She was born on 3 May 1920 in Oslo, where 1,190 people lived."
+HARBOUR = "The harbour was closed for two thirds of the winter, and 45% of the boats were sold."
+TEXT = f"{ROLLO}\n\n{MARY}\n\n{HARBOUR}"
+CHINESE = (
+    "黑豹队的防守只丢了三百零八分。四分卫贾里德·艾伦在二〇一五年出生于丹佛市。他后来搬到纽约。"
+)
+
+
+def chunk_of(text: str, start: int = 0) -> Chunk:
+    source = TextSource("x" * start + text, "book")
+    return Chunk(text, start, start + len(text), len(text) // 4, source)
+
+
+def read(text, chunk=TEXT, before=Memory(), question="", recalled=()):  # noqa: B008 - immutable
+    return align(text, before, chunk_of(chunk), question, recalled)
+
+
+def quoted(aligned, chunk=TEXT):
+    return [chunk[item.start : item.end] for item in aligned.memory.evidence]
+
+
+def state(text, chunk=TEXT, **given):
+    (note,) = read(text, chunk, **given).notes
+    return note.state
+
+
+def test_a_note_has_the_sentence_that_it_was_made_of():
+    assert quoted(read("Mary Okafor painted.")) == ["Mary Okafor was a painter."]
+
+
+def test_evidence_is_placed_in_the_whole_document():
+    aligned = align("Mary Okafor painted.", Memory(), chunk_of(TEXT, 500), "")
+    (item,) = aligned.memory.evidence
+    start = 500 + TEXT.index("Mary")
+
+    assert item == Evidence("Mary Okafor painted.", "book", 3, start, start + 26)
+
+
+def test_evidence_names_the_part_that_it_stands_in():
+    source = JoinedSource([TextSource(ROLLO, "a.txt"), TextSource(MARY, "b.txt")], "all")
+    text = source.read(0, source.length)
+    aligned = align("Mary painted.", Memory(), Chunk(text, 0, len(text), 40, source), "")
+
+    assert [item.source for item in aligned.memory.evidence] == ["b.txt"]
+
+
+def test_a_note_of_two_sentences_has_both():
+    found = quoted(
+        read("Mary Okafor was a painter, and the harbour was closed most of the winter.")
+    )
+
+    assert sorted(found) == ["Mary Okafor was a painter.", HARBOUR]
+
+
+def test_a_sentence_that_lends_a_name_is_evidence_too():
+    found = quoted(read("Rollo Lindqvist moved to Trieste and wrote novels."))
+
+    assert "Rollo Lindqvist was born in 1911 in Bergen." in found
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- Mary Okafor: painter",
+        "* **Mary Okafor**: a painter",
+        "12. Mary Okafor was a painter.",
+        "3) Mary Okafor, painter",
+        "- [x] Mary Okafor was a painter",
+        "> Mary Okafor was a painter.",
+        '"occupation of Mary Okafor": "painter",',
+    ],
+)
+def test_a_line_of_a_list_is_a_note_without_its_bullet(line):
+    aligned = read(line)
+
+    assert quoted(aligned)[0] == "Mary Okafor was a painter."
+    assert all(item.text in line and item.text[0] not in "->1" for item in aligned.memory.evidence)
+
+
+def test_each_sentence_of_a_line_has_evidence_of_its_own():
+    aligned = read("Mary Okafor was a painter. The harbour was closed in winter.")
+
+    assert [note.text for note in aligned.notes] == [
+        "Mary Okafor was a painter.",
+        "The harbour was closed in winter.",
+    ]
+    assert quoted(aligned) == ["Mary Okafor was a painter.", HARBOUR]
+
+
+def test_each_field_of_an_object_has_evidence_of_its_own():
+    aligned = read('{"name": "Mary Okafor", "harbour": "closed in winter"}')
+
+    assert [note.text for note in aligned.notes] == [
+        '{"name": "Mary Okafor",',
+        '"harbour": "closed in winter"}',
+    ]
+    assert quoted(aligned) == ["Mary Okafor was a painter.", HARBOUR]
+
+
+def test_a_heading_is_no_note_and_says_what_its_lines_are_about():
+    chunk = "Ann was born in Oslo.\n\nBo was born in Oslo."
+
+    assert quoted(read("## Bo\n- born in Oslo", chunk), chunk) == ["Bo was born in Oslo."]
+    assert quoted(read("**Ann:**\n- born in Oslo", chunk), chunk) == ["Ann was born in Oslo."]
+
+
+def test_a_note_in_chinese_has_its_sentence():
+    (first, second) = quoted(read("防守丢了308分。贾里德·艾伦生于2015年", CHINESE), CHINESE)
+
+    assert first == "黑豹队的防守只丢了三百零八分。"
+    assert second == "四分卫贾里德·艾伦在二〇一五年出生于丹佛市。"
+
+
+def test_a_chunk_of_two_scripts_is_evidence_for_notes_in_each():
+    chunk = f"{TEXT}\n\n{CHINESE}"
+
+    assert quoted(read("防守丢了308分", chunk), chunk) == ["黑豹队的防守只丢了三百零八分。"]
+    assert quoted(read("Mary Okafor painted", chunk), chunk) == ["Mary Okafor was a painter."]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "---\n- \n##"])
+def test_a_memory_without_words_has_no_evidence(text):
+    assert read(text).memory == Memory(text)
+    assert not read(text).notes
+
+
+def test_an_empty_chunk_is_no_evidence():
+    assert read("Mary Okafor painted.", chunk="").memory.evidence == ()
+
+
+def test_a_note_about_nothing_that_was_read_has_no_evidence():
+    aligned = read("Nothing relevant has been found so far.")
+
+    assert aligned.memory.evidence == ()
+    assert aligned.notes[0].state == "unknown"
+
+
+KEPT = Evidence("Lena sold 12 cars.", "other.txt", 7, 1000, 1020)
+
+
+def test_a_line_that_did_not_change_keeps_its_evidence():
+    aligned = read(
+        "- Lena sold 12 cars.\n- Mary Okafor painted.",
+        before=Memory("- Lena sold 12 cars.", (KEPT,)),
+    )
+
+    assert aligned.memory.evidence[0] == KEPT
+    assert [note.text for note in aligned.notes] == ["Mary Okafor painted."]
+
+
+def test_a_line_that_is_gone_takes_its_evidence_with_it():
+    assert (
+        read("Mary Okafor painted.", before=Memory("Lena sold 12 cars.", (KEPT,)))
+        .memory.evidence[0]
+        .source
+        == "book"
+    )
+
+
+def test_a_line_that_rewrites_an_older_one_has_its_evidence():
+    aligned = read("Twelve cars were sold by Lena", before=Memory("- Lena sold 12 cars.", (KEPT,)))
+
+    assert aligned.memory.evidence == (
+        Evidence("Twelve cars were sold by Lena", "other.txt", 7, 1000, 1020),
+    )
+    assert aligned.notes[0].state == "supported"
+
+
+def test_a_line_that_joins_an_older_one_with_the_chunk_has_evidence_from_both():
+    text = "Lena sold 12 cars; Mary Okafor was a painter in Oslo."
+    aligned = read(text, before=Memory("Lena sold 12 cars.", (KEPT,)))
+
+    assert {item.source for item in aligned.memory.evidence} == {"book", "other.txt"}
+    assert aligned.notes[0].state == "supported"
+
+
+def test_a_line_that_joins_several_older_ones_has_all_their_evidence():
+    lines = ["Lena sold 12 cars.", "Tom repaired 30 bicycles.", "Uma painted 5 boats."]
+    old = tuple(Evidence(line, "o", n, n * 50, n * 50 + 9) for n, line in enumerate(lines, 1))
+    text = "Lena sold 12 cars, Tom repaired 30 bicycles, Uma painted 5 boats"
+    aligned = read(text, before=Memory("\n".join(lines), old))
+
+    assert {item.line for item in aligned.memory.evidence} == {1, 2, 3}
+    assert aligned.notes[0].state == "supported"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Rollo Lindqvist was born in 1920.",  # another's year
+        "Rollo Lindqvist was born in Oslo.",  # another's town
+        "Rollo Lindqvist was born in 1911 in Helsinki.",
+        "In Trieste he wrote 13 novels.",
+        "He moved to Trieste and wrote thirteen novels.",
+        "Mary Okafor was born on 4 May 1920.",
+        "Mary Okafor was born on 3 June 1920.",
+        "1,290 people lived in Oslo.",
+        "54% of the boats were sold.",
+        "The painter was Paula Okafor.",
+    ],
+)
+def test_a_note_with_a_wrong_name_or_number_is_unsupported(text):
+    assert state(text) == "unsupported"
+
+
+def test_what_is_missing_is_named():
+    (note,) = read("Rollo Lindqvist was born in 1920 in Helsinki.").notes
+
+    assert set(note.missing) == {"1920", "Helsinki"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Rollo wrote 12 novels in Trieste.",
+        "Lindqvist wrote a dozen novels in Trieste.",
+        "R. Lindqvist was born in 1911.",
+        "Rollo Lindqvist's birth: 1911, Bergen",
+        "Mary Okafor, born May 3, 1920",
+        "Mary Okafor, born 1920-05-03",
+        "Mary Okafor, born on the 3rd of May, 1920",
+        "1190 people lived in Oslo",
+        "one thousand one hundred and ninety people lived in Oslo",
+        "The harbour was closed for 2/3 of the winter",
+        "forty-five percent of the boats were sold",
+        "**Boats Sold**: 45 percent",
+    ],
+)
+def test_another_form_of_a_name_or_number_is_the_same(text):
+    assert state(text) == "supported"
+
+
+@pytest.mark.parametrize(
+    ("chunk", "text"),
+    [
+        ("The National Football League began in 1920.", "The NFL began in 1920."),
+        ("Canada sent two ships.", "The Canadian ships: 2"),
+        ("It cost 1.2 million crowns.", "It cost 1,200,000 crowns."),
+        ("It cost 1,200,000 crowns.", "It cost 1.2 million crowns."),
+        ("The war lasted from 1914–18.", "The war lasted from 1914 to 1918."),
+        ("The cable is 5 km long.", "The cable is 5km long."),
+        ("He had 6½ sacks.", "He had 6.5 sacks."),
+        ("Super Bowl XLIX was in Glendale.", "Super Bowl 49 was in Glendale."),
+        ("In the twenty-first century it grew.", "In the 21st century it grew."),
+        ("René Descartes was in Zürich.", "Rene Descartes was in Zurich."),
+        ("The film M&M won prizes.", "Prizes for M&M, a film."),
+        ("他在一九一二年五月三日出生。", "他出生于1912年5月3日。"),
+        ("该市有一百二十万人口。", "该市人口为120万。"),
+    ],
+)
+def test_forms_of_names_and_numbers_that_are_the_same(chunk, text):
+    assert state(text, chunk) == "supported"
+
+
+def test_things_that_the_note_counted_itself_are_not_held_against_it():
+    chunk = "The mill closed because of floods, debts and a fire."
+
+    assert (
+        state("The mill closed for three reasons: floods, debts and a fire.", chunk) == "supported"
+    )
+
+
+def test_names_of_the_question_and_of_recalled_passages_are_not_held_against_a_note():
+    text = "Mary Okafor of Lagos was a painter."
+
+    assert state(text) == "unsupported"
+    assert state(text, question="Who lived in Lagos?") == "supported"
+    assert state(text, recalled=["Okafor came from Lagos."]) == "supported"
+
+
+def test_an_ordinary_word_that_opens_a_sentence_is_no_name():
+    assert state("Painting was what Mary Okafor did.") == "supported"
+    assert state("Profession: painter (Mary Okafor)") == "supported"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "防守丢了309分。",
+        "四分卫约翰·埃尔维在二〇一五年出生于丹佛市。",
+        "四分卫贾里德·艾伦在2016年出生于丹佛市",
+    ],
+)
+def test_a_wrong_name_or_number_in_chinese_is_unsupported(text):
+    assert state(text, CHINESE) == "unsupported"
+
+
+def test_a_note_in_another_script_than_the_chunk_is_not_judged():
+    assert state("Jared Allen was born in Denver in 2015.", CHINESE) == "unknown"
+    assert state("玛丽在奥斯陆出生于1921年", TEXT) == "unknown"
+
+
+def test_nouns_of_german_are_not_taken_for_names():
+    chunk = "Das Schiff ist im Hafen und der Kapitän schläft, und die Mannschaft ist nicht da."
+
+    assert state("Der Kapitän schläft im Schiff während der Nacht", chunk) == "supported"
+
+
+MEMORY = read(
+    "- Mary Okafor painted.\n- Rollo Lindqvist: born 1911 in Bergen\n- Harbour closed in winter"
+).memory
+
+
+def test_an_answer_has_the_evidence_of_the_notes_that_it_rests_on():
+    (item,) = cite("He was born in Bergen.", MEMORY)
+
+    assert item.text == "Rollo Lindqvist: born 1911 in Bergen"
+
+
+def test_the_question_decides_between_notes_that_have_the_answer_alike():
+    memory = read("- Rollo wrote 12 novels\n- Mary Okafor was born on 3 May 1920 in Oslo").memory
+
+    assert cite("12", memory)[0].text == "Rollo wrote 12 novels"
+    assert cite("Yes.", memory, "Was Mary Okafor born in Oslo?")[0].text.startswith("Mary")
+    assert cite("Yes.", memory) == ()
+
+
+def test_an_answer_from_elsewhere_has_no_evidence():
+    assert cite("Quantum chromodynamics", MEMORY) == ()
+    assert cite("", MEMORY) == ()
+    assert cite("Bergen", Memory()) == ()
+
+
+PIECES = (
+    "Mary Rollo Oslo Bergen was born in 1911 twelve and the painter harbour. 四分卫 出生于 三百 3 "
+    'May, - * ** : ## { } " \n \n\n . 。 1, ( )'
+)
+WORDS = st.sampled_from(PIECES.split(" "))
+TEXTS = st.lists(WORDS, max_size=60).map(" ".join) | st.text(max_size=200)
+
+
+@given(TEXTS, TEXTS, TEXTS, TEXTS)
+def test_evidence_is_sentences_of_the_chunk_and_texts_of_the_memory(first, second, one, two):
+    before = align(first, Memory(), chunk_of(one), "").memory
+    chunk = chunk_of(two, start=1000)
+    aligned = align(second, before, chunk, "Who was born?")
+    spans = {(1000 + cut.start, 1000 + cut.end) for cut in statements(two)}
+    older = {(item.start, item.end) for item in before.evidence}
+
+    assert aligned == align(second, before, chunk, "Who was born?")
+    assert aligned.memory.text == second
+    assert all(item.text in second for item in aligned.memory.evidence)
+    assert {(item.start, item.end) for item in aligned.memory.evidence} <= spans | older
+    assert all(second[note.start : note.end] == note.text for note in aligned.notes)
+    assert all(item in aligned.memory.evidence for note in aligned.notes for item in note.evidence)
+    assert set(cite(first, aligned.memory)) <= set(aligned.memory.evidence)
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_a_memory_that_did_not_change_keeps_its_evidence_exactly(text, one, two):
+    before = align(text, Memory(), chunk_of(one), "").memory
+
+    assert align(text, before, chunk_of(two), "").memory == before
+
+
+def comparisons(monkeypatch, memory, chunk, before=""):
+    counts: Counter[str] = Counter()
+    for name in ("_score", "_gain"):
+        whole = getattr(matches.Passages, name)
+
+        def counted(*args, whole=whole, name=name):
+            counts[name] += 1
+            return whole(*args)
+
+        monkeypatch.setattr(matches.Passages, name, counted)
+    align(memory, Memory(before), chunk_of(chunk), "")
+    return sum(counts.values())
+
+
+def test_a_long_memory_is_compared_with_few_sentences_for_each_line(monkeypatch):
+    lines = [f"- Mary Okafor painted harbour {n} in Oslo" for n in range(5000)]
+    chunk = "\n\n".join(f"Mary Okafor painted harbour {n} in Oslo, again." for n in range(300))
+    most = comparisons(monkeypatch, "\n".join(lines), chunk, "\n".join(f"{x}." for x in lines))
+
+    assert most <= 5000 * 2 * (6 + 3 * 16)
+
+
+def test_a_sentence_of_200_000_characters_is_cut_up():
+    long = "harbour painter Oslo " * 10_000
+    aligned = read(f"{long}\n- Mary Okafor painted", chunk=f"{long}\n\n{MARY}")
+
+    assert max(item.end - item.start for item in aligned.memory.evidence) <= 600
+    assert "Mary Okafor was a painter." in quoted(aligned, f"{long}\n\n{MARY}")
+    assert all(len(item.text) <= 600 for item in aligned.memory.evidence)
