@@ -13,11 +13,11 @@ from memagent_graph.readers.judging import Judge
 from memagent_graph.readers.matches import LEAST_COVERED, NO_MATCH, Match, Passages
 from memagent_graph.readers.notes import Note, notes
 from memagent_graph.readers.passages import Passage, passage_terms, passages
+from memagent_graph.text.chunking import Chunk
+from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from memagent_graph.text.chunking import Chunk
 
 State = Literal["supported", "unsupported", "unknown"]
 
@@ -99,6 +99,20 @@ def align(
         key=lambda item: places[item.text] if item.text in places else text.find(item.text),
     )
     return Aligned(Memory(text, tuple(evidence)), tuple(aligned))
+
+
+def carry(text: str, memories: Sequence[Memory], question: str) -> Memory:
+    """A memory that several were merged into, with the evidence of what it has of them.
+
+    Args:
+        text: the merged memory.
+        memories: that it was made of.
+        question: what the reading is for.
+    """
+    evidence = tuple(item for memory in memories for item in memory.evidence)
+    before = Memory("\n".join(memory.text for memory in memories), evidence)
+    nothing = Chunk("", 0, 0, 0, TextSource(""))
+    return align(text, before, nothing, question).memory
 
 
 def _kept(text: str, before: Memory, cut: Sequence[Note]) -> tuple[Evidence, ...]:

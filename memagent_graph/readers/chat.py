@@ -17,7 +17,9 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
 from memagent_graph.prompts import Prompts, boxed
+from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
+from memagent_graph.readers.citing import cite
 from memagent_graph.seams import identifying_params
 from memagent_graph.text.chunking import last_sentence_end
 
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 class ChatReader(Reader):
     """Asks a chat model for each new memory and for the answer.
 
-    Reasoning that the model thinks aloud is left out of both.
+    Reasoning that the model thinks aloud is left out of both. Where the statements of its memory
+    stand in the document is found by their words, and so is what its answer rests on.
 
     Args:
         model: any LangChain chat model.
@@ -87,8 +90,9 @@ class ChatReader(Reader):
             step.query, step.memory.text, step.chunk.text, self._memory_tokens, again=step.shorter
         )
         reply, text = await self._ask(prompt, config, self._update_options)
+        text = _whole_sentences(reply, text)
         return Update(
-            Memory(_whole_sentences(reply, text)),
+            align(text, step.memory, step.chunk, step.question).memory,
             usage=_usage(reply),
             finish_reason=_finish_reason(reply),
             unfinished=_is_cut_off(reply),
@@ -106,14 +110,16 @@ class ChatReader(Reader):
         texts = [memory.text for memory in memories]
         prompt = self.prompts.for_merge(query, texts, self._memory_tokens)
         reply, text = await self._ask(prompt, config, self._update_options)
-        return Merge(Memory(_whole_sentences(reply, text)), usage=_usage(reply))
+        memory = carry(_whole_sentences(reply, text), memories, question)
+        return Merge(memory, usage=_usage(reply))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Ask for the answer."""
         prompt = self.prompts.for_answer(question, memory.text)
-        return _answer(*await self._ask(prompt, config, self._answer_options))
+        reply = await self._ask(prompt, config, self._answer_options)
+        return _answer(*reply, question, memory)
 
     async def speak(
         self,
@@ -134,7 +140,7 @@ class ChatReader(Reader):
         """
         message = [HumanMessage(self.prompts.for_answer(question, memory.text))]
         parts = self.model.astream(message, config, **self._answer_options)
-        return _answer(*await take_reply(_listen(parts, hear)))
+        return _answer(*await take_reply(_listen(parts, hear)), question, memory)
 
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
@@ -184,8 +190,15 @@ def _whole_sentences(reply: AIMessage, text: str) -> str:
     return text[: last_sentence_end(text)].rstrip() or text
 
 
-def _answer(reply: AIMessage, text: str) -> Answer:
-    return Answer(text, boxed(text), usage=_usage(reply), finish_reason=_finish_reason(reply))
+def _answer(reply: AIMessage, text: str, question: str, memory: Memory) -> Answer:
+    final = boxed(text)
+    return Answer(
+        text,
+        final,
+        evidence=cite(final, memory, question),
+        usage=_usage(reply),
+        finish_reason=_finish_reason(reply),
+    )
 
 
 _CUT_OFF = ("length", "max_tokens", "MAX_TOKENS")
