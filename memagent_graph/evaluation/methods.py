@@ -44,12 +44,14 @@ class Outcome:
 
     Attributes:
         answer: the whole reply.
+        final: the answer that the reader took out of it.
         usage: calls, tokens and seconds.
         context: what the answer was written from.
         memories: for MemAgent, the memory after each chunk.
     """
 
     answer: str
+    final: str
     usage: Usage
     context: str = ""
     memories: list[str] = field(default_factory=list)
@@ -109,7 +111,8 @@ async def memagent(
             memories.append(part["overwrite_memory"].get("memory", memories[-1]))
     used = output["usage"]
     usage = Usage(used["calls"], used["input_tokens"], used["output_tokens"], used["seconds"])
-    return Outcome(output["response"], usage, memories[-1], memories[1:])
+    final = output["answer"] or ""
+    return Outcome(output["response"], final, usage, memories[-1], memories[1:])
 
 
 async def whole(
@@ -173,14 +176,14 @@ async def map_reduce(
             usage += outcome.usage
             answers.append(outcome.answer)
         if len(answers) == 1:
-            return Outcome(answers[0], usage, texts[0])
+            return replace(outcome, usage=usage)
         texts, template = [*_joined(answers, counter, _room(config))], ANSWERS
 
 
 async def refine(reader: Reader, config: ReadingConfig, question: str, document: Source) -> Outcome:
     """Answer from the first chunk, then again and again from the answer with the next chunk."""
     counter = load_tokenizer(reader.identity.tokenizer)
-    outcome, usage = Outcome("", Usage()), Usage()
+    outcome, usage = Outcome("", "", Usage()), Usage()
     for part in _parts(document, counter, config.chunk_tokens):
         template = REFINE if outcome.answer else PART
         text = f"{outcome.answer}\n\n{part}".lstrip()
@@ -213,7 +216,7 @@ async def _respond(
         reader.prompts = reader.prompts.model_copy(update={"answer": template})
     answer = await repeat(lambda: reader.respond(question, Memory(text)), config)
     usage = replace(answer.usage, calls=1)  # as the graph counts them
-    return Outcome(answer.text, usage, text)
+    return Outcome(answer.text, answer.final, usage, text)
 
 
 _LEFT_OUT = "\n[...]\n"

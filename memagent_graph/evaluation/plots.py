@@ -38,8 +38,9 @@ def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> list[Pa
     whole = [cell for cell in cells if cell.unit == "whole"]
     by_length = [cell for cell in cells if cell.unit != "whole"]
     results = [result for result in results if result.unit != "whole"]
+    panels = len({cell.task for cell in by_length}) if _several_methods(by_length) else 1
     for name, paint, some, size in (
-        ("accuracy", _accuracy, by_length, (10, 5)),
+        ("accuracy", _accuracy, by_length, (10, max(5, 2.4 * -(-panels // _PANELS)))),
         ("whole", _whole, whole, (8, 1 + 0.25 * len(whole))),
         ("cost", _cost, by_length, (10, 4)),
         ("depth", _depth, by_length, (10, 4)),
@@ -129,7 +130,7 @@ def _accuracy(figure: Figure, cells: Sequence[Cell], _: Sequence[Result]) -> boo
     methods = list(dict.fromkeys(cell.method for cell in cells))
     if not cells:
         return False
-    if len(methods) == 1:
+    if not _several_methods(cells):
         axes = figure.add_subplot()
         _lines(axes, {task: [c for c in cells if c.task == task] for task in tasks})
         figure.legend(*axes.get_legend_handles_labels(), fontsize=8, loc="outside right center")
@@ -144,6 +145,10 @@ def _accuracy(figure: Figure, cells: Sequence[Cell], _: Sequence[Result]) -> boo
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=8, loc="outside right center")
     return True
+
+
+def _several_methods(cells: Sequence[Cell]) -> bool:
+    return len({cell.method for cell in cells}) > 1
 
 
 def _lines(axes: Axes, lines: dict[str, list[Cell]], title: str = "Score by length") -> None:

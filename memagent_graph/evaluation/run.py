@@ -178,7 +178,7 @@ async def _graded(
     tokenizer: Tokenizer,
     judge: Judge | None,
 ) -> Result:
-    answer, found = scores.grade(outcome.answer, sample, tokenizer)
+    answer, found = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
     score: float | None = found.score
     share: float | None = None
     if sample.criteria:

@@ -60,7 +60,9 @@ class Scores(NamedTuple):
     f1: float
 
 
-def grade(reply: str, sample: Sample, tokenizer: Tokenizer) -> tuple[str, Scores]:
+def grade(
+    reply: str, sample: Sample, tokenizer: Tokenizer, *, final: str | None = None
+) -> tuple[str, Scores]:
     """The answer of a reply, and its scores.
 
     Where one answer is asked for, an answer that offers others beside it scores 0.
@@ -69,8 +71,11 @@ def grade(reply: str, sample: Sample, tokenizer: Tokenizer) -> tuple[str, Scores
         reply: what the model said.
         sample: what was asked.
         tokenizer: measures the answer.
+        final: what the reader took for the answer, without a box in it: the built-in reader's
+            reply has places behind the answer.
     """
-    answer = final_answer(reply, _lead(sample.template), one=sample.metric == "any")
+    said = reply if final is None or _BOX in reply else final
+    answer = final_answer(said, _lead(sample.template), one=sample.metric == "any")
     if sample.answer_tokens is not None:
         answer = answer[: tokenizer.prefix(answer, sample.answer_tokens)]
     single = sample.metric == "any" or len(sample.answers) == 1

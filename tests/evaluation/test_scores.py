@@ -116,6 +116,16 @@ def test_an_answer_that_offers_others_beside_the_right_one_scores_nothing(answer
     assert scored(answer, wanted).raw == 1
 
 
+def test_places_that_a_reader_puts_behind_its_answer_are_no_other_answers():
+    sample = Sample("a/1/0", "a", 1, "?", ("5672073",), "any", lambda: iter(()))
+    reply = "It is 5672073. [novel.txt:123456]"
+
+    _, found = grade(reply, sample, TOKENIZER, final="It is 5672073.")
+    _, boxed = grade(r"\boxed{5672073}", sample, TOKENIZER, final="other")
+
+    assert (found.score, boxed.score) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("answer", "wanted"),
     [
