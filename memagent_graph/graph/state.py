@@ -113,7 +113,7 @@ class Answered(TypedDict, total=False):
         answer: the answer itself.
         response: the whole reply that the answer was taken from.
         memory: the final memory.
-        evidence: where the memory's statements stand in the document, for readers that know.
+        evidence: where the memory's statements stand in the document, as far as that is known.
         citations: likewise, where the answer stands.
         usage: what it cost.
         coverage: share of the document that was read, 0 to 1.

@@ -137,7 +137,7 @@ class Answer:
         text: the whole reply.
         final: the answer taken out of it (the content of `\boxed{}`, say).
         found: whether the memory held it; None from a reader that does not know.
-        evidence: where the answer stands, for readers that know.
+        evidence: where the answer stands, as far as that is known.
         usage: what this answer cost.
         finish_reason: the engine's word for why it stopped, if any.
     """

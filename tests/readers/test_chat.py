@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import pytest
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.errors import GraphInterrupt
 
-from memagent_graph import ReadingConfig
+from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import EmptyReplyError, RefusalError, TransientModelError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.prompts import Prompts
-from memagent_graph.readers.base import Memory, Step
+from memagent_graph.readers.base import Evidence, Memory, Step
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.chunking import Chunk
 from memagent_graph.text.opening import open_source
@@ -208,3 +208,45 @@ async def test_a_merge_shows_all_memories_and_limits_the_reply():
     assert prompt.index("When?") < prompt.index("First notes.") < prompt.index("Second notes.")
     assert options["max_tokens"] == 70
     assert (found.memory.text, found.done, found.usage.calls) == ("Both.", True, 1)
+
+
+FACTS = "It rained all day.\n\nThe owner of project P003 is Ann Lee.\n\nThe ferry left at noon.\n"
+
+
+def asked(*replies, **config):
+    model = FakeListChatModel(responses=[*replies])
+    agent = create_memagent(model, config=ReadingConfig(**config))
+    return agent.invoke({"question": "Who owns P003?", "document": FACTS})
+
+
+def test_what_a_model_wrote_in_its_own_words_and_its_answer_have_their_places():
+    out = asked("- Project P003 belongs to Ann Lee.", r"It says so. \boxed{Ann Lee}")
+
+    (found,) = out["evidence"]
+    assert found["text"] == "Project P003 belongs to Ann Lee."
+    assert FACTS[found["start"] : found["end"]] == "The owner of project P003 is Ann Lee."
+    assert found["line"] == 3
+    assert out["citations"] == [found]
+
+
+def test_what_stands_nowhere_has_no_place():
+    out = asked("- The moon is made of cheese.", "I do not know.")
+
+    assert (out["evidence"], out["citations"]) == ([], [])
+
+
+def test_a_line_that_is_carried_over_keeps_its_place():
+    first = "- Project P003 belongs to Ann Lee."
+    out = asked("- Rain.", first, first, r"\boxed{Ann Lee}", chunk_tokens=10)
+
+    assert [place["line"] for place in out["evidence"]] == [3]
+
+
+async def test_a_merged_memory_has_the_places_of_those_that_it_was_made_of():
+    place = Evidence("Project P003 belongs to Ann Lee.", "a.txt", 3, 20, 57)
+    reader = ChatReader(FakeListChatModel(responses=["Ann Lee owns project P003."]))
+
+    made = await reader.merge("Who?", "Who?", [Memory(place.text, (place,)), Memory("The moon.")])
+
+    (found,) = made.memory.evidence
+    assert (found.text, found.start, found.end) == ("Ann Lee owns project P003.", 20, 57)
