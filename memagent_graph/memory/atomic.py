@@ -20,8 +20,8 @@ Value = dict[str, Any]
 """Of an item, as LangGraph's stores give it."""
 Given = Mapping[tuple[Namespace, str], Mapping[str, object] | EllipsisType | None]
 
-MOST_LOST_RACES = 50
-"""To other writers, until one gives up."""
+MOST_LOST_RACES = 100
+"""Lost races after which a writer gives up; pauses in between add up to 50 s on average."""
 _LONGEST_PAUSE = 0.02
 
 

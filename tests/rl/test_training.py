@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
         width=64,
         layers=1,
         vocabulary=300,
-        max_length=512,
+        max_length=640,
         spread=0.05,
     )
 

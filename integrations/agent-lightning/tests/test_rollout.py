@@ -169,7 +169,7 @@ def test_tasks_are_written_with_their_evidence_among_distractors(tmp_path):
             "supporting_facts": [[f"Mill {n}", 0]],
             "context": [
                 [f"Mill {n}", [f"Mill {n} was built by Builder {n}."]],
-                [f"Sea {n}", [TEXT]],
+                [f"Sea {n}", [f"{TEXT} That was sea {n}."]],
             ],
         }
         for n in range(4)
