@@ -19,6 +19,7 @@ from memagent_graph.readers.base import (
     Update,
     Usage,
 )
+from memagent_graph.readers.chat import ChatReader
 
 
 class ChainReader(Reader):
@@ -125,6 +126,12 @@ class Words:
     def prefix(self, text, tokens):
         ends = [found.end() for found in re.finditer(r"\S+\s*", text)]
         return ends[min(tokens, len(ends)) - 1] if ends else len(text)
+
+
+class Once(ChatReader):
+    """Asks once for each memory: a model of random weights never ends a reply by itself."""
+
+    shortens = False
 
 
 def chain(memory: str, text: str) -> str:

@@ -7,7 +7,7 @@ import warnings
 from importlib.util import find_spec
 
 import pytest
-from doubles import numbered
+from doubles import Once, numbered
 from servers.vllm_server import vllm_server
 from tiny_model import tiny_model
 
@@ -57,7 +57,7 @@ async def test_rollouts_hold_what_the_engine_wrote_and_how_likely_the_model_foun
     tokenizer = AutoTokenizer.from_pretrained(folder)
     sink = ListSink()
     recorder = TraceRecorder(sink, tokenizer=tokenizer)
-    agent = create_memagent(model, config=CONFIG, tokenizer=folder)
+    agent = create_memagent(Once(model, config=CONFIG), config=CONFIG, tokenizer=folder)
     asked = {"question": "Which line?", "document": numbered(20)}
 
     outputs = await asyncio.gather(

@@ -5,7 +5,7 @@ from collections import Counter
 from importlib.util import find_spec
 
 import pytest
-from doubles import numbered
+from doubles import Once, numbered
 from langchain_core.callbacks import AsyncCallbackHandler
 from langgraph.store.memory import InMemoryStore
 
@@ -121,9 +121,10 @@ async def test_a_batch_goes_on_when_the_server_is_killed_and_started_again(vllm,
         {"question": f"What is where in {number}?", "document": numbered(60)}
         for number in range(documents)
     ]
-    expected = await create_memagent(model, config=CONFIG, tokenizer=str(tiny)).abatch(asked)
+    reader = Once(model, config=CONFIG)
+    expected = await create_memagent(reader, config=CONFIG, tokenizer=str(tiny)).abatch(asked)
     store = InMemoryStore()
-    agent = create_memagent(model, config=CONFIG, tokenizer=str(tiny), store=store)
+    agent = create_memagent(reader, config=CONFIG, tokenizer=str(tiny), store=store)
     calls = Calls(3 * documents, vllm)
 
     outs = await agent.abatch(asked, {"callbacks": [calls]})

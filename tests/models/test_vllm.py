@@ -22,6 +22,7 @@ with warnings.catch_warnings():
     pytest.importorskip("vllm.sampling_params", reason="vLLM is not installed: make test-vllm")
     from memagent_graph.models.vllm import ChatVLLM
 
+from doubles import Once
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from tiny_model import tiny_adapter, tiny_model
@@ -257,7 +258,7 @@ class WatchedStore(InMemoryStore):
 def test_an_engine_that_dies_is_started_again_and_the_readings_complete(folder):
     model = ChatVLLM(model=folder, **ENGINE, seed=7, max_num_batched_tokens=2048)
     store = WatchedStore()
-    agent = create_memagent(model, config=CONFIG, store=store)
+    agent = create_memagent(Once(model, config=CONFIG), config=CONFIG, store=store)
     inputs = [{"question": QUESTION, "document": document(i, 4000)} for i in range(6)]
     resource_tracker.ensure_running()  # Python's own, which is no part of the engine
     before = children(os.getpid())

@@ -8,13 +8,13 @@ from typing import TypedDict
 
 import pytest
 import torch
+from doubles import Once
 from langgraph.graph import END, START, StateGraph
 from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
 from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.readers.chat import ChatReader
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.records import fingerprint
 from memagent_graph.rl.sinks import JSONLinesSink, ListSink
@@ -23,12 +23,6 @@ from memagent_graph.rl.traces import join, load
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=100, memory_tokens=12, answer_tokens=12)
 QUESTION = "What is a class?"
 TEXT = topics["class"]
-
-
-class Once(ChatReader):
-    """Asks once for each memory: the random model never ends a reply by itself."""
-
-    shortens = False
 
 
 @pytest.fixture(scope="module")
