@@ -119,11 +119,11 @@ def test_the_scores_are_the_means_of_the_samples(run, visit):
     for sample in load(run):
         scores[sample.task, sample.method, short(sample.length)].append(100 * sample.score)
 
-    (_, _, *lengths), *rows = tables(visit(run / "report.html").page)[0]
+    (_, _, _, *lengths), *rows = tables(visit(run / "report.html").page)[0]
 
     shown = {
         (task, method, length): cell.split(" ")[0]
-        for task, method, *cells in rows
+        for task, _, method, *cells in rows
         for length, cell in zip(lengths, cells, strict=False)
         if cell
     }
