@@ -178,7 +178,7 @@ class Cutter:
 def _settle(future: Future[Chunk | None], cut: Callable[[], Chunk | None]) -> None:
     try:
         future.set_result(cut())
-    except BaseException as error:  # noqa: BLE001 - whoever takes the chunk is to have it
+    except BaseException as error:  # noqa: BLE001 - it is raised where the chunk is taken
         future.set_exception(error)
 
 

@@ -1,4 +1,4 @@
-"""A parser that takes a prompt of RULER's apart, whoever wrote it."""
+"""A parser that takes a prompt in RULER's form apart, official or generated here."""
 
 from __future__ import annotations
 

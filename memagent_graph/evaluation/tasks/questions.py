@@ -34,7 +34,32 @@ VERSION = 2
 TEMPLATE, ANSWER_TOKENS = PASSAGES.template(), PASSAGES.tokens
 
 
-class QuestionTask(Task):
+class QuestionFileTask(Task):
+    """A file of questions with their paragraphs.
+
+    Attributes:
+        file: in a format that `read_questions` knows.
+    """
+
+    file: Path
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """All questions of the file, each once."""
+        return read_questions(self.file)
+
+    @cached_property
+    def paragraphs(self) -> list[Paragraph]:
+        """All paragraphs of the file, each once."""
+        return distinct(one for asked in self.questions for one in (*asked.gold, *asked.near))
+
+    @property
+    def count(self) -> int:
+        """Each question is asked once."""
+        return len(self.questions)
+
+
+class QuestionTask(QuestionFileTask):
     """The paragraphs that answer, among others of the file and then of the essays.
 
     The last of the others is cut where the document has its length. None is there twice: where
@@ -54,25 +79,10 @@ class QuestionTask(Task):
         self.essays = essays
         self.name = f"qa_{self.file.stem}"
 
-    @cached_property
-    def questions(self) -> list[Question]:
-        """All questions of the file, each once."""
-        return read_questions(self.file)
-
-    @cached_property
-    def paragraphs(self) -> list[Paragraph]:
-        """All paragraphs of the file, each once."""
-        return distinct(one for asked in self.questions for one in (*asked.gold, *asked.near))
-
     @property
     def identity(self) -> str:
         """Of the generator, the file and the essays."""
         return f"questions {VERSION} {file_digest(self.file)} {self.essays and self.essays.digest}"
-
-    @property
-    def count(self) -> int:
-        """Each question is asked once."""
-        return len(self.questions)
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""

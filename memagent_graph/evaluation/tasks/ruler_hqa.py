@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import Piece, Sample, Task, Unit, draw, file_digest
 from memagent_graph.evaluation.tasks.question_files import (
-    distinct,
-    read_questions,
     read_row,
     row_spans,
     same,
 )
-from memagent_graph.evaluation.tasks.questions import ANSWER_TOKENS, TEMPLATE, others
+from memagent_graph.evaluation.tasks.questions import (
+    ANSWER_TOKENS,
+    TEMPLATE,
+    QuestionFileTask,
+    others,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +55,7 @@ def ruler_hqa(file: str | Path) -> Task:
     return PublishedTask(path) if {"context", "input"} <= row.keys() else ParagraphTask(path)
 
 
-class ParagraphTask(Task):
+class ParagraphTask(QuestionFileTask):
     """A question over exactly as many paragraphs as asked for.
 
     The paragraphs that answer stand at random places among the question's own distractors and
@@ -73,25 +76,10 @@ class ParagraphTask(Task):
         self.file = Path(file)
         self.name = f"ruler_hqa_{self.file.stem}"
 
-    @cached_property
-    def questions(self) -> list[Question]:
-        """All questions of the file, each once."""
-        return read_questions(self.file)
-
-    @cached_property
-    def paragraphs(self) -> list[Paragraph]:
-        """All paragraphs of the file, each once."""
-        return distinct(one for asked in self.questions for one in (*asked.gold, *asked.near))
-
     @property
     def identity(self) -> str:
         """Of the generator and the file."""
         return f"ruler_hqa {VERSION} {file_digest(self.file)}"
-
-    @property
-    def count(self) -> int:
-        """Each question is asked once."""
-        return len(self.questions)
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
