@@ -52,7 +52,7 @@ from rank_bm25 import BM25Okapi
 from memagent_graph.readers.alignment import align
 from memagent_graph.readers.base import Memory
 from memagent_graph.readers.statements import statements
-from memagent_graph.readers.terms import terms
+from memagent_graph.text.terms import terms
 
 MEMORY_TOKENS = 1_024
 

@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.readers.statements import statements
-from memagent_graph.readers.terms import terms
 from memagent_graph.text.chunking import Chunk
 from memagent_graph.text.source import TextSource
+from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.messages import TOLD_AT, rendered
 from memagent_graph.conversation.salient import SalientReader
 from memagent_graph.readers.statements import statements
-from memagent_graph.readers.terms import content_terms, terms
 from memagent_graph.text.chunking import next_chunk
 from memagent_graph.text.source import TextSource
+from memagent_graph.text.terms import content_terms, terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 WINDOW = 20

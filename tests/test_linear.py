@@ -163,7 +163,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("。", "」", "。"),
         ("", "。」", ""),
     ],
-    "memagent_graph.readers.terms._NAME": [
+    "memagent_graph.text.terms._NAME": [
         ("Ab", " ", "a"),
         ("Ab of", " ", "a"),
         ("", "A'", ""),
@@ -173,14 +173,14 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("a", "Aa", "1"),
         ("", "《a", ""),
     ],
-    "memagent_graph.readers.terms._OPENING": [
+    "memagent_graph.text.terms._OPENING": [
         ("A", " of", ""),
         ("A", " ", "a"),
         ("A of", " ", "a"),
     ],
-    "memagent_graph.readers.terms._PARTS": [("", "A", "1"), ("", "Aa", "")],
-    "memagent_graph.readers.terms._QUESTION_CJK": [("", "什么时", "")],
-    "memagent_graph.readers.terms._TOKEN": [("", "1,", ""), ("", "a'", ""), ("a'", "a", "")],
+    "memagent_graph.text.terms._PARTS": [("", "A", "1"), ("", "Aa", "")],
+    "memagent_graph.text.terms._QUESTION_CJK": [("", "什么时", "")],
+    "memagent_graph.text.terms._TOKEN": [("", "1,", ""), ("", "a'", ""), ("a'", "a", "")],
     "memagent_graph.rl.rewards._NUMBER": [
         ("", "1,111", ""),
         ("", ",111", "a"),
@@ -271,7 +271,7 @@ ANCHORED = {
     "memagent_graph.readers.ranking._PRONOUN": "match",
     "memagent_graph.conversation.salient._DAY": "fullmatch",
     "memagent_graph.readers.statements._ABBREVIATION": "match",
-    "memagent_graph.readers.terms._OPENING": "match",
+    "memagent_graph.text.terms._OPENING": "match",
     "memagent_openai_server.http.door._TENANT": "fullmatch",
 }
 """How patterns are tried that are not looked for everywhere in a text."""

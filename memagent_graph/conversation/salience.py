@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import regex
 
-from memagent_graph.readers.terms import telling_terms, terms
+from memagent_graph.text.terms import telling_terms, terms
 
 _FIRST_PERSON = regex.compile(
     r"(?i)\b(?:I|me|my|mine|we|us|our|ours|ich|mir|mein\p{L}*|wir|unser\p{L}*|je|moi|mon|mes|nous"

@@ -17,7 +17,7 @@ from memagent_graph.errors import ConfigurationError, MissingDependencyError
 from memagent_graph.models.failures import model_error
 from memagent_graph.models.retry import repeat
 from memagent_graph.readers.ranking import ranked
-from memagent_graph.readers.terms import content_terms, terms
+from memagent_graph.text.terms import content_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence

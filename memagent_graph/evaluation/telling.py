@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memagent_graph.readers.statements import statements
-from memagent_graph.readers.terms import telling_terms
+from memagent_graph.text.terms import telling_terms
 
 _LEAST = 6
 """Terms of a gist: a sentence with fewer is taken with as many neighbours, at most."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.readers.figures import Figure, figures
-from memagent_graph.readers.terms import stem, telling_terms, word_terms
+from memagent_graph.text.terms import stem, telling_terms, word_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

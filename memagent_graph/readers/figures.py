@@ -17,7 +17,7 @@ from memagent_graph.readers.numerals import (
     in_han,
     in_words,
 )
-from memagent_graph.readers.terms import stem
+from memagent_graph.text.terms import stem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.readers.claims import Claim, Known, claims
-from memagent_graph.readers.terms import telling_terms, word_terms
+from memagent_graph.text.terms import telling_terms, word_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ import regex
 
 from memagent_graph.readers.figures import simple_values
 from memagent_graph.readers.statements import statements
-from memagent_graph.readers.terms import telling_terms
+from memagent_graph.text.terms import telling_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

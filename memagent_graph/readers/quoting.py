@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import regex
 
 from memagent_graph.readers.ranking import meanings, ranked, relevance
-from memagent_graph.readers.terms import content_terms, names
+from memagent_graph.text.terms import content_terms, names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

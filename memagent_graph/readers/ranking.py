@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import regex
 from rank_bm25 import BM25Okapi
 
-from memagent_graph.readers.terms import content_terms, names, subject, terms
+from memagent_graph.text.terms import content_terms, names, subject, terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
