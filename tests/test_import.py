@@ -30,7 +30,7 @@ def test_an_unknown_name_is_an_attribute_error():
 ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"errors"},
-    {"config", "matching", "seams", "sync"},
+    {"config", "matching", "operations", "seams", "sync"},
     {"prompts", "text"},
     {"models"},
     {"readers"},

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph import ReadingConfig, create_memagent, plan
-from memagent_graph.planning import QWEN_7B, ModelShape, attention_ratios, model_shape
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.operations import QWEN_7B, ModelShape, attention_ratios, model_shape
+from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update
 
 SMALL = ReadingConfig(chunk_tokens=50)
 
@@ -36,6 +38,93 @@ def test_a_plan_tells_the_calls_that_the_reading_makes(length, parts):
     assert made == 0 or len(reader.spans) > 1
     assert parts > 1 or planned.calls == output["usage"]["calls"]
     assert planned.document_tokens == output["usage"]["document_tokens"]
+
+
+class DepthReader(Reader):
+    """Its memory is how many calls it took, each of which waited for the one before."""
+
+    identity = Identity("depth", "depth-1")
+
+    def _after(self, memories):
+        depth = 1 + max((int(text.split()[0]) for text in memories), default=0)
+        return f"{depth} calls, of which each has waited."  # too long for three to be merged
+
+    async def update(self, step, *, config=None):
+        return Update(Memory(self._after(filter(None, [step.memory.text]))))
+
+    async def merge(self, question, query, memories, *, config=None):
+        return Merge(Memory(self._after(memory.text for memory in memories)))
+
+    async def respond(self, question, memory, *, config=None):
+        text = self._after([memory.text])
+        return Answer(text, text)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_the_longest_chain_is_that_of_calls_that_wait_for_one_another(parts):
+    config = ReadingConfig(chunk_tokens=50, memory_tokens=20, answer_tokens=20, segments=parts)
+    text = numbered(150)
+
+    planned = plan("What?", text, config)
+    agent = create_memagent(DepthReader(), config=config)
+    output = agent.invoke({"question": "What?", "document": text})
+
+    assert planned.calls == output["usage"]["calls"]
+    assert planned.chain_calls == int(output["answer"].split()[0])
+    assert planned.chain_reply_tokens == planned.chain_calls * 20
+    assert planned.calls_at_once <= parts
+
+
+def test_several_questions_are_so_many_readings_of_one_pass():
+    text, reader = numbered(150), ChainReader()
+    config = SMALL.model_copy(update={"segments": 4})
+    agent = create_memagent(reader, config=config)
+
+    one, three = (plan("What?", text, config, questions=number) for number in (1, 3))
+    output = agent.invoke({"questions": ["What?", "Who?", "Where?"], "document": text})
+
+    made = sum(record["usage"]["calls"] for record in output["answers"])
+    assert 3 * one.chunks + 2 * 3 <= made <= three.calls == 3 * one.calls
+    assert len(reader.spans) == 3 * three.chunks == 3 * one.chunks
+    assert (three.prompt_tokens, three.reply_tokens) == (
+        3 * one.prompt_tokens,
+        3 * one.reply_tokens,
+    )
+    assert (three.calls_at_once, three.chain_calls) == (3 * one.calls_at_once, one.chain_calls)
+    limited = config.model_copy(update={"max_calls": 60})
+    assert plan("What?", text, limited, questions=3).calls <= 60
+    assert three.calls > 60
+
+
+def test_dollars_and_minutes_follow_from_the_tokens():
+    config = SMALL.model_copy(update={"segments": 4})
+
+    planned = plan(
+        "What?", numbered(150), config, questions=2, price=(2.5, 10), tokens_per_second=40
+    )
+
+    cents = planned.prompt_tokens * 2.5 / 1e4 + planned.reply_tokens * 10 / 1e4
+    assert planned.dollars == pytest.approx(cents / 100)
+    assert planned.minutes == pytest.approx(planned.chain_reply_tokens / 2400)
+    assert planned.chain_reply_tokens < planned.reply_tokens / 2
+    unknown = plan("What?", numbered(150), config)
+    assert (unknown.dollars, unknown.minutes) == (None, None)
+    assert plan("What?", "Text.", price=(0, 0)).dollars == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"questions": 0}, "1 question or more"),
+        ({"price": (-1, 2)}, "two numbers of dollars"),
+        ({"price": (float("nan"), 2)}, "two numbers of dollars"),
+        ({"tokens_per_second": 0}, "tokens_per_second"),
+        ({"tokens_per_second": float("inf")}, "tokens_per_second"),
+    ],
+)
+def test_a_number_out_of_range_is_said(options, named):
+    with pytest.raises(ConfigurationError, match=named):
+        plan("What?", "Text.", **options)
 
 
 def test_merges_are_in_the_plan():
@@ -87,7 +176,7 @@ def test_operations_add_up_over_a_split_and_grow_with_the_square(first, second, 
     assert shape.operations(0, min(c, 100)) == min(c, 100) * 2 * shape.weights + 4 * 2 * 8 * pairs
 
 
-def test_the_whole_model_is_dearer_for_short_texts_and_cheaper_for_long_ones():
+def test_the_whole_model_takes_more_for_short_texts_and_less_for_long_ones():
     short, long = (plan("What?", numbered(lines)) for lines in (200, 60_000))
 
     assert short.operations_of_reading > short.operations_of_one_pass

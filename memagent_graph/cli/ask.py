@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from contextlib import ExitStack, contextmanager
-from hashlib import sha256
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memagent_graph.cli.answer import print_answer
-from memagent_graph.cli.dry_run import print_plan
+from memagent_graph.cli.dry_run import (
+    DryRun,
+    PriceOption,
+    Prices,
+    Questions,
+    TokensPerSecond,
+    chosen_price,
+    print_plan,
+)
 from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
@@ -29,17 +35,13 @@ from memagent_graph.cli.options import (
     chosen_reader,
 )
 from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.resuming import is_unfinished, open_saver, thread_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.sqlite import SqliteSaver
 
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.graph.state import ReadingInput, ReadingOutput
-    from memagent_graph.readers.base import Reader
     from memagent_graph.text.opening import DocumentLike
 
 _EXAMPLES = """Answer a question from files, folders or standard input.
@@ -51,6 +53,8 @@ _EXAMPLES = """Answer a question from files, folders or standard input.
     memagent ask "Where is the cache invalidated?" src/ --show-memory
 
     journalctl | memagent ask "Why did the disk fail?" - --json
+
+    memagent ask "Who pays?" leases/ --dry-run --price 2.5,10 --tokens-per-second 60
 
     memagent ask "What did they agree on?" minutes/*.md --model openai:gpt-4o
 
@@ -109,9 +113,11 @@ def ask(
         str | None,
         typer.Option(help="Answer from this stored memory (a name or an id); read nothing."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would cost, and read nothing.")
-    ] = False,
+    dry_run: DryRun = False,
+    questions: Questions = 1,
+    price: PriceOption = None,
+    prices: Prices = None,
+    tokens_per_second: TokensPerSecond = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start over, whatever the checkpoint file has.")
     ] = False,
@@ -128,6 +134,8 @@ def ask(
         raise typer.BadParameter("Name either what to read (SOURCE...) or a stored --memory.")
     if dry_run and memory:
         raise typer.BadParameter("--dry-run needs something to read (SOURCE...).")
+    if not dry_run and (questions != 1 or price or tokens_per_second):
+        raise typer.BadParameter("--questions, --price and --tokens-per-second need --dry-run.")
     with reporting("memagent: stopped."), ExitStack() as stack:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
@@ -145,10 +153,19 @@ def ask(
         ]
         document: DocumentLike | None = documents[0] if len(documents) == 1 else documents or None
         if dry_run and document is not None:
-            counter = tokenizer or reader.identity.tokenizer
-            print_plan(plan(question, document, config, model, tokenizer=counter), as_json=as_json)
+            planned = plan(
+                question,
+                document,
+                config,
+                model,
+                questions=questions,
+                price=chosen_price(price, prices, model),
+                tokens_per_second=tokens_per_second,
+                tokenizer=tokenizer or reader.identity.tokenizer,
+            )
+            print_plan(planned, as_json=as_json)
             return
-        saver = stack.enter_context(_saver(checkpoint)) if checkpoint else None
+        saver = stack.enter_context(open_saver(checkpoint)) if checkpoint else None
         kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(
             reader,
@@ -158,11 +175,11 @@ def ask(
             store=kept_in,
             namespace=chosen_namespace(namespace),
         )
-        thread = _thread(question, sources, reader, config, tokenizer, name, memory, namespace)
+        thread = thread_of(question, sources, reader, config, tokenizer, name, memory, namespace)
         asked: ReadingInput = {"question": question, "document": document, "memory_name": name}
         if memory:
             asked["version"] = memory
-        going_on = saver is not None and not restart and _unfinished(agent, thread)
+        going_on = saver is not None and not restart and is_unfinished(agent, thread)
         if going_on:
             print("memagent: going on with the stopped run.", file=sys.stderr)
         kept = kept_in is not None and reuse
@@ -172,42 +189,6 @@ def ask(
 
 
 ask.__doc__ = _EXAMPLES
-
-
-@contextmanager
-def _saver(file: Path) -> Iterator[SqliteSaver]:
-    import sqlite3
-
-    from langgraph.checkpoint.sqlite import SqliteSaver
-
-    from memagent_graph.errors import StoreError
-
-    try:
-        with SqliteSaver.from_conn_string(str(file)) as saver:
-            saver.setup()
-            yield saver
-    except sqlite3.Error as error:
-        message = f"The checkpoint file {file} cannot be used: {error}"
-        raise StoreError(message) from error
-
-
-def _thread(
-    question: str,
-    sources: list[str],
-    reader: Reader,
-    config: ReadingConfig,
-    *others: str | None,
-) -> RunnableConfig:
-    """The same command is the same thread, and no other command is."""
-    places = [name if name == "-" else str(Path(name).absolute()) for name in sources]
-    who = [reader.identity.name, reader.identity.fingerprint]
-    record = [question, places, *who, config.model_dump(), others]
-    return {"configurable": {"thread_id": sha256(json.dumps(record).encode()).hexdigest()[:16]}}
-
-
-def _unfinished(agent: ReadingGraph, thread: RunnableConfig) -> bool:
-    state = agent.get_state(thread)
-    return "progress" in state.values and state.values.get("answer") is None
 
 
 def _read(

@@ -1,31 +1,105 @@
-"""What `memagent ask --dry-run` prints."""
+"""`memagent ask --dry-run`: what it is asked with, and what it prints."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
 
 if TYPE_CHECKING:
     from memagent_graph.planning import Plan
 
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Say what it would cost, and read nothing.")
+]
+Questions: TypeAlias = Annotated[
+    int, typer.Option(help="With --dry-run: for as many questions, all read for in one pass.")
+]
+PriceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="IN,OUT",
+        help="With --dry-run: dollars for a million tokens of prompts, and of replies.",
+    ),
+]
+Prices: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MEMAGENT_PRICES",
+        help='With --dry-run: a JSON file of such prices: {"openai:MODEL": [IN, OUT]}.',
+    ),
+]
+TokensPerSecond: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        help="With --dry-run: tokens of replies that one call yields in a second, from when it "
+        "is sent, beside the others."
+    ),
+]
+
 _TEXT = """\
 document        {document_tokens:>14,} tokens
-chunks          {chunks:>14,}
-model calls     {calls:>14,}
+chunks read     {chunks:>14,} for each question
+questions       {questions:>14,}
+model calls     {calls:>14,} at most
 prompt tokens   {prompt_tokens:>14,} at most
 reply tokens    {reply_tokens:>14,} at most
 longest window  {window_tokens:>14,} tokens at most
+calls at once   {calls_at_once:>14,} at most
+calls in a row  {chain_calls:>14,} at most
+"""
+_DOLLARS = "dollars         {:>14} at most\n"
+_MINUTES = "minutes         {:>14} at most\n"
+_COMPUTATION = "computation     {:>14.2e} FLOP, {} one pass over all of it (sizes: {})\n"
+_NOTE = """
+Each reply is counted as long as its budget. What the store has of earlier readings costs nothing
+again. Calls repeated after errors come on top, and one for each memory that is over its budget."""
 
-Computation, by the reading and by one pass over the whole document
-                        reading      one pass     reading is
-attention alone  {attention_of_reading:>13,.1f}x{attention_of_one_pass:>13,.1f}x  {attention:>13}
-whole model      {operations_of_reading:>9.2e} FLOP{operations_of_one_pass:>9.2e} FLOP  {whole:>13}
 
-Attention alone counts windows of 8,000 tokens, as the MemAgent paper does: one pass compares
-every token with every other, a reading each window once. The whole model is the honest figure:
-all weights for every token, the prompts' fixed parts and the memories included, and every reply
-as long as its budget.
-Sizes: {model}."""
+def chosen_price(
+    price: str | None, prices: Path | None, model: str | None
+) -> tuple[float, float] | None:
+    """The price that --price names, or --prices for the model; None if neither does.
+
+    Raises:
+        ConfigurationError: It is not two numbers, or the file cannot be read.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    if price is not None:
+        return _pair(price.split(","), "--price")
+    if prices is None or model is None:
+        return None
+    try:
+        table = json.loads(prices.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"The prices in {prices} cannot be read: {error}"
+        raise ConfigurationError(message) from error
+    if not isinstance(table, dict):
+        message = f'{prices} has no prices: {{"{model}": [2.5, 10]}} would be one.'
+        raise ConfigurationError(message)
+    if model not in table:
+        print(f"memagent: {prices} has no price for {model!r}.", file=sys.stderr)
+        return None
+    return _pair(table[model], f"{prices}, {model!r}")
+
+
+def _pair(given: Any, where: str) -> tuple[float, float]:
+    from memagent_graph.errors import ConfigurationError
+
+    try:
+        prompts, replies = given
+        return float(prompts), float(replies)
+    except (TypeError, ValueError) as error:
+        message = (
+            f"{where}: a price is two numbers of dollars, for a million tokens of prompts and for "
+            f"a million of replies, such as 2.5,10, not {given!r}."
+        )
+        raise ConfigurationError(message) from error
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
@@ -34,12 +108,21 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(fields, indent=2))
         return
-    attention = _compared(plan.attention_of_reading, plan.attention_of_one_pass)
-    whole = _compared(plan.operations_of_reading, plan.operations_of_one_pass)
-    print(_TEXT.format(**fields, attention=attention, whole=whole))
+    text = _TEXT.format(**fields)
+    if plan.dollars is not None:
+        text += _DOLLARS.format(_rounded(plan.dollars))
+    if plan.minutes is not None:
+        text += _MINUTES.format(_rounded(plan.minutes))
+    compared = _compared(plan.operations_of_reading, plan.operations_of_one_pass)
+    print(text + _COMPUTATION.format(plan.operations_of_reading, compared, plan.model) + _NOTE)
+
+
+def _rounded(number: float) -> str:
+    """To cents or hundredths of a minute, and below one to two digits."""
+    return f"{number:,.2f}" if number >= 1 else f"{number:.2g}"
 
 
 def _compared(reading: float, one_pass: float) -> str:
     if reading <= one_pass:
-        return f"{one_pass / reading:,.1f}x cheaper"
-    return f"{reading / one_pass:,.1f}x dearer"
+        return f"{one_pass / reading:,.1f}x less than"
+    return f"{reading / one_pass:,.1f}x as much as"

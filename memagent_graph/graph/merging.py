@@ -153,17 +153,17 @@ def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     yield start, len(sizes)
 
 
-def merges_of(segments: int, config: ReadingConfig) -> Iterator[int]:
-    """How many memories each merge of so many takes, if all are as long as they may be."""
+def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
+    """How many memories each merge takes, level by level, if all are as long as they may be."""
     while segments > 1:
         together = [*groups([config.memory_tokens] * segments, config.merge_tokens)]
-        yield from (end - start for start, end in together if end - start > 1)
+        yield [end - start for start, end in together if end - start > 1]
         segments = len(together)
 
 
 def most_merges(segments: int, config: ReadingConfig) -> int:
     """Calls that merge so many memories, at most."""
-    return sum(1 for _ in merges_of(segments, config))
+    return sum(map(len, merge_levels(segments, config)))
 
 
 def updates_each(config: ReadingConfig, questions: int, segments: int) -> int | None:

@@ -438,6 +438,61 @@ def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_s
 
     assert shown.returncode == 0
     assert f"{planned['document_tokens']:,} tokens" in shown.stdout
-    assert "as the MemAgent paper does" in shown.stdout
+    assert shown.stdout.count("FLOP") == 1
     assert planned["calls"] == planned["chunks"] + 1
     assert not openai_server.requests
+    assert "dollars" not in shown.stdout
+    assert "minutes" not in shown.stdout
+
+
+def test_a_dry_run_says_dollars_and_minutes_by_price_and_speed(book, tmp_path):
+    table = tmp_path / "prices.json"
+    table.write_text('{"openai:small": [1, 4], "openai:broken": "cheap"}')
+    many = ["--dry-run", "--questions", "5", "--segments", "4", "--tokens-per-second", "50"]
+
+    def planned(*options, model="openai:small", **environment):
+        named = ["--model", model, "--base-url", "http://127.0.0.1:9", *many, *options]
+        return memagent("ask", QUESTION, book, *named, env=environment)
+
+    asked = planned("--price", "1,4")
+    by_option, by_variable = (
+        json.loads(planned("--json", *options, **environment).stdout)
+        for options, environment in [
+            (["--prices", table], {}),
+            ([], {"MEMAGENT_PRICES": str(table)}),
+        ]
+    )
+    missing = planned("--prices", table, model="openai:other")
+
+    assert by_option == by_variable
+    dollars = (by_option["prompt_tokens"] + 4 * by_option["reply_tokens"]) / 1e6
+    assert by_option["dollars"] == pytest.approx(dollars)
+    assert dollars < 1 < by_option["minutes"]
+    assert f"dollars         {dollars:>14.2g} at most" in asked.stdout
+    assert f"minutes         {by_option['minutes']:>14.2f} at most" in asked.stdout
+    assert (by_option["questions"], by_option["calls_at_once"]) == (5, 15)
+    assert "has no price for 'openai:other'" in missing.stderr
+    assert "dollars" not in missing.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dry-run", "--price", "2.5"], "a price is two numbers"),
+        (["--dry-run", "--price", "a,b"], "a price is two numbers"),
+        (["--dry-run", "--prices", "nowhere.json"], "nowhere.json cannot be read"),
+        (["--dry-run", "--prices", "prices.json"], "a price is two numbers"),
+        (["--dry-run", "--questions", "0"], "1 question or more"),
+        (["--price", "1,4"], "need --dry-run"),
+        (["--questions", "2"], "need --dry-run"),
+    ],
+)
+def test_what_a_dry_run_cannot_use_is_said(book, tmp_path, monkeypatch, options, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prices.json").write_text('{"extractive": "cheap"}')
+
+    done = memagent("ask", QUESTION, book, "--model", "extractive", *options)
+
+    assert done.returncode in {1, 2}
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,61 @@
+"""`memagent ask --checkpoint`: where a run is kept, and under which name."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.build import ReadingGraph
+    from memagent_graph.readers.base import Reader
+
+
+@contextmanager
+def open_saver(file: Path) -> Iterator[SqliteSaver]:
+    """The checkpoints of an SQLite file, which is made if it is not there.
+
+    Raises:
+        StoreError: It cannot be used.
+    """
+    import sqlite3
+
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    from memagent_graph.errors import StoreError
+
+    try:
+        with SqliteSaver.from_conn_string(str(file)) as saver:
+            saver.setup()
+            yield saver
+    except sqlite3.Error as error:
+        message = f"The checkpoint file {file} cannot be used: {error}"
+        raise StoreError(message) from error
+
+
+def thread_of(
+    question: str,
+    sources: list[str],
+    reader: Reader,
+    config: ReadingConfig,
+    *others: str | None,
+) -> RunnableConfig:
+    """The same command is the same thread, and no other command is."""
+    places = [name if name == "-" else str(Path(name).absolute()) for name in sources]
+    who = [reader.identity.name, reader.identity.fingerprint]
+    record = [question, places, *who, config.model_dump(), others]
+    return {"configurable": {"thread_id": sha256(json.dumps(record).encode()).hexdigest()[:16]}}
+
+
+def is_unfinished(agent: ReadingGraph, thread: RunnableConfig) -> bool:
+    """Whether a thread has begun to read and has no answer."""
+    state = agent.get_state(thread)
+    return "progress" in state.values and state.values.get("answer") is None
