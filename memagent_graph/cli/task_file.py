@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def row(task: Task) -> dict[str, object]:
-    """A task with plain values, for another machine: `text`, or `document` with paths.
+    """A task with plain values, for another machine: `text`, or files as `document`.
+
+    All values of a column are of one kind: one file is a list, too.
 
     Raises:
         ConfigurationError: Its document is a list with text in it.
@@ -26,15 +28,15 @@ def row(task: Task) -> dict[str, object]:
         case str(text):
             return {**kept, "text": text}
         case {"path": path}:
-            return {**kept, "document": _resolved(path)}
+            return {**kept, "document": [_resolved(path)]}
         case list(items) if all(isinstance(item, dict) for item in items):
             return {**kept, "document": [_resolved(item["path"]) for item in items]}
     message = f"Task {task['id']!r}: with --ray a list of documents is one of paths."
     raise ConfigurationError(message)
 
 
-def _resolved(path: str) -> str:
-    return str(Path(path).resolve())
+def _resolved(path: str) -> dict[str, str]:
+    return {"path": str(Path(path).resolve())}
 
 
 def read_task_file(file: Path, answered: set[str]) -> Iterator[Task]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from memagent_graph.readers.resolve import resolve_reader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ray.data import Dataset
 
@@ -55,8 +55,10 @@ def read_dataset(
     """Read the document of each row for its question.
 
     Args:
-        dataset: rows with a `question`, and a `text` or a `document`: a path or a list of paths
-            that every node can open. Other columns are kept.
+        dataset: rows with a `question` and a `document`: a `str` is text, `{"path": ...}` a file
+            that every node can open, a list is several. A column has values of one kind: where
+            some rows have texts and others files, texts may be in a column `text` of their own.
+            Other columns are kept.
         model: as for `create_memagent`, but a string: each actor makes its own.
         base_url: of an OpenAI-compatible server.
         store: where memories are shared: a Redis URL, or None for nowhere.
@@ -156,14 +158,10 @@ class _ReadingActor:
 
 
 def _document(row: dict[str, Any]) -> Any:
-    if row.get("text") is not None:
-        return str(row["text"])
-    named = row.get("document")
-    if named is None:
-        raise ConfigurationError(
-            "A row needs a `text`, or a `document`: a path or a list of paths."
-        )
-    return [Path(name) for name in named] if isinstance(named, list) else Path(named)
+    for column in ("document", "text"):
+        if row.get(column) is not None:
+            return row[column]
+    raise ConfigurationError('A row needs a `document`: text, {"path": ...}, or a list of these.')
 
 
 def _answer(result: Result) -> dict[str, Any]:

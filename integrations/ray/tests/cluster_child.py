@@ -79,11 +79,21 @@ def errors(_, folder):
     file = folder / "lease.txt"
     file.write_text("The lease was signed by Mr. Fox.\n")
     rows = [
-        {"question": "Who signed the lease?", "document": str(file)},
-        {"question": "Who signed the lease?", "document": str(folder / "nothing.txt")},
-        {"question": "", "document": str(file)},
+        {"question": "Who signed the lease?", "document": {"path": str(file)}},
+        {"question": "Who signed the lease?", "document": {"path": str(folder / "nothing.txt")}},
+        {"question": "", "document": {"path": str(file)}},
     ]
     read_dataset(ray.data.from_items(rows)).write_parquet(str(folder / "answers"))
+    documents = [str(file), [{"path": str(file)}], ["It rained.", "Mr. Owl signed the lease."]]
+    read = [
+        read_dataset(
+            ray.data.from_items([{"question": "Who signed the lease?", "document": document}])
+        ).take_all()[0]["memory"]
+        for document in documents
+    ]
+    assert "Fox" not in read[0], read  # a `str` is text, also where a file has that name
+    assert "Mr. Fox" in read[1], read
+    assert "Mr. Owl" in read[2], read
     found = pq.read_table(folder / "answers").to_pylist()
     by_error = {str(row["error"]).partition(":")[0]: row for row in found}
     assert set(by_error) == {"None", "SourceNotFoundError", "QuestionError"}, by_error
