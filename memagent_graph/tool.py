@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangChain reads the annotation
@@ -16,7 +18,6 @@ from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.seams import with_runtime_only
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from langchain_core.language_models import BaseChatModel
@@ -41,7 +42,7 @@ _MOST_PLACES = 5
 def create_reading_tool(
     model: str | BaseChatModel | Reader | None = None,
     *,
-    sources: Mapping[str, DocumentLike] | Iterable[str | os.PathLike[str]],
+    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]],
     config: ReadingConfig | None = None,
     store: BaseStore | None = None,
     namespace: Sequence[str] = NAMESPACE,
@@ -98,9 +99,8 @@ def create_reading_tool(
     ) -> tuple[str, dict[str, object]]:
         context = {"document": named[source]}
         try:
-            return describe(
-                agent.invoke(_asked(questions), with_runtime_only(config), context=context)
-            )
+            output = agent.invoke(_asked(questions), with_runtime_only(config), context=context)
+            return describe(output, _known(source, named[source]))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
@@ -109,7 +109,8 @@ def create_reading_tool(
     ) -> tuple[str, dict[str, object]]:
         context, asked = {"document": named[source]}, _asked(questions)
         try:
-            return describe(await agent.ainvoke(asked, with_runtime_only(config), context=context))
+            output = await agent.ainvoke(asked, with_runtime_only(config), context=context)
+            return describe(output, _known(source, named[source]))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
@@ -126,7 +127,7 @@ def create_reading_tool(
 
 
 def _named(
-    sources: Mapping[str, DocumentLike] | Iterable[str | os.PathLike[str]],
+    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]],
 ) -> dict[str, object]:
     if isinstance(sources, Mapping):
         found = dict(sources)
@@ -154,30 +155,45 @@ def _asked(questions: list[str]) -> dict[str, object]:
     return {"questions": questions} if len(questions) > 1 else {"question": questions[0]}
 
 
-def describe(output: dict[str, Any]) -> tuple[str, dict[str, object]]:
+def _known(name: str, document: object) -> Mapping[str, str]:
+    """The name that an agent knows a text or a file by, for the one that its places have."""
+    match document:
+        case str():
+            return {"text": name}
+        case PathLike() | {"path": _}:
+            path = document["path"] if isinstance(document, dict) else document
+            return {str(Path(path)): name}
+    return {}
+
+
+def describe(
+    output: dict[str, Any], known: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, dict[str, object]]:
     """The message to an agent: the answers with their places and coverage; and the artifact.
 
     Args:
         output: the fields of `ReadingOutput`.
+        known: how the message names a source that it is not to name as its places do.
 
     Raises:
         ToolException: All of several questions failed.
     """
     records = output.get("answers")
     if not records:
-        return _answer(output), output
+        return _answer(output, known), output
     if all(record["error"] is not None for record in records):
         raise ToolException("\n".join(dict.fromkeys(record["error"] for record in records)))
     said = [
-        f"{record['question']}\n{_answer(record) if record['error'] is None else record['error']}"
-        for record in records
+        f"{record['question']}\n{record['error'] or _answer(record, known)}" for record in records
     ]
     return "\n\n".join(said), output
 
 
-def _answer(output: dict[str, Any]) -> str:
+def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
     cited = output["citations"] or output["evidence"]
-    places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in cited)
+    places = dict.fromkeys(
+        f"{known.get(item['source'], item['source'])}:{item['line']}" for item in cited
+    )
     text: str = output["answer"]
     if places:
         text += f"\n\nIt stands at {', '.join(list(places)[:_MOST_PLACES])}."

@@ -6,6 +6,7 @@ from itertools import repeat
 import pytest
 from doubles import ChainReader, Hearing, Words, numbered
 from langchain.agents import create_agent
+from langchain_core.documents import Document
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -62,6 +63,33 @@ def test_it_answers_with_the_place_and_has_everything_in_the_artifact(lease):
     assert "lease.txt:1" in message.content
     assert message.artifact["evidence"]
     assert message.artifact["coverage"] == 1
+
+
+def test_places_are_told_by_the_names_that_the_agent_knows_and_not_by_paths(lease):
+    folder = lease.parent
+    sources = {
+        "the lease": lease,
+        "record": {"path": str(lease)},
+        "text": LEASE,
+        "letter": Document(LEASE, metadata={"source": "letter of May"}),
+        "glob": folder / "l*.txt",
+        "all": folder,
+    }
+    tool = create_reading_tool(sources=sources)
+
+    told = {name: tool.invoke(call(source=name)) for name in sources}
+
+    places = {name: said.content.partition("It stands at ")[2] for name, said in told.items()}
+    assert places["the lease"] == "the lease:1."
+    assert places["record"] == "record:1."
+    assert places["text"] == "text:1."
+    assert places["letter"] == "letter of May:1."
+    assert places["glob"] == "lease.txt:1."
+    assert places["all"] == f"{folder.name}/lease.txt:1."
+    assert not any(str(folder) in said.content for said in told.values())
+    assert told["the lease"].artifact["citations"][0]["source"] == str(lease)
+    both = tool.invoke(call(["Who pays rent?", "Who pays the rent?"], "the lease"))
+    assert both.content.count("It stands at the lease:1.") == 2
 
 
 @pytest.mark.parametrize(

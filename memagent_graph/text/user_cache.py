@@ -36,7 +36,7 @@ def open_cache() -> Cache | None:
     Raises:
         ConfigurationError: The limit is not a number above 0.
     """
-    folder = _folder()
+    folder = folder_of_converted()
     if os.environ.get("MEMAGENT_CACHE") == OFF or folder is None:
         return None
     limit = int(from_environment("MEMAGENT_CACHE_MB", _LIMIT_MB) * _MB)
@@ -77,7 +77,7 @@ def size_of_converted() -> int:
 
 
 def _all_entries() -> Cache | None:
-    folder = _folder()
+    folder = folder_of_converted()
     return Cache(folder, 0) if folder else None
 
 
@@ -95,7 +95,7 @@ def _cache(folder: Path, limit: int, key: str | None) -> Cache | None:
     return Cache(folder, limit, serializer.cipher)
 
 
-def _folder() -> Path | None:
+def folder_of_converted() -> Path | None:
     """Where converted texts are kept; None where the user has no home."""
     named = os.environ.get("MEMAGENT_CACHE")
     if named and named != OFF:

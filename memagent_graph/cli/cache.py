@@ -1,0 +1,30 @@
+"""`memagent cache`: the texts of converted documents that are kept for the next time."""
+
+from __future__ import annotations
+
+import typer
+
+from memagent_graph.cli.reporting import reporting
+
+app = typer.Typer(help="Show or clear the kept texts of converted documents.")
+
+
+@app.callback(invoke_without_command=True)
+def show(context: typer.Context) -> None:
+    """Show where the texts of converted documents are kept, and how large they are."""
+    from memagent_graph.text.user_cache import folder_of_converted, size_of_converted
+
+    if context.invoked_subcommand is None:
+        with reporting():
+            place = folder_of_converted() or "There is no folder"
+            print(f"{place}: {size_of_converted() / 1e6:,.1f} MB")
+
+
+@app.command()
+def clear() -> None:
+    """Remove all of them."""
+    from memagent_graph.text.user_cache import clear_converted
+
+    with reporting():
+        removed = clear_converted()
+        print(f"Removed {removed} {'text' if removed == 1 else 'texts'}.")
