@@ -51,7 +51,7 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         while True:
-            with suppress(KeyboardInterrupt, SystemExit):  # whoever waits for the task gets it
+            with suppress(KeyboardInterrupt, SystemExit):  # raised where the task is awaited
                 self.loop.run_forever()
 
 
@@ -114,7 +114,7 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is whoever asks for the result that it concerns
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             future.set_exception(error)
 
     threading.Thread(target=run, name="memagent-work", daemon=True).start()

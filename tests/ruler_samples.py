@@ -32,7 +32,7 @@ TOKEN = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_")
 
 
 class PlainTokenizer:
-    """Counts as whoever made the official samples did: by it none exceeds its length."""
+    """Counts as the makers of the official samples did: by it none exceeds its length."""
 
     name = "plain"
 

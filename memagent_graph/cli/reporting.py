@@ -38,7 +38,7 @@ def reporting(on_interrupt: str = "") -> Iterator[None]:
         hint = " (--restart starts over)" if isinstance(error, SourceChangedError) else ""
         print(f"memagent: error: {_one_line(error)}{hint}", file=sys.stderr)
         raise typer.Exit(1) from None
-    except BrokenPipeError:  # whoever read the output has enough; typer ends quietly
+    except BrokenPipeError:  # the reader of the output has enough; typer ends quietly
         raise
     except OSError as error:
         print(f"memagent: error: {_one_line(error)}", file=sys.stderr)

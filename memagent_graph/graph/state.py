@@ -223,7 +223,7 @@ class Run:
     task: str = ""
 
     def emit(self, event: Event) -> None:
-        """Send an event to whoever streams this run."""
+        """Send an event to the stream of this run."""
         if self.write is not None:
             self.write(event)
 

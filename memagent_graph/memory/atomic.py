@@ -69,7 +69,7 @@ class AtomicStore(Protocol):
             ttl: minutes to live; None for the store's default.
 
         Returns:
-            The value that is there now: `value`, or that of whoever came first.
+            The value that is there now: `value`, or what another writer put first.
 
         Raises:
             ValueError: The namespaces begin with different labels.

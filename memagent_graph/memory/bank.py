@@ -218,7 +218,7 @@ class MemoryBank:
                 return True
             (now,) = await records.values([(records.heads, name)])
             if now != _pointer(expected):
-                return now == {"version": to}  # whoever was first has read the same
+                return now == {"version": to}  # the first to move it has read the same
         return False
 
     async def ahistory(self, reference: str) -> History:
@@ -299,7 +299,7 @@ class MemoryBank:
         return await upkeep.check(self, repair=repair)
 
     async def aclear(self) -> int:
-        """Delete everything below this namespace, whoever put it there; say how many items."""
+        """Delete everything below this namespace, by all writers; say how many items."""
         return await removal.clear(self.records)
 
     async def arecord_reading(self, version: MemoryVersion) -> bool:

@@ -48,7 +48,7 @@ class Released(NamedTuple):
 async def adopt(records: Records, owner: str, key: str) -> None:
     """Let a version belong to a memory, besides those that have it already.
 
-    What led to it need not be adopted: whoever releases that lets it be inherited.
+    The versions before it need not be adopted: they are inherited when their owner lets go.
 
     Args:
         records: of the bank.

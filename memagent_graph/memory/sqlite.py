@@ -156,7 +156,7 @@ class AtomicSqlite:
 def set_up(store: SqliteStore) -> None:
     """Make the tables of a store, also while other processes make them in the same file.
 
-    LangGraph's stores make them in several steps without a lock: whoever comes second finds a step
+    LangGraph's stores make them in several steps without a lock: the second process finds a step
     half done and fails. Begun again, it goes on from where the other is.
 
     Raises:

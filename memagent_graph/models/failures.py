@@ -1,4 +1,4 @@
-"""What went wrong with a model call, whoever's client raised it, as one of our errors."""
+"""What went wrong with a model call, as one of our errors, whichever client raised it."""
 
 from __future__ import annotations
 

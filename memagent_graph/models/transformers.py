@@ -139,7 +139,7 @@ class ChatTransformers(BaseChatModel):
         self._engine.load_weights(weights)
 
     def close(self) -> None:
-        """Let go of the weights, for all who share them; whoever calls again loads them again."""
+        """Let go of the weights, for all who share them; the next call loads them again."""
         self._engine.close()
 
     def _generate(

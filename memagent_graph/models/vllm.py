@@ -140,7 +140,7 @@ class ChatVLLM(BaseChatModel):
         self._engine.thread.wait_for(self._engine.load_weights(weights))
 
     def close(self) -> None:
-        """Stop the engine, for all who share it; whoever calls it again starts it again."""
+        """Stop the engine, for all who share it; the next call starts it again."""
         self._engine.close()
 
     def _generate(

@@ -173,7 +173,7 @@ class Engine:
             return await asyncio.shield(started)
         except ModelError:
             if self._started is started:
-                self._started = None  # whoever asks next tries again
+                self._started = None  # the next call tries again
             raise
 
     async def _start_with_weights(self) -> AsyncLLM:

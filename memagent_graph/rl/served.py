@@ -17,7 +17,7 @@ class ServedWeights:
     """Gives new weights to a vLLM server on the same files.
 
     The server has to be started with `VLLM_SERVER_DEV_MODE=1` in its environment, which makes it
-    obey whoever reaches it: keep it on a loopback or private address.
+    obey all who can reach it: keep it on a loopback or private address.
 
     Args:
         url: of the server, with or without `/v1`.

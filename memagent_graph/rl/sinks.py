@@ -39,7 +39,7 @@ class Sink(Protocol):
 
 
 class ListSink:
-    """Keeps records in memory, for whoever trains in the same process.
+    """Keeps records in memory, for training in the same process.
 
     Attributes:
         records: what was written and not taken yet.
@@ -65,7 +65,7 @@ class ListSink:
 class JSONLinesSink:
     """Appends records to a file, a line each; several processes may do so at once.
 
-    A record is one write, so that whoever reads meanwhile finds whole lines, but for the last. A
+    A record is one write, so that a reader finds whole lines meanwhile, but for the last. A
     line that a killed process left torn is ended before the next is written.
 
     Args:

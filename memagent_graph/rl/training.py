@@ -120,7 +120,7 @@ class Training:
                 with _settled():
                     await self._loop.run()
             finally:
-                model.close()  # whoever asks this engine next means the model as it was
+                model.close()  # the next call of this engine is for the model as it was
         self.trainer.save_model(settings.out / "model", self.tokenizer)
         self.journal.draw()
         self.trainer.accelerator.wait_for_everyone()  # until all is written

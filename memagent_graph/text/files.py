@@ -53,7 +53,7 @@ def open_file(path: Path, name: str | None = None) -> Source:
     """
     name = name or str(path)
     try:
-        if not path.is_file():  # opening a pipe would wait for whoever writes into it
+        if not path.is_file():  # opening a pipe would wait for its writer
             message = f"{name} is no file but a pipe, a socket or a device. Pipe it in (-)."
             raise UnreadableSourceError(message)
         if path.suffix.lower() in CONVERTERS:

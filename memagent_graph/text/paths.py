@@ -23,7 +23,7 @@ def open_path(path: Path, name: str | None = None) -> Source:
     """Open a file, all files of a folder, or those that a glob matches.
 
     Links that lead out of a folder, or to hidden files of it, are left out, also from a glob:
-    whoever wrote the folder, as that of a foreign project, must not choose what else is read.
+    the author of a folder, say of a foreign project, must not choose what else is read.
 
     Args:
         path: the file, folder or glob.

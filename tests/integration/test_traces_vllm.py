@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(params=["server", "engine"])
 def model(request, folder, tmp_path):
-    """A model that samples, whoever runs it."""
+    """A model that samples, on each engine."""
     sampling = {"logprobs": True, "temperature": 0.8, "top_p": 0.9}
     if request.param == "server":
         with vllm_server(folder, tmp_path / "vllm.log", "--max-model-len", "2048") as server:

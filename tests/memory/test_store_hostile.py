@@ -128,7 +128,7 @@ def test_tenants_that_share_a_prefix_meet_only_where_their_namespaces_do(redis_s
 
 
 def test_a_stored_value_is_never_more_than_json(redis_store, redis_client, prefix):
-    """Whoever can write to Redis cannot make a reader build objects."""
+    """A writer to Redis cannot make a reader build objects."""
     redis_store.put(("a",), "k", {"n": 1})
     item = f"{prefix}:{{a}}//k"
 

@@ -299,7 +299,7 @@ def test_a_wrong_key_is_said_to_be_one(redis_server, prefix, encrypted):
 
 
 def test_plain_values_are_not_accepted_for_encrypted_ones(redis_store, encrypted):
-    """Else whoever can write to Redis could speak with the voice of those who have the key."""
+    """Otherwise a writer to Redis could pass for one who has the key."""
     redis_store.put(AT, "k", {"n": 1})
 
     with pytest.raises(StoreError, match="serializer"):

@@ -109,7 +109,7 @@ async def test_log_probabilities_are_those_of_the_model_at_temperature_1(
         assert one.policy == 3
 
 
-def test_the_fingerprint_is_that_of_the_vocabulary_whoever_holds_the_tokenizer(model, folder):
+def test_the_fingerprint_is_that_of_the_vocabulary_with_any_tokenizer_class(model, folder):
     own = AutoTokenizer.from_pretrained(folder)
 
     assert fingerprint(model.tokenizer) == fingerprint(own) == fingerprint(own.backend_tokenizer)

@@ -141,7 +141,7 @@ PLANS = st.lists(
 
 
 @given(plan=PLANS, slots=st.integers(1, 4))
-def test_no_slot_is_lost_or_given_twice_whoever_is_cancelled_when(plan, slots):
+def test_no_slot_is_lost_or_given_twice_when_any_are_cancelled(plan, slots):
     highest = under_way = 0
 
     async def read(fair: FairTurns, caller: str, calls: int) -> None:

@@ -40,7 +40,7 @@ class Codec:
     """Turns values into bodies, `<kind>`, a newline and the payload, and back.
 
     JSON is what a serializer is given too, so that reading can never build anything but plain
-    values, whoever wrote them. The kind must be our own: a body in plain text is not accepted
+    values, no matter who wrote them. The kind must be our own: a body in plain text is not accepted
     where encrypted ones are expected.
 
     Args:

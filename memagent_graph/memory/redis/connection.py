@@ -261,7 +261,7 @@ class OwnClients:
 
 
 async def _keep(clients: list[Client]) -> AsyncGenerator[None, None]:
-    # A generator that has begun is closed by its loop when asyncio.run, or whoever owns the
+    # A generator that has begun is closed by its loop when asyncio.run, or the owner of the
     # loop, shuts it down: so connections end with the loop that they belong to.
     async with AsyncExitStack() as stack:
         for client in clients:
