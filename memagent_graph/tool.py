@@ -160,8 +160,9 @@ def _known(name: str, document: object) -> Mapping[str, str]:
     match document:
         case str():
             return {"text": name}
-        case PathLike() | {"path": _}:
-            path = document["path"] if isinstance(document, dict) else document
+        case PathLike() as path:
+            return {str(Path(path)): name}
+        case {"path": str(path)}:
             return {str(Path(path)): name}
     return {}
 

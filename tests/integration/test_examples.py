@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -30,8 +31,9 @@ def test_three_processes_share_a_memory(where, request):
     assert any("+ The Marguerite reached Hull" in line for line in lines)
 
 
-def shown(example, *arguments):
-    return PYTHON.run([sys.executable, EXAMPLES / example, *arguments], check=True).stdout
+def shown(example, *arguments, **environment):
+    command = [sys.executable, EXAMPLES / example, *arguments]
+    return PYTHON.run(command, env={**os.environ, **environment}, check=True).stdout
 
 
 def test_a_node_reads_within_an_existing_graph():
@@ -43,6 +45,22 @@ def test_the_rag_chain_finds_the_second_hop_only_after_the_change():
 
     assert "Trondheim" in after
     assert "Trondheim" not in before
+
+
+def test_an_answer_is_shown_with_links_to_its_sources(tmp_path):
+    file = tmp_path / "lease notes.txt"
+    file.write_text("It rained.\n\nThe lease was signed by \x1b]52;c;aGk=\x07Mr. Fox.\n")
+    asked = ["cited_answers.py", "Who signed the lease?", tmp_path]
+    answer, place = "The lease was signed by ]52;c;aGk=Mr. Fox.", f"{tmp_path.name}/{file.name}:3"
+
+    plain = shown(*asked)
+    on_terminal = shown(*asked, FORCE_COLOR="1", TERM="xterm-256color")
+    own = shown("cited_answers.py")
+
+    assert plain.splitlines() == [answer, f"[1] {place}  {answer}"]
+    assert re.search(rf"\x1b\]8;[^;]*;{file.as_uri()}\x1b\\{place}\x1b\]8;;\x1b\\", on_terminal)
+    assert "\x1b]52" not in on_terminal
+    assert re.search(r"^\[1\] docs/[\w-]+\.md:\d+  ", own, re.MULTILINE)
 
 
 def test_contracts_are_reviewed_question_by_question(tmp_path):
