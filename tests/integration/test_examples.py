@@ -58,7 +58,8 @@ def test_an_answer_is_shown_with_links_to_its_sources(tmp_path):
     own = shown("cited_answers.py")
 
     assert plain.splitlines() == [answer, f"[1] {place}  {answer}"]
-    assert re.search(rf"\x1b\]8;[^;]*;{file.as_uri()}\x1b\\{place}\x1b\]8;;\x1b\\", on_terminal)
+    address, name = re.escape(file.as_uri()), re.escape(place)
+    assert re.search(rf"\x1b\]8;[^;]*;{address}\x1b\\{name}\x1b\]8;;\x1b\\", on_terminal)
     assert "\x1b]52" not in on_terminal
     assert re.search(r"^\[1\] docs/[\w-]+\.md:\d+  ", own, re.MULTILINE)
 
