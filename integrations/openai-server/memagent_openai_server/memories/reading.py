@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _RECORD = 1000
 """Bytes of a version beside its texts."""
-_COPIES = 3
-"""Times that a version may have the words of its memory: in the text, as evidence, as a mark."""
+_COPIES = 2
+"""Times that a version has the words of its memory: in the text, and as evidence."""
 
 
 class Tally:
