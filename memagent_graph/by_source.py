@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
-
-from memagent_graph.readers.base import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,24 +42,15 @@ def documents_by_source(
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement of the memory, with its span in the part of the corpus that it came from."""
+    """A statement of the memory, placed in the part of the corpus that it came from."""
 
     part: Source
-    text: str
-    line: int
-    start: int
-    end: int
+    place: Place
 
     @property
-    def page(self) -> int | None:
-        """Where it begins, in a source that has pages."""
-        page: int | None = getattr(self.part.locate(self.start), "page", None)
-        return page
-
-    def record(self) -> dict[str, object]:
-        """For the metadata."""
-        place = Evidence(self.text, self.part.name, self.line, self.start, self.end)
-        return {**asdict(place), "page": self.page}
+    def span(self) -> tuple[int, int]:
+        """Where it begins and ends."""
+        return self.place["start"], self.place["end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +92,7 @@ def _found_in(
 
 
 def _size(items: Sequence[_Statement]) -> int:
-    return sum(len(item.text) for item in items)
+    return sum(len(item.place["text"]) for item in items)
 
 
 def _placed(corpus: JoinedSource, items: Sequence[Place]) -> list[_Statement]:
@@ -113,7 +102,8 @@ def _placed(corpus: JoinedSource, items: Sequence[Place]) -> list[_Statement]:
         part, begin = corpus.part_at(item["start"])
         start, end = item["start"] - begin, min(item["end"] - begin, part.length)
         if start >= 0:
-            placed.append(_Statement(part, item["text"], item["line"], start, end))
+            place: Place = {**item, "source": part.name, "start": start, "end": end}
+            placed.append(_Statement(part, place))
     return placed
 
 
@@ -125,12 +115,12 @@ def _document(found: _Found, number: int, about: Mapping[str, object]) -> Docume
         page_content=part.read(0, part.length) if whole else _passages(items),
         metadata={
             "source": part.name,
-            "page": (found.citations or items)[0].page,
-            "start": 0 if whole else min(item.start for item in items),
-            "end": part.length if whole else max(item.end for item in items),
+            "page": (found.citations or items)[0].place["page"],
+            "start": 0 if whole else min(item.span[0] for item in items),
+            "end": part.length if whole else max(item.span[1] for item in items),
             "score": found.score(number),
-            "lines": [item.line for item in items],
-            "evidence": [item.record() for item in items],
+            "lines": [item.place["line"] for item in items],
+            "evidence": [item.place for item in items],
             **about,
         },
     )
@@ -140,7 +130,7 @@ def _passages(items: Sequence[_Statement]) -> str:
     """What the source says where the statements stand: each passage once, on a line."""
     part = items[0].part
     spans: list[tuple[int, int]] = []
-    for start, end in sorted((item.start, item.end) for item in items):
+    for start, end in sorted(item.span for item in items):
         if spans and start < spans[-1][1]:
             first, last = spans.pop()
             spans.append((first, max(last, end)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
@@ -55,6 +56,8 @@ class ReadingConfig(BaseModel):
             None for all. Without the others, a document that has grown is read anew.
         ttl: minutes that what is stored lives on when it is not read; None for the store's
             default.
+        unsupported: what becomes of statements of the memory that nothing which was read supports:
+            "keep" warns of them, "drop" leaves them out before the memory is stored.
         strict: fail rather than warn when a memory could not be stored.
         retry_interval: seconds before the first repeat; doubles with each one, up to a minute.
     """
@@ -76,6 +79,7 @@ class ReadingConfig(BaseModel):
     lease: bool = True
     keep_versions: PositiveInt | None = None
     ttl: PositiveFloat | None = None
+    unsupported: Literal["keep", "drop"] = "keep"
     strict: bool = False
 
     @property

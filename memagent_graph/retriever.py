@@ -50,6 +50,7 @@ class MemAgentRetriever(BaseRetriever):
         namespace: labels under which they are kept there.
         prompts: for a chat model, if not the library's own.
         tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
+        verify: decides which statements are supported, as for `create_memagent`.
         segments: most parts of the corpus that are read at once; the config's by default, or 16 if
             that sets none. A reader that cannot merge reads it in one.
 
@@ -87,6 +88,7 @@ class MemAgentRetriever(BaseRetriever):
     namespace: Sequence[str] = NAMESPACE
     prompts: Prompts | None = None
     tokenizer: Any = None
+    verify: Any = None
     segments: int | None = Field(default=None, ge=1)
 
     _agent: ReadingGraph = PrivateAttr()
@@ -107,7 +109,11 @@ class MemAgentRetriever(BaseRetriever):
         if is_read_once(self.corpus):
             self.corpus = open_parts(self.corpus)
         reader = resolve_reader(
-            self.model, config=self.config, prompts=self.prompts, tokenizer=self.tokenizer
+            self.model,
+            config=self.config,
+            prompts=self.prompts,
+            tokenizer=self.tokenizer,
+            verify=self.verify,
         )
         chosen = self.config.segments if "segments" in self.config.model_fields_set else _SEGMENTS
         segments = (self.segments or chosen) if merges(reader) else 1

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, create_model
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.readers.base import Evidence
 from memagent_graph.seams import with_runtime_only
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
+    from memagent_graph.readers.verifying import Verify
     from memagent_graph.text.opening import DocumentLike
     from memagent_graph.text.tokens import TokenizerLike
 
@@ -48,6 +50,7 @@ def create_reading_tool(
     namespace: Sequence[str] = NAMESPACE,
     prompts: Prompts | None = None,
     tokenizer: TokenizerLike = None,
+    verify: Verify | None = None,
     name: str = "read",
     description: str = _DESCRIPTION,
 ) -> BaseTool:
@@ -67,6 +70,7 @@ def create_reading_tool(
         namespace: labels under which they are kept there.
         prompts: for a chat model, if not the library's own.
         tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
+        verify: decides which statements are supported, as for `create_memagent`.
         name: of the tool.
         description: what the agent is told of it.
 
@@ -91,6 +95,7 @@ def create_reading_tool(
         namespace=namespace,
         prompts=prompts,
         tokenizer=tokenizer,
+        verify=verify,
         name=name,
     )
 
@@ -192,12 +197,11 @@ def describe(
 
 def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
     cited = output["citations"] or output["evidence"]
-    places = dict.fromkeys(
-        f"{known.get(item['source'], item['source'])}:{item['line']}" for item in cited
-    )
+    named = [{**item, "source": known.get(item["source"], item["source"])} for item in cited]
+    places = dict.fromkeys(Evidence(**item).place for item in named)
     text: str = output["answer"]
     if places:
-        text += f"\n\nIt stands at {', '.join(list(places)[:_MOST_PLACES])}."
+        text += f"\n\nIt stands at {'; '.join(list(places)[:_MOST_PLACES])}."
     if output["coverage"] < 1:
         text += f"\n\nOnly {output['coverage']:.0%} of the source was read."
     return text

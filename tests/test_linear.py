@@ -112,6 +112,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.readers.judging._COUNTED": [("", "个", "")],
     "memagent_graph.readers.judging._HAN": [("", "汉a", "")],
     "memagent_graph.readers.judging._LETTERS": [("", "a汉", ""), ("", "é1", "")],
+    "memagent_graph.readers.judging._OF_ONE": [("", " was", "x")],
     "memagent_graph.readers.judging._NOUN": [("", "a ", "1"), ("a", "a", "1")],
     "memagent_graph.readers.notes._FIELD": [
         ("", 'a,"', ""),
@@ -266,6 +267,7 @@ ANCHORED = {
     "memagent_graph.readers.figures._LATTER_YEAR": "match",
     "memagent_graph.readers.judging._COUNTED": "match",
     "memagent_graph.readers.judging._NOUN": "match",
+    "memagent_graph.readers.judging._OF_ONE": "match",
     "memagent_graph.readers.notes._LABEL": "match",
     "memagent_graph.readers.notes._MARK": "match",
     "memagent_graph.readers.ranking._PRONOUN": "match",

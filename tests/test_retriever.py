@@ -27,8 +27,9 @@ from memagent_graph.readers.base import (
     Merge,
     Reader,
     Update,
+    locate,
 )
-from memagent_graph.text.source import Location, TextSource
+from memagent_graph.text.source import TextSource
 
 QUESTION = "Where does the person live who signed the lease?"
 SIGNED = "The lease was signed by Mr. Fox."
@@ -272,13 +273,7 @@ class Paged(TextSource):
 
     def locate(self, offset):
         place = super().locate(offset)
-        return PagedLocation(place.name, place.line)
-
-
-class PagedLocation(Location):
-    @property
-    def page(self):
-        return self.line
+        return place._replace(page=place.line, heading=f"{self.name} {place.line}")
 
 
 class Noting(Reader):
@@ -302,9 +297,8 @@ class Noting(Reader):
         for line in chunk.text.splitlines(keepends=True):
             if line.startswith("*"):
                 start = chunk.start + at
-                place = chunk.source.locate(start)
                 end = start + len(line.rstrip())
-                found.append(Evidence(f"Noted: {line[2:].strip()}", *place[:2], start, end))
+                found.append(locate(f"Noted: {line[2:].strip()}", chunk.source, start, end))
             at += len(line)
         return Update(memory_of(found) if found else None)
 
@@ -359,6 +353,7 @@ def test_with_evidence_there_is_a_document_a_source_ranked_by_the_answer_s_citat
         "Noted: beta again",
     ]
     assert [item["page"] for item in first.metadata["evidence"]] == [401, 402]
+    assert first.metadata["evidence"][1]["heading"] == f"{first.metadata['source']} 402"
     text = corpus[1].text
     assert text[first.metadata["start"] : first.metadata["end"]] == first.page_content
     for item in first.metadata["evidence"]:

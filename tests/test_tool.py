@@ -4,6 +4,7 @@ import asyncio
 from itertools import repeat
 
 import pytest
+from documents import write_pages
 from doubles import ChainReader, Hearing, Words, numbered
 from langchain.agents import create_agent
 from langchain_core.documents import Document
@@ -31,6 +32,19 @@ def call(question="Who pays the rent?", source="lease.txt", number=1):
     questions = [question] if isinstance(question, str) else question
     arguments = {"questions": questions, "source": source}
     return {"name": "read", "args": arguments, "id": str(number), "type": "tool_call"}
+
+
+def test_a_source_with_pages_is_cited_by_page(tmp_path):
+    lease = write_pages(
+        tmp_path / "lease.pdf",
+        [[(50, 700, "It rained.")], [(50, 700, "The rent is paid by Mr. Fox.")]],
+    )
+
+    message = create_reading_tool(sources=[lease]).invoke(call(source="lease.pdf"))
+
+    assert message.content.endswith(f"It stands at {lease}, page 2.")
+    [cited] = message.artifact["citations"]
+    assert (cited["page"], cited["heading"]) == (2, None)
 
 
 class Calling(GenericFakeChatModel):

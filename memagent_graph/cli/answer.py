@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from memagent_graph.cli.shown import shown
+from memagent_graph.readers.base import Evidence
 
 if TYPE_CHECKING:
     from memagent_graph.graph.state import ReadingOutput
@@ -40,7 +41,7 @@ def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> 
 
 def _print_for_people(output: ReadingOutput, *, show_memory: bool) -> None:
     print(shown(output["answer"] or ""))
-    places = dict.fromkeys(f"{item['source']}:{item['line']}" for item in output["citations"])
+    places = dict.fromkeys(Evidence(**item).place for item in output["citations"])
     for place in places:
         print(shown(f"  at {place}"))
     if show_memory:

@@ -31,6 +31,8 @@ from memagent_graph.cli.options import (
     Segments,
     Store,
     TokenizerFile,
+    Unsupported,
+    Verify,
     chosen_namespace,
     chosen_reader,
 )
@@ -93,6 +95,8 @@ def ask(
     ] = None,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
+    unsupported: Unsupported = "keep",
+    verify: Verify = None,
     show_memory: Annotated[
         bool, typer.Option("--show-memory", help="Print the final memory.")
     ] = False,
@@ -145,8 +149,9 @@ def ask(
             max_calls=max_calls,
             deadline=deadline,
             reuse=reuse,
+            unsupported=unsupported,
         )
-        reader = chosen_reader(model, base_url, prompts, tokenizer, config)
+        reader = chosen_reader(model, base_url, prompts, tokenizer, config, verify=verify)
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
         documents = [
             open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources

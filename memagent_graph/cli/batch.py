@@ -22,6 +22,8 @@ from memagent_graph.cli.options import (
     Segments,
     Store,
     TokenizerFile,
+    Unsupported,
+    Verify,
     chosen_namespace,
     chosen_reader,
 )
@@ -67,6 +69,8 @@ def batch(
     segments: Segments = 1,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
+    unsupported: Unsupported = "keep",
+    verify: Verify = None,
     store: Store = None,
     namespace: Namespace = None,
     reuse: Reuse = True,
@@ -88,9 +92,12 @@ def batch(
             answer_tokens=answer_tokens,
             segments=segments,
             reuse=reuse,
+            unsupported=unsupported,
         )
         place = chosen_namespace(namespace)
         if ray is not None:
+            if verify is not None:
+                raise typer.BadParameter("--verify cannot be used with --ray.")
             _on_ray(
                 ray,
                 tasks,
@@ -108,7 +115,7 @@ def batch(
             print(f"memagent: {len(answered)} were answered before.", file=sys.stderr)
         failed = 0
         with open_store(store) as kept_in, out.open("a", encoding="utf-8") as results:
-            reader = chosen_reader(model, base_url, prompts, tokenizer, config)
+            reader = chosen_reader(model, base_url, prompts, tokenizer, config, verify=verify)
             agent = create_memagent(
                 reader, config=config, tokenizer=tokenizer, store=kept_in, namespace=place
             )

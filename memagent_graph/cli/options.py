@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -42,6 +42,17 @@ PromptsFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--prompts", help="JSON file with the prompts `update` and `answer`."),
 ]
+Verify: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="cross-encoder/MODEL, a hub id or a folder: decides which statements of the memory "
+        "the text supports."
+    ),
+]
+Unsupported: TypeAlias = Annotated[
+    Literal["keep", "drop"],
+    typer.Option(help="What becomes of statements that the text does not support."),
+]
 Store: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -76,6 +87,7 @@ def chosen_reader(
     tokenizer: str | None,
     config: ReadingConfig,
     model_args: str | None = None,
+    verify: str | None = None,
 ) -> Reader:
     """Make the reader that the options name, and say so when they name none.
 
@@ -94,6 +106,7 @@ def chosen_reader(
         config=config,
         prompts=Prompts.from_file(prompts) if prompts else None,
         tokenizer=tokenizer,
+        verify=verify,
         base_url=base_url,
         options=_arguments(model_args) if model_args else None,
     )

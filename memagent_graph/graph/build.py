@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.faces import Questioning, Segmenting
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
+    from memagent_graph.readers.verifying import Verify
     from memagent_graph.text.tokens import TokenizerLike
 
     _Builder = StateGraph[ReadingState, Run, Any, Any]
@@ -136,6 +137,7 @@ def create_memagent(
     checkpointer: Checkpointer = None,
     prompts: Prompts | None = None,
     tokenizer: TokenizerLike = None,
+    verify: Verify | None = None,
     interrupt_before: Sequence[str] | None = None,
     interrupt_after: Sequence[str] | None = None,
     name: str = "memagent",
@@ -156,6 +158,10 @@ def create_memagent(
         prompts: the two prompts for a chat model, if not the library's own.
         tokenizer: counts tokens and cuts chunks: a `tokenizers.Tokenizer`, a hub id, a folder
             or a tokenizer.json. None takes the reader's own, or else an estimate.
+        verify: decides which statements of a chat model's memory are supported, where the document
+            has a passage for them: a function of passage and statement to the probability, 0 to
+            1, which may be asynchronous, or `"cross-encoder/<hub id or folder>"`. None goes by
+            names and numbers.
         interrupt_before: nodes to stop before, "overwrite_memory" for example.
         interrupt_after: nodes to stop after.
         name: the graph's name, which its events carry.
@@ -177,7 +183,9 @@ def create_memagent(
         ```
     """
     config = config or ReadingConfig()
-    reader = resolve_reader(model, config=config, prompts=prompts, tokenizer=tokenizer)
+    reader = resolve_reader(
+        model, config=config, prompts=prompts, tokenizer=tokenizer, verify=verify
+    )
     check_window(reader.identity, config, question_tokens=0)
     if config.segments > 1 and not merges(reader):
         raise cannot_merge(reader)

@@ -146,8 +146,6 @@ async def overwrite(
             raise
         failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
         return await _overwrite_halves(reading, step, failed, again=again, config=config)
-    if update.memory is not None and not update.memory.text.strip():
-        raise EmptyReplyError("The reader returned an empty memory; the last one was kept.")
     return replace(update, usage=replace(update.usage, seconds=perf_counter() - started))
 
 
@@ -155,22 +153,39 @@ async def _within_budget(
     reading: Reading, step: Step, *, again: bool, config: RunnableConfig | None
 ) -> Update:
     """Ask the reader, and once more if its memory has no room and it is able to be briefer."""
-    reader = reading.reader
-    update = await reader.update(step, config=config)
-    update = replace(update, usage=replace(update.usage, calls=1))
+    update = await _ask(reading, step, config)
     over = update.memory is not None and (update.unfinished or reading.is_over(update.memory))
-    if not (over and again and reader.shortens):
+    if not (over and again and reading.reader.shortens):
         return update
     kept, refused = update, -1
     try:
-        kept = await reader.update(replace(step, shorter=True), config=config)
+        kept = await _ask(reading, replace(step, shorter=True), config)
         refused = -2
     except (EmptyReplyError, RefusalError):
         pass  # then the first is cut
     if config is not None:
         for observer in observers(config):
             observer.refused(step_of(config), refused)
-    return replace(kept, usage=update.usage + replace(kept.usage, calls=1))
+    return replace(kept, usage=update.usage + (Usage(1) if kept is update else kept.usage))
+
+
+async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> Update:
+    """One call, and what of its memory is to be kept.
+
+    Raises:
+        EmptyReplyError: The reader returned nothing.
+        ModelError: As the reader raised it.
+    """
+    update = await reading.reader.update(step, config=config)
+    update = replace(update, usage=replace(update.usage, calls=1))
+    if update.memory is None:
+        return update
+    if not update.memory.text.strip():
+        raise EmptyReplyError("The reader returned an empty memory; the last one was kept.")
+    memory = reading.supported(replace(update.memory, dropped=step.memory.dropped))
+    if not memory.text.strip():
+        memory = replace(step.memory, dropped=memory.dropped)
+    return replace(update, memory=memory)
 
 
 async def _overwrite_halves(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
-from memagent_graph.graph.records import Progress, SourceRecord, noted, segment_name
+from memagent_graph.graph.records import Progress, SourceRecord, memory_of, noted, segment_name
 from memagent_graph.models.retry import repeat
 from memagent_graph.readers.base import Memory, Usage
 
@@ -122,7 +122,9 @@ async def _merged(
         made = await reading.reader.merge(question, question, memories, config=config)
         if not made.memory.text.strip():
             raise EmptyReplyError("The reader returned an empty memory for several.")
-        memory, _, cut = reading.within_budget(made.memory)
+        whole = replace(made.memory, dropped=sum(memory.dropped for memory in memories))
+        kept = reading.supported(whole)
+        memory, _, cut = reading.within_budget(kept if kept.text.strip() else whole)
         usage = replace(made.usage, calls=1, seconds=perf_counter() - started)
         return Merged([memory], usage, cut)
 
@@ -194,6 +196,8 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         merged: what their memories became.
     """
     memory, usage = next(iter(merged.memories), Memory()), merged.usage
+    empty = [memory_of(part).dropped for part in parts if not part["memory"].strip()]
+    memory = replace(memory, dropped=memory.dropped + sum(empty))
     ended = [part["progress"] for part in parts]
     stops = {progress["stopped"] for progress in ended}
     progress = Progress(

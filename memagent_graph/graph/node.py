@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
+    from memagent_graph.readers.verifying import Verify
     from memagent_graph.text.tokens import TokenizerLike
 
 Update = dict[str, object]
@@ -53,6 +54,7 @@ class MemAgentNode(RunnableCallable):
         checkpointer: where the reading's checkpoints go, if not to the host's checkpointer.
         prompts: the two prompts for a chat model.
         tokenizer: counts tokens and cuts chunks.
+        verify: decides which statements are supported, as for `create_memagent`.
         interrupt_before: nodes of the reading to stop before.
         interrupt_after: nodes of the reading to stop after.
         name: the node's name, which its events carry.
@@ -84,6 +86,7 @@ class MemAgentNode(RunnableCallable):
         checkpointer: Checkpointer = None,
         prompts: Prompts | None = None,
         tokenizer: TokenizerLike = None,
+        verify: Verify | None = None,
         interrupt_before: list[str] | None = None,
         interrupt_after: list[str] | None = None,
         name: str = "memagent",
@@ -95,6 +98,7 @@ class MemAgentNode(RunnableCallable):
             namespace=namespace,
             prompts=prompts,
             tokenizer=tokenizer,
+            verify=verify,
             interrupt_before=interrupt_before,
             interrupt_after=interrupt_after,
             name=name,

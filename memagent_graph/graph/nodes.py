@@ -24,6 +24,7 @@ from memagent_graph.graph.records import (
     span_of,
 )
 from memagent_graph.graph.state import ReadingState, Run, fold_of
+from memagent_graph.graph.support import warn
 from memagent_graph.graph.versions import Chain, chain_of
 from memagent_graph.sync import LateError, to_thread
 
@@ -197,7 +198,7 @@ async def write_answer(
         "stopped": progress["stopped"],
         "reader": reading.reader.identity.name,
         "version": progress["version"],
-        "warnings": [*warnings, *_lost(reading, progress)],
+        "warnings": [*warnings, *_lost(reading, progress), *warn(memory)],
     }
 
 

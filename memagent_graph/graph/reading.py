@@ -13,6 +13,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.graph.records import backed
+from memagent_graph.graph.support import drop_unsupported
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.retry import obey
@@ -46,7 +47,9 @@ class Reading:
     def fingerprint(self) -> str:
         """Stands for everything that shapes the memories of this reading."""
         config = self.config
-        budgets = (config.chunk_tokens, config.memory_tokens, config.exact_cuts)
+        budgets: list[object] = [config.chunk_tokens, config.memory_tokens, config.exact_cuts]
+        if config.unsupported == "drop":
+            budgets.append(config.unsupported)
         return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
 
     def check_question(self, question: str | None) -> int:
@@ -98,6 +101,10 @@ class Reading:
         lasting = ModelError if isinstance(error, TransientModelError) else type(error)
         return lasting(message, chunk=step)
 
+    def supported(self, memory: Memory) -> Memory:
+        """The memory, without unsupported statements if these are to be dropped."""
+        return drop_unsupported(memory) if self.config.unsupported == "drop" else memory
+
     def is_over(self, memory: Memory) -> bool:
         """Whether a memory is over its budget."""
         return self.tokenizer.count(memory.text) > self.config.memory_tokens
@@ -107,9 +114,9 @@ class Reading:
         text, budget = memory.text, self.config.memory_tokens
         tokens = self.tokenizer.count(text)
         if tokens <= budget:
-            return backed(text, memory.evidence), tokens, False
+            return backed(text, memory), tokens, False
         text = cut_at_sentence(text, budget, self.tokenizer)
-        return backed(text, memory.evidence), self.tokenizer.count(text), True
+        return backed(text, memory), self.tokenizer.count(text), True
 
     def most_updates(self, fold: Fold) -> int | None:
         """How many calls a fold may make; None for no limit."""

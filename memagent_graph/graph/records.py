@@ -6,16 +6,14 @@ document: other types would warn on load, and come back as dicts in LangGraph's 
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from typing_extensions import TypedDict
 
-from memagent_graph.readers.base import Evidence, Memory
+from memagent_graph.readers.base import Evidence, Memory, Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from memagent_graph.text.source import Source
 
 Stopped = Literal["end", "done", "max_calls", "deadline"]
@@ -23,7 +21,8 @@ Stopped = Literal["end", "done", "max_calls", "deadline"]
 
 
 Row = list[Any]
-"""The fields of an `Evidence`, in order."""
+"""The fields of an `Evidence`, in order, without page and heading where there are none; those of an
+`Unsupported`; or `Memory.dropped` alone, if it is not 0."""
 
 
 class SourceRecord(TypedDict, total=False):
@@ -107,7 +106,7 @@ class Fold(TypedDict):
         question: what to find out.
         source: what identifies the document.
         memory: the notes so far.
-        places: the fields of `Evidence` as rows, which are half the size of dicts with text
+        places: what is known of the notes as rows, which are half the size of dicts with text
             this short; each checkpoint has them.
         progress: how far reading got.
     """
@@ -179,14 +178,37 @@ def span_of(record: SourceRecord) -> Span:
 
 def noted(memory: Memory) -> Noted:
     """A memory as the graph's channels hold it."""
-    return {"memory": memory.text, "places": [list(astuple(item)) for item in memory.evidence]}
+    rows = [_row(item) for item in memory.evidence]
+    rows += [[item.text, [*item.missing]] for item in memory.unsupported]
+    if memory.dropped:
+        rows.append([memory.dropped])
+    return {"memory": memory.text, "places": rows}
+
+
+def _row(item: Evidence) -> Row:
+    row = [*astuple(item)]
+    while row[-1] is None:
+        row.pop()
+    return row
 
 
 def memory_of(fold: Fold) -> Memory:
-    """The memory, with evidence for what is still in it: a person may have edited it since."""
-    return backed(fold["memory"], [Evidence(*row) for row in fold["places"]])
+    """The memory, with what is known of what is still in it: a person may have edited it since."""
+    evidence, unsupported, dropped = [], [], 0
+    for row in fold["places"]:
+        match row:
+            case [count]:
+                dropped = count
+            case [text, missing]:
+                unsupported.append(Unsupported(text, tuple(missing)))
+            case _:
+                evidence.append(Evidence(*row))
+    text = fold["memory"]
+    return backed(text, Memory(text, tuple(evidence), tuple(unsupported), dropped))
 
 
-def backed(text: str, evidence: Iterable[Evidence]) -> Memory:
-    """A memory with the evidence for what is in it."""
-    return Memory(text, tuple(item for item in evidence if item.text in text))
+def backed(text: str, memory: Memory) -> Memory:
+    """A memory of another text, with the evidence and the marks of what is in both."""
+    evidence = tuple(item for item in memory.evidence if item.text in text)
+    unsupported = tuple(item for item in memory.unsupported if item.text in text)
+    return replace(memory, text=text, evidence=evidence, unsupported=unsupported)

@@ -94,6 +94,8 @@ class Place(TypedDict):
     line: int
     start: int
     end: int
+    page: int | None
+    heading: str | None
 
 
 class Cost(TypedDict):

@@ -221,6 +221,8 @@ class Chain:
             length=chunk.source.length,
             fingerprint=self.fingerprint,
             evidence=memory.evidence,
+            unsupported=memory.unsupported,
+            dropped=memory.dropped,
             cut=progress["cut"],
         )
         self._writes(fold).add(version)
@@ -260,6 +262,8 @@ class Chain:
             length=source["length"],
             fingerprint=self.fingerprint,
             evidence=memory.evidence,
+            unsupported=memory.unsupported,
+            dropped=memory.dropped,
             cut=progress["cut"],
             merged=ids,
         )

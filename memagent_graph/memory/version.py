@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
-from memagent_graph.readers.base import Evidence, Memory
+from memagent_graph.readers.base import Evidence, Memory, Unsupported
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class MemoryVersion:
         length: code points of the document.
         fingerprint: of the reading: reader, tokenizer and budgets.
         evidence: where the memory's statements came from.
+        unsupported: statements of it that nothing which was read accounts for.
+        dropped: how many such statements were left out so far.
         cut: whether the memory, or one before it, was over its budget and lost its end.
         edited: whether a person wrote it.
         thread: of a conversation's memory, the thread whose messages were folded into it.
@@ -67,6 +69,8 @@ class MemoryVersion:
     length: int
     fingerprint: str
     evidence: tuple[Evidence, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
+    dropped: int = 0
     cut: bool = False
     edited: bool = False
     thread: str | None = None
@@ -77,18 +81,19 @@ class MemoryVersion:
     def to_record(self) -> Value:
         """As plain values, for a store: the fields, the schema, and a checksum over the fields."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        values["evidence"] = [asdict(item) for item in self.evidence]
+        values["evidence"] = [_told(item) for item in self.evidence]
         values["messages"] = [*self.messages]
-        if self.merged:
-            values["merged"] = [*self.merged]
-        else:
-            del values["merged"]
+        values["unsupported"] = [[item.text, *item.missing] for item in self.unsupported]
+        values["merged"] = [*self.merged]
+        for name in _RARE:
+            if not values[name]:
+                del values[name]
         return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
 
     @property
     def memory(self) -> Memory:
         """What was noted, as readers take and give it."""
-        return Memory(self.text, self.evidence)
+        return Memory(self.text, self.evidence, self.unsupported, self.dropped)
 
     @property
     def follows(self) -> list[str]:
@@ -123,15 +128,24 @@ class MemoryVersion:
             raise _bad(key, f"it is the record of {values.get('id')!r}")
         try:
             values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
+            marks = values.get("unsupported", ())
+            values["unsupported"] = tuple(Unsupported(text, tuple(names)) for text, *names in marks)
             values["messages"] = tuple(values["messages"])
             values["merged"] = tuple(values.get("merged", ()))
             return cls(**values)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise _bad(key, "fields are missing") from error
 
 
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
 _FIELDS = tuple(item.name for item in fields(MemoryVersion))
+_RARE = ("merged", "unsupported", "dropped")
+"""Fields that a record has if they are not empty."""
+
+
+def _told(item: Evidence) -> dict[str, Value]:
+    """The fields, without page and heading where there are none."""
+    return {name: value for name, value in asdict(item).items() if value is not None}
 
 
 def edited(before: MemoryVersion, text: str) -> MemoryVersion:
@@ -144,6 +158,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         tokens=EstimatingTokenizer().count(text),
         start=before.end,
         evidence=tuple(item for item in before.evidence if item.text in text),
+        unsupported=tuple(item for item in before.unsupported if item.text in text),
         cut=False,
         edited=True,
         messages=(),

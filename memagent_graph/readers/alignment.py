@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 from typing import TYPE_CHECKING, Literal
 
-from memagent_graph.readers.base import Evidence, Memory
+from memagent_graph.readers.base import Evidence, Memory, Unsupported, locate
 from memagent_graph.readers.citing import evidence_by_note, note_passages
 from memagent_graph.readers.figures import figures
 from memagent_graph.readers.judging import Judge
@@ -33,10 +33,13 @@ _MOST_READ = 2
 _MOST_REWRITTEN = 4
 """Older notes that one note is made of."""
 
+_FOUND_LATER = 0.6
+"""Share of an older note, by weight, that a chunk must have to be its evidence after all."""
+
 
 @dataclass(frozen=True, slots=True)
 class AlignedNote:
-    """A new or changed sentence of a memory.
+    """A sentence of a memory, and what it rests on.
 
     Attributes:
         text: exactly as the memory has it.
@@ -46,6 +49,8 @@ class AlignedNote:
             that cannot be judged: it is in another script than the chunk, or states nothing.
         missing: those names and numbers.
         evidence: where it stands in what was read, best first.
+        passage: the text of that, after the older notes that it rewrites; empty if there is none.
+        is_new: whether it is; else the chunk supports an older one, which nothing had before.
     """
 
     text: str
@@ -54,6 +59,13 @@ class AlignedNote:
     state: State
     missing: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    passage: str = ""
+    is_new: bool = True
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether it is to be marked."""
+        return self.state == "unsupported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +73,13 @@ class Aligned:
     """What is known of a memory after an update.
 
     Attributes:
-        memory: the new text, with the evidence of all its notes, old ones included.
-        notes: those that are new or changed.
+        memory: the new text, with evidence and marks of all its notes, old ones included.
+        before: the memory that it replaces.
+        notes: those that are new or changed, or supported for the first time.
     """
 
     memory: Memory
+    before: Memory
     notes: tuple[AlignedNote, ...] = ()
 
 
@@ -85,24 +99,47 @@ def align(
     known = {note.text for note in older}
     cut = [*notes(text)]
     new = [note for note in cut if note.text not in known]
-    kept = _kept(text, before, cut)
-    if not new:
-        return Aligned(Memory(text, kept))
+    placed = evidence_by_note(_kept(text, before, cut), cut)
+    marked = {item.text for item in before.unsupported}
+    again = [
+        note
+        for number, note in enumerate(cut)
+        if note.text in known and (number not in placed or note.text in marked)
+    ]
+    if not (new or again):
+        return Aligned(remember(text, before, ()), before)
     aligner = _Aligner(before, older, chunk, [question, *recalled])
     aligned = [aligner.align(note) for note in new]
+    aligned += [found for note in again if (found := aligner.find(note))]
+    return Aligned(remember(text, before, aligned), before, tuple(aligned))
+
+
+def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memory:
+    """A memory with the evidence and the marks of its notes.
+
+    Args:
+        text: the new memory.
+        before: the memory that it replaces, of which notes that stay keep what they have.
+        aligned: notes that are new, or of which more is known now.
+    """
+    cut = [*notes(text)]
     found = [item for note in aligned for item in note.evidence]
     places: dict[str, int] = {}
     for note in cut:
         places.setdefault(note.text, note.start)
     evidence = sorted(
-        dict.fromkeys((*kept, *found)),
+        dict.fromkeys((*_kept(text, before, cut), *found)),
         key=lambda item: places[item.text] if item.text in places else text.find(item.text),
     )
-    return Aligned(Memory(text, tuple(evidence)), tuple(aligned))
+    judged = {note.text for note in aligned}
+    marks = [item for item in before.unsupported if item.text in places.keys() - judged]
+    marks += [Unsupported(note.text, note.missing) for note in aligned if note.is_unsupported]
+    marks.sort(key=lambda item: places[item.text])
+    return Memory(text, tuple(evidence), tuple(dict.fromkeys(marks)))
 
 
-def carry(text: str, memories: Sequence[Memory], question: str) -> Memory:
-    """A memory that several were merged into, with the evidence of what it has of them.
+def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
+    """Align a memory that several were merged into with them.
 
     Args:
         text: the merged memory.
@@ -110,9 +147,10 @@ def carry(text: str, memories: Sequence[Memory], question: str) -> Memory:
         question: what the reading is for.
     """
     evidence = tuple(item for memory in memories for item in memory.evidence)
-    before = Memory("\n".join(memory.text for memory in memories), evidence)
+    unsupported = tuple(item for memory in memories for item in memory.unsupported)
+    before = Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
     nothing = Chunk("", 0, 0, 0, TextSource(""))
-    return align(text, before, nothing, question).memory
+    return align(text, before, nothing, question)
 
 
 def _kept(text: str, before: Memory, cut: Sequence[Note]) -> tuple[Evidence, ...]:
@@ -131,6 +169,7 @@ class _Aligner:
         self.older = older
         self.noted = Passages(note_passages(older))
         self.evidence = evidence_by_note(before.evidence, older)
+        self.unsupported = before.unsupported
         self.judge = Judge(told, chunk.text, before.text)
         self.asked = {term for text in told[:1] for term in passage_terms(text)}
 
@@ -145,7 +184,11 @@ class _Aligner:
         )
         texts = [self.read.items[number] for number in read.places]
         lines = [self.older[number] for number in noted.places]
-        judgement = self.judge.judge(note, numbers, texts, self._beside(read), lines)
+        doubts = [
+            item for item in self.unsupported if any(item.text in line.line for line in lines)
+        ]
+        doubted = [name for item in doubts for name in item.missing]
+        judgement = self.judge.judge(note, numbers, texts, self._beside(read), lines, doubted)
         texts += judgement.lent[: max(_MOST_READ - len(texts), 0)]
         kept = (item for number in noted.places for item in self.evidence.get(number, ()))
         evidence = dict.fromkeys(self._place(note, item) for item in texts)
@@ -154,18 +197,35 @@ class _Aligner:
         state: State = "supported"
         if not judgement.judged or not (missing or texts or lines):
             state = "unknown"
-        elif missing:
+        elif missing or (not texts and any(not item.missing for item in doubts)):
             state = "unsupported"
-        return AlignedNote(note.text, note.start, note.end, state, missing, tuple(evidence))
+        marked = {item.text for item in self.unsupported}
+        rests_on = [line.text for line in lines if line.text not in marked]
+        passage = " ".join([*rests_on, *(item.text for item in texts)])
+        return AlignedNote(*note[:3], state, missing, tuple(evidence), passage)
+
+    def find(self, note: Note) -> AlignedNote | None:
+        """An older note that nothing supports yet, if the chunk does."""
+        numbers = figures(note.text)
+        read = self.read.match(self.read.want(note, numbers, self.asked), _MOST_READ)
+        if read.covered < _FOUND_LATER:
+            return None
+        texts = [self.read.items[number] for number in read.places]
+        missing, lent, judged = self.judge.judge(note, numbers, texts, self._beside(read))
+        if missing or not judged:
+            return None
+        texts += lent[: max(_MOST_READ - len(texts), 0)]
+        evidence = tuple(dict.fromkeys(self._place(note, item) for item in texts))
+        passage = " ".join(item.text for item in texts)
+        return AlignedNote(*note[:3], "supported", (), evidence, passage, is_new=False)
 
     def _beside(self, match: Match) -> list[Passage]:
         near = {other for number in match.places for other in self.read.around(number)}
         return [self.read.items[number] for number in sorted(near)]
 
     def _place(self, note: Note, item: Passage) -> Evidence:
-        start = self.chunk.start + item.start
-        location = self.chunk.source.locate(start)
-        return Evidence(note.text, location.name, location.line, start, self.chunk.start + item.end)
+        begin = self.chunk.start
+        return locate(note.text, self.chunk.source, begin + item.start, begin + item.end)
 
 
 def _choose(read: Match, noted: Match, weights: Mapping[str, float]) -> tuple[Match, Match]:

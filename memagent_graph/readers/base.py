@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
 
@@ -51,6 +52,8 @@ class Evidence:
         line: line in that file or part, counted from 1.
         start: first code point in the whole decoded document.
         end: one past its last code point.
+        page: of the source, counted from 1; None where there are none.
+        heading: the nearest one above, of a slide or sheet its own; None if there is none.
     """
 
     text: str
@@ -58,6 +61,41 @@ class Evidence:
     line: int
     start: int
     end: int
+    page: int | None = None
+    heading: str | None = None
+
+    @property
+    def place(self) -> str:
+        """For a person: "lease.pdf, page 3", or "notes.md:12" where there are no pages."""
+        if self.page is None:
+            return f"{self.source}:{self.line}"
+        return f"{self.source}, page {self.page}"
+
+
+def locate(text: str, source: Source, start: int, end: int) -> Evidence:
+    """The evidence for a statement that stands from `start` to `end` in a source.
+
+    Args:
+        text: the statement.
+        source: the whole document.
+        start: first code point.
+        end: one past its last.
+    """
+    at = source.locate(start)
+    return Evidence(text, at.name, at.line, start, end, at.page, at.heading)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A statement of the memory that nothing which was read accounts for.
+
+    Attributes:
+        text: the statement, exactly as the memory has it.
+        missing: names and numbers in it that the text does not have; none where a verifier decided.
+    """
+
+    text: str
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +105,17 @@ class Memory:
     Attributes:
         text: the notes; empty before the first chunk.
         evidence: where its statements came from, as far as that is known. After a person edited
-            the memory it may cover only a part of it.
+            the memory it may cover only a part of it. Of an unsupported statement it is the place
+            that has most of its words.
+        unsupported: statements that nothing which was read accounts for.
+        dropped: how many such statements were left out so far (`ReadingConfig.unsupported`). The
+            graph counts them.
     """
 
     text: str = ""
     evidence: tuple[Evidence, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

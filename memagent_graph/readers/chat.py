@@ -20,6 +20,7 @@ from memagent_graph.prompts import Prompts, boxed
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
+from memagent_graph.readers.verifying import decide, resolve_verifier
 from memagent_graph.seams import identifying_params
 from memagent_graph.text.chunking import last_sentence_end
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.readers.alignment import Aligned
     from memagent_graph.readers.base import Step
+    from memagent_graph.readers.verifying import Verify
 
 
 class ChatReader(Reader):
@@ -45,6 +48,9 @@ class ChatReader(Reader):
         config: the budgets for memory and answer become its `max_tokens`, where its owner has
             set none.
         name: what to call it in output; the model's own name by default.
+        verify: decides which statements of the memory are supported, where the text has a passage
+            for them, rather than their names and numbers do: a function of passage and statement
+            to the probability, 0 to 1, or `"cross-encoder/<hub id or folder>"`.
     """
 
     shortens = True
@@ -56,11 +62,15 @@ class ChatReader(Reader):
         prompts: Prompts | None = None,
         config: ReadingConfig | None = None,
         name: str | None = None,
+        verify: Verify | None = None,
     ) -> None:
         config = config or ReadingConfig()
         self.model = model
         self.prompts = prompts or Prompts()
         about = [type(model).__name__, _identity(model), self.prompts.fingerprint]
+        self._verifier = resolve_verifier(verify)
+        if self._verifier is not None:
+            about.append(self._verifier.name)
         budgets = [config.memory_tokens, config.answer_tokens]
         record = json.dumps([*about, *budgets], sort_keys=True, default=_kind)
         self.identity = Identity(
@@ -78,7 +88,10 @@ class ChatReader(Reader):
 
         Raises:
             ModelError: The server has no such model.
+            ConfigurationError: The verifier has none.
         """
+        if self._verifier is not None:
+            await self._verifier.prepare()
         discover = getattr(self.model, "adiscover", None)
         if discover is not None:
             self.identity = replace(self.identity, window_tokens=await discover())
@@ -92,7 +105,7 @@ class ChatReader(Reader):
         reply, text = await self._ask(prompt, config, self._update_options)
         text = _whole_sentences(reply, text)
         return Update(
-            align(text, step.memory, step.chunk, step.question).memory,
+            await self._mark(align(text, step.memory, step.chunk, step.question)),
             usage=_usage(reply),
             finish_reason=_finish_reason(reply),
             unfinished=_is_cut_off(reply),
@@ -110,8 +123,8 @@ class ChatReader(Reader):
         texts = [memory.text for memory in memories]
         prompt = self.prompts.for_merge(query, texts, self._memory_tokens)
         reply, text = await self._ask(prompt, config, self._update_options)
-        memory = carry(_whole_sentences(reply, text), memories, question)
-        return Merge(memory, usage=_usage(reply))
+        aligned = carry(_whole_sentences(reply, text), memories, question)
+        return Merge(await self._mark(aligned), usage=_usage(reply))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -141,6 +154,10 @@ class ChatReader(Reader):
         message = [HumanMessage(self.prompts.for_answer(question, memory.text))]
         parts = self.model.astream(message, config, **self._answer_options)
         return _answer(*await take_reply(_listen(parts, hear)), question, memory)
+
+    async def _mark(self, aligned: Aligned) -> Memory:
+        """The memory, with the marks of those of its statements that nothing supports."""
+        return aligned.memory if self._verifier is None else await decide(aligned, self._verifier)
 
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Merge, Reader, Update
+from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, locate
 from memagent_graph.readers.quoting import best_two
 from memagent_graph.readers.ranking import meanings, ranked, relevance
 from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements, statements_of
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.readers.base import Step
+    from memagent_graph.readers.base import Evidence, Step
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.tokens import Tokenizer
 
@@ -91,7 +91,7 @@ class ExtractiveReader(Reader):
         if not quoted:
             return Answer(NOTHING_FOUND, NOTHING_FOUND, found=False)
         found = [places[text] for text in quoted if text in places]
-        marks = {place.text: f" [{place.source}:{place.line}]" for place in found}
+        marks = {item.text: f" [{item.place}]" for item in found}
         lines = (text + marks.get(text, "") for text in quoted)
         return Answer("\n".join(lines), "\n".join(quoted), found=True, evidence=tuple(found))
 
@@ -152,5 +152,4 @@ def _place(statement: Statement, chunk: Chunk) -> Evidence | None:
     text, start, end = statement
     if start == NOWHERE:
         return None
-    location = chunk.source.locate(start)
-    return Evidence(text, location.name, location.line, start, end)
+    return locate(text, chunk.source, start, end)

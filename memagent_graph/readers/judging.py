@@ -40,6 +40,14 @@ _WIDEST_GAP = 2
 _SHARE = 0.15
 """Of the letters of a text, from which on it counts as being in a script."""
 _HAN = regex.compile(r"\p{Han}{2,}+")
+_OF_ONE = regex.compile(r" (?:was|is|has|had|became|will|would|did|does)\b")
+"""Verbs whose subject is a name, if it has neither an article nor an ending of ordinary nouns."""
+_MEASURED = (
+    "seconds minutes hours days weeks months years decades centuries miles metres meters feet "
+    "inches kilometres kilometers acres degrees points times dollars pounds euros tons tonnes"
+)
+_MEASURES = frozenset(_MEASURED.split())
+"""Nouns of which a number is never a count of what the note lists."""
 _NOUN = regex.compile(r"[ -]?(?:\p{Ll}++ )?(\p{Ll}++)")
 _COUNTED = regex.compile(r"[个種种项位名条點点类]?(\p{Han}{2})")
 _MOST_COUNTED = 12
@@ -83,7 +91,8 @@ class Judge:
         numbers: Sequence[Figure],
         said: Sequence[Passage],
         beside: Sequence[Passage],
-        older: Sequence[Note],
+        older: Sequence[Note] = (),
+        doubted: Sequence[str] = (),
     ) -> Judgement:
         """Compare a note with its evidence.
 
@@ -93,23 +102,30 @@ class Judge:
             said: sentences that it is aligned with.
             beside: those around them: the names in them may be what a pronoun stands for.
             older: notes that it rewrites.
+            doubted: names and numbers of these that were missing when they were new.
         """
         lines = [f"{item.context} {item.line}" for item in older]
-        own = Known(
-            [*(item.text for item in said), *lines],
-            {term for item in said for term in item.terms}.union(*map(telling_terms, lines)),
-        )
+        terms = {term for item in said for term in item.terms}
+        fresh = Known([item.text for item in said], terms)
+        own = fresh
+        if lines:
+            own = Known([*fresh.texts, *lines], terms.union(*map(telling_terms, lines)))
+        doubts = _known(doubted)
         missing: list[str] = []
         lent: dict[int, Passage] = {}
         for claim in claims(note.text, numbers):
-            if own.has(claim) or self._told.has(claim):
+            if self._told.has(claim) or fresh.has(claim):
+                continue
+            if own.has(claim) and not doubts.has(claim):
                 continue
             lender = _lender(claim, said, beside)
             if lender is not None:
                 lent[lender.start] = lender
             elif self._holds(claim, note, own):
                 missing.append(claim.text)
-        missing += self._unspaced(note.text, own, beside)
+        if not note.text.isascii():
+            rests_on = (own.letters - doubts.letters) | fresh.letters
+            missing += self._unspaced(note.text, rests_on, beside)
         judged = not missing or self._can_judge(note, own)
         return Judgement(tuple(missing), tuple(lent.values()), judged)
 
@@ -140,18 +156,17 @@ class Judge:
             or after[:2] == ", "
             or after[1:2].isupper()
             or "'s" in text[claim.start : claim.end]
+            or _OF_ONE.match(text, claim.end) is not None
         )
 
     @cached_property
     def _has_noun_capitals(self) -> bool:
         return sum(map(self._chunk.count, _CAPITALISING)) * 200 > len(self._chunk)
 
-    def _unspaced(self, text: str, own: Known, beside: Sequence[Passage]) -> Iterator[str]:
-        """Names in Chinese that nothing accounts for."""
-        if text.isascii():
-            return
+    def _unspaced(self, text: str, own: set[str], beside: Sequence[Passage]) -> Iterator[str]:
+        """Names in Chinese that nothing accounts for; `own` are pairs that the evidence has."""
         near = Known([item.text for item in beside], frozenset()).letters
-        known = own.letters | near | self._told.letters
+        known = own | near | self._told.letters
         for start, end in _uncovered(text, known):
             found = text[start:end].strip(_EMPTY)
             if found and (_is_foreign(found, text, start, end) or self._is_known(found)):
@@ -212,6 +227,8 @@ def _counts(figure: Figure, text: str, own: Known) -> bool:
         return False
     noun = _NOUN.match(text, figure.end)
     if noun:
+        if noun[1] in _MEASURES:
+            return False
         return noun[1].endswith("s") and own.terms.isdisjoint(word_terms(noun[1]))
     counted = _COUNTED.match(text, figure.end)
     return counted is not None and counted[1] not in own.letters

@@ -10,7 +10,7 @@ import regex
 from memagent_graph.readers.statements import statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 
 class Note(NamedTuple):
@@ -63,6 +63,20 @@ def notes(memory: str) -> Iterator[Note]:
                 size = label.end() if label and label.end() < len(text) else 0
                 yield Note(text, at, at + len(text), size, line, f"{heading[:_CONTEXT]} {before}")
         offset += len(line)
+
+
+def leave_out(memory: str, texts: Collection[str]) -> str:
+    """A memory without some of its notes, nor the lines that have no other."""
+    kept: list[str] = []
+    for line in memory.splitlines(keepends=True):
+        found = [*notes(line)]
+        out = [note for note in found if note.text in texts]
+        if out and len(out) == len(found):
+            continue
+        for note in reversed(out):
+            line = line[: note.start] + line[note.end :].lstrip(" ")  # noqa: PLW2901 - cut from its end
+        kept.append(line)
+    return "".join(kept).rstrip()
 
 
 def _content(line: str) -> tuple[int, bool]:

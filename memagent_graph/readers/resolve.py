@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
+    from memagent_graph.readers.verifying import Verify
 
 EXTRACTIVE = "extractive"
 
@@ -33,6 +34,7 @@ def resolve_reader(
     config: ReadingConfig,
     prompts: Prompts | None = None,
     tokenizer: TokenizerLike = None,
+    verify: Verify | None = None,
     base_url: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Reader:
@@ -44,11 +46,13 @@ def resolve_reader(
         config: the budgets.
         prompts: for a chat model.
         tokenizer: for the built-in reader, to measure its memory.
+        verify: for a chat model, as `ChatReader` takes it. The built-in reader quotes.
         base_url: for a model behind an OpenAI-compatible server.
         options: arguments of the model that the string names, besides.
 
     Raises:
-        ConfigurationError: The string names no model.
+        ConfigurationError: The string names no model, or `verify` is for a reader that is made
+            already.
         MissingDependencyError: The model's package is not installed.
     """
     model = model or default_model()
@@ -60,10 +64,12 @@ def resolve_reader(
         return ExtractiveReader(config, load_tokenizer(tokenizer))
     if isinstance(model, str):
         chat = resolve_model(model, base_url=base_url, **(options or {}))
-        return ChatReader(chat, prompts=prompts, config=config, name=model)
+        return ChatReader(chat, prompts=prompts, config=config, name=model, verify=verify)
     if isinstance(model, BaseChatModel):
-        return ChatReader(model, prompts=prompts, config=config)
+        return ChatReader(model, prompts=prompts, config=config, verify=verify)
     if isinstance(model, Reader):
+        if verify is not None:
+            raise ConfigurationError("verify= is for a chat model: a Reader marks its own memory.")
         return model
     message = (
         f"A model is a string, a LangChain chat model or a Reader, not {type(model).__name__}."

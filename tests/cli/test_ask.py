@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from documents import write_pages
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 FACT = "The access code of the Kestrel vault is 49-17-63."
@@ -171,6 +172,42 @@ def test_wrong_usage_has_a_code_of_its_own():
     assert memagent("ask", "only a question").returncode == 2
 
 
+def test_a_document_with_pages_is_cited_by_page(tmp_path):
+    lease = write_pages(tmp_path / "lease.pdf", [[(50, 700, "It rained.")], [(50, 700, FACT)]])
+
+    done = memagent("ask", QUESTION, lease)
+
+    assert done.stdout.splitlines()[:2] == [FACT, f"  at {lease}, page 2"]
+
+
+def test_statements_without_support_are_warned_of_or_left_out(tmp_path, openai_server):
+    book = tmp_path / "book.txt"
+    book.write_text(FACT)
+    notes = f"- {FACT}\n- Oscar Wilde has a key."
+    command = ["ask", QUESTION, book, "--model", "openai:small", "--show-memory"]
+    command += ["--base-url", openai_server.base_url]
+    warned, left_out = [], []
+    for done, options in ((warned, []), (left_out, ["--unsupported", "drop"])):
+        openai_server.script = [
+            {"message": {"role": "assistant", "content": told}} for told in (notes, "49-17-63")
+        ]
+        done.append(memagent(*command, *options))
+
+    assert 'support in what was read: "Oscar Wilde has a key." (Oscar, Wilde)' in warned[0].stderr
+    assert "1 statement was left out of the memory" in left_out[0].stderr
+    assert "Oscar" not in left_out[0].stdout
+
+
+def test_a_verifier_that_is_not_there_is_said_in_one_line(book, openai_server):
+    command = ["ask", QUESTION, book, "--model", "openai:small"]
+    command += ["--base-url", openai_server.base_url]
+
+    done = memagent(*command, "--verify", "nli")
+
+    assert done.returncode == 1
+    assert "verify is a function or cross-encoder/" in done.stderr
+
+
 def test_a_model_behind_an_endpoint_is_named_by_url(book, openai_server):
     done = memagent(
         "ask", QUESTION, book, "--model", "openai:small", "--base-url", openai_server.base_url
@@ -179,7 +216,7 @@ def test_a_model_behind_an_endpoint_is_named_by_url(book, openai_server):
     assert done.returncode == 0
     assert done.stdout.startswith("memory ")
     assert "[openai:small: " in done.stdout
-    assert not done.stderr
+    assert "MEMAGENT_MODEL" not in done.stderr
 
 
 def in_terminal(*arguments, stdout=PIPE):

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.readers import matches
-from memagent_graph.readers.alignment import align
-from memagent_graph.readers.base import Evidence, Memory
+from memagent_graph.readers.alignment import align, carry
+from memagent_graph.readers.base import Evidence, Memory, Unsupported
 from memagent_graph.readers.citing import cite
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import Chunk
-from memagent_graph.text.source import JoinedSource, TextSource
+from memagent_graph.text.source import JoinedSource, Location, TextSource
 
 ROLLO = (
     "Rollo Lindqvist was born in 1911 in Bergen. He moved to Trieste and wrote twelve novels there."
@@ -53,6 +53,18 @@ def test_evidence_is_placed_in_the_whole_document():
     start = 500 + TEXT.index("Mary")
 
     assert item == Evidence("Mary Okafor painted.", "book", 3, start, start + 26)
+
+
+def test_evidence_has_the_page_and_the_heading_of_its_source():
+    class Lease(TextSource):
+        def locate(self, offset):
+            return Location("lease.pdf", 40, page=offset, heading="Rent")
+
+    aligned = align("Mary painted.", Memory(), Chunk(MARY, 0, len(MARY), 20, Lease(MARY)), "")
+    (item,) = aligned.memory.evidence
+
+    assert (item.page, item.heading, item.place) == (0, "Rent", "lease.pdf, page 0")
+    assert Evidence("", "a.txt", 3, 0, 1).place == "a.txt:3"
 
 
 def test_evidence_names_the_part_that_it_stands_in():
@@ -369,8 +381,81 @@ def test_evidence_is_sentences_of_the_chunk_and_texts_of_the_memory(first, secon
 @given(TEXTS, TEXTS, TEXTS)
 def test_a_memory_that_did_not_change_keeps_its_evidence_exactly(text, one, two):
     before = align(text, Memory(), chunk_of(one), "").memory
+    after = align(text, before, chunk_of(two), "").memory
 
-    assert align(text, before, chunk_of(two), "").memory == before
+    assert set(before.evidence) <= set(after.evidence)
+    assert set(after.unsupported) <= set(before.unsupported)
+    unplaced = {item.text for item in after.evidence} - {item.text for item in before.evidence}
+    found_later = {item.text for item in {*after.evidence} - {*before.evidence}}
+    assert found_later <= unplaced | {item.text for item in before.unsupported}
+
+
+OSCAR = "Mary Okafor met Oscar Wilde in Oslo."
+
+
+@pytest.mark.parametrize(
+    "text", ["Aristotle was a painter in Oslo.", "Mary Okafor was a painter for six years."]
+)
+def test_a_wrong_subject_and_a_wrong_measure_are_no_ordinary_words(text):
+    assert state(text) == "unsupported"
+
+
+def test_a_line_without_a_place_gets_that_of_a_later_chunk_which_supports_it():
+    before = read("- Mary Okafor was a painter.", chunk=HARBOUR).memory
+    after = read(before.text, before=before).memory
+
+    assert before.evidence == ()
+    assert [TEXT[item.start : item.end] for item in after.evidence] == [
+        "Mary Okafor was a painter."
+    ]
+
+
+def test_a_chunk_that_has_some_words_of_an_old_line_or_another_name_is_not_its_place():
+    before = Memory("- Mary Okafor was a painter of the harbour in Bergen.\n- Ola was a painter.")
+
+    assert read(before.text, before=before).memory == before
+
+
+def test_an_unsupported_statement_stays_marked_until_a_chunk_supports_it():
+    marked = read(f"- {OSCAR}\n- The harbour was closed.").memory
+    carried = read(marked.text, HARBOUR, before=marked).memory
+    supported = read(marked.text, OSCAR, before=carried).memory
+
+    assert marked.unsupported == (Unsupported(OSCAR, ("Oscar", "Wilde")),)
+    assert carried.unsupported == marked.unsupported
+    assert supported.unsupported == ()
+
+
+def test_a_statement_that_left_the_memory_is_marked_no_more():
+    marked = read(f"- {OSCAR}").memory
+
+    assert read("- The harbour was closed.", HARBOUR, before=marked).memory.unsupported == ()
+
+
+def test_a_name_that_was_missing_is_not_accounted_for_by_the_line_that_had_it():
+    marked = read(f"- {OSCAR}").memory
+    again = read("- In Oslo, Mary Okafor met Oscar Wilde.", HARBOUR, before=marked).memory
+    without = read("- In Oslo, Mary Okafor met a poet.", HARBOUR, before=marked).memory
+
+    assert [item.missing for item in again.unsupported] == [("Oscar", "Wilde")]
+    assert without.unsupported == ()
+
+
+def test_a_name_in_chinese_that_was_missing_is_not_accounted_for_either():
+    marked = read("四分卫贾里德·汉密尔顿在二〇一五年出生于丹佛市。", CHINESE).memory
+    again = read("四分卫贾里德·汉密尔顿2015年出生于丹佛市", HARBOUR, before=marked).memory
+
+    assert marked.unsupported[0].missing
+    assert again.unsupported
+
+
+def test_what_was_marked_in_one_of_several_memories_is_marked_in_the_merged_one():
+    parts = [read(f"- {OSCAR}").memory, read("- The harbour was closed.").memory]
+    merged = carry("- The harbour was closed. Mary Okafor met Oscar Wilde.", parts, "").memory
+    same = carry(f"- {OSCAR}", parts, "").memory
+
+    assert [item.missing for item in merged.unsupported] == [("Oscar", "Wilde")]
+    assert same.unsupported == parts[0].unsupported
 
 
 def comparisons(monkeypatch, memory, chunk, before=""):

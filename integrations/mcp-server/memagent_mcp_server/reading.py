@@ -38,10 +38,12 @@ _STOPPED = (
 
 
 class Place(BaseModel):
-    """Where in a source something stands."""
+    """Where in a source something stands; `page` and `heading` where the source has them."""
 
     source: str
     line: int
+    page: int | None
+    heading: str | None
     text: str
 
 
