@@ -46,6 +46,7 @@ class MemoryVersion:
         length: code points of the document.
         fingerprint: of the reading: reader, tokenizer and budgets.
         evidence: where the memory's statements came from.
+        parts: where several documents were joined, digest and name of each that the chunk is of.
         cut: whether the memory, or one before it, was over its budget and lost its end.
         edited: whether a person wrote it.
         thread: of a conversation's memory, the thread whose messages were folded into it.
@@ -72,6 +73,7 @@ class MemoryVersion:
     thread: str | None = None
     messages: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
@@ -79,10 +81,11 @@ class MemoryVersion:
         values = {name: getattr(self, name) for name in _FIELDS}
         values["evidence"] = [asdict(item) for item in self.evidence]
         values["messages"] = [*self.messages]
-        if self.merged:
-            values["merged"] = [*self.merged]
-        else:
-            del values["merged"]
+        values["merged"] = [*self.merged]
+        values["parts"] = [[*part] for part in self.parts]
+        for name in ("merged", "parts"):  # few versions have them
+            if not values[name]:
+                del values[name]
         return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
 
     @property
@@ -125,8 +128,9 @@ class MemoryVersion:
             values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
             values["messages"] = tuple(values["messages"])
             values["merged"] = tuple(values.get("merged", ()))
+            values["parts"] = tuple((digest, name) for digest, name in values.get("parts", ()))
             return cls(**values)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise _bad(key, "fields are missing") from error
 
 
@@ -148,6 +152,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         edited=True,
         messages=(),
         merged=(),
+        parts=(),
         created_at=datetime.now(UTC).isoformat(),
     )
 
