@@ -172,7 +172,7 @@ def _digests(document: str) -> list[str]:
     from memagent_graph.text.source import digests_of
 
     if len(document) == _DIGEST and not document.strip(string.hexdigits):
-        return [document]
+        return [document.lower()]
     if Path(document).is_file():  # which need not be converted for it
         with Path(document).open("rb") as file:
             return [file_digest(file, "sha256").hexdigest()]

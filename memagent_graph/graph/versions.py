@@ -170,7 +170,7 @@ class Chain:
         except StoreError as error:  # not known: take it for the one that was stored
             self._missed = str(error)
             return memory
-        if stored is None and fold["progress"]["step"] == 0:
+        if stored is None and self.parent == self.root:
             stored = self._nothing(fold)
         if stored is not None and stored.text != memory.text:
             after = edited(stored, memory.text)
@@ -199,6 +199,13 @@ class Chain:
     async def release(self) -> None:
         """Let others read on."""
         await self._sharing.release()
+
+    async def abandon(self) -> None:
+        """Let others read on from what a fold that failed has stored, unless it was forgotten."""
+        if self._writer is not None:
+            await self._writer.settle()
+            await self._without_forgotten(self._writer.written)
+        await self.release()
 
     async def overtaken(self) -> Memory | None:
         """What another agent stored first as the memory that was read from, if it differs."""

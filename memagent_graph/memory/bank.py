@@ -292,6 +292,7 @@ class MemoryBank:
             preview: whether to say only what would go.
 
         Raises:
+            ConfigurationError: What is given is no digest.
             MemoryConflictError: Somebody writes it again and again meanwhile.
             OSError: An entry of the user's cache cannot be removed.
         """

@@ -72,7 +72,9 @@ class Inventory:
         for value in self.values.values():
             self._note(value)
         lineage = Lineage(self.values)
-        tainted = {key for key in self.values if self._is_source(lineage, key)}
+        targets = [str(pointer.get("version")) for pointer in self.pointers.values()]
+        led_to = {*lineage.above(target for target in targets if target in self.values)}
+        tainted = {key for key in self.values if self._is_source(lineage, key, led_to)}
         followers = defaultdict(list)
         for key, value in self.values.items():
             for before in followed(value):
@@ -123,8 +125,12 @@ class Inventory:
                 self.sources.add(str(value["source"]))
                 self._parts[str(value["source"])].add(name)
 
-    def _is_source(self, lineage: Lineage, key: str) -> bool:
-        """Whether a version was made from the documents, or what it follows was and is gone."""
+    def _is_source(self, lineage: Lineage, key: str, led_to: set[str]) -> bool:
+        """Whether a version was made from the documents, or what it follows was and is gone.
+
+        What no name leads to, and follows something unknown, is taken for what a reading wrote
+        while they were forgotten.
+        """
         value = self.values[key]
         if value.get("source") in self.sources:
             return True
@@ -132,6 +138,8 @@ class Inventory:
             return True
         if lineage.is_known(key):
             return False
+        if key not in led_to:
+            return True
         try:
             return self._left_of(lineage, key).text != _lines(value)
         except BadRecordError:

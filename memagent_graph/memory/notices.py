@@ -51,4 +51,9 @@ async def since(records: Records, seen: int) -> set[str]:
 
 def _notices(value: Value | Exception | None) -> list[tuple[int, list[str]]]:
     rows = value.get("notices") if isinstance(value, dict) else None
-    return [(int(number), [*map(str, row)]) for number, row in rows or ()]
+    sound = [row for row in rows if _is_notice(row)] if isinstance(rows, list) else []
+    return [(number, [*map(str, digests)]) for number, digests in sound]
+
+
+def _is_notice(row: object) -> bool:
+    return isinstance(row, list) and [*map(type, row)] == [int, list]

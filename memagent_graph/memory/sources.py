@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import BadRecordError, MemoryConflictError
+from memagent_graph.errors import BadRecordError, ConfigurationError, MemoryConflictError
 from memagent_graph.memory import notices, owners
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.inventory import take_inventory
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from memagent_graph.memory.records import Place, Records
 
 _AT_ONCE = 100
+_DIGITS = 64
+_AGAIN = "Memories of this document are written again and again meanwhile: forget it once more."
 
 
 class ForgottenSource(NamedTuple):
@@ -62,6 +64,12 @@ async def forget(
     records: Records, digests: Sequence[str], *, preview: bool = False
 ) -> ForgottenSource:
     """See `MemoryBank.aforget_source`."""
+    if wrong := [digest for digest in digests if not _is_digest(digest)]:
+        message = (
+            f"{wrong[0]!r} is no digest of a document: give the {_DIGITS} hexadecimal digits of "
+            "`Source.digest`, or the opened document."
+        )
+        raise ConfigurationError(message)
     done = ForgottenSource()
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -78,8 +86,7 @@ async def forget(
             await _forget_leases(records, touched)
             return done
         done = done.plus(await _remove(records, found))
-    message = "Memories of this document are written again and again meanwhile: try again."
-    raise MemoryConflictError(message)
+    raise MemoryConflictError(_AGAIN)
 
 
 async def digests_of(records: Records, name: str) -> list[str]:
@@ -98,7 +105,25 @@ async def remove_strays(records: Records, ids: Sequence[str]) -> int:
     Args:
         records: of the bank.
         ids: of versions that one reading wrote.
+
+    Raises:
+        MemoryConflictError: Somebody writes their memories again and again meanwhile.
     """
+    count = 0
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        values, pointers, gone = await _strays(records, ids)
+        deleted = await _delete(records, values, pointers, gone)
+        count += deleted
+        if deleted == len(gone):
+            return count
+    raise MemoryConflictError(_AGAIN)
+
+
+async def _strays(
+    records: Records, ids: Sequence[str]
+) -> tuple[dict[str, Value], dict[Place, Value], list[str]]:
+    """Versions, what their names point to, and the ids of those that are to be deleted."""
     values = await _there(records, ids)
     above = {before for value in values.values() for before in followed(value)}
     lineage = Lineage(values | await _there(records, sorted(above - {*values})))
@@ -110,9 +135,13 @@ async def remove_strays(records: Records, ids: Sequence[str]) -> int:
     places = [(place, name) for name in names for place in (records.heads, records.readings)]
     found = zip(places, await records.values(places), strict=True)
     pointers = {place: value for place, value in found if isinstance(value, dict)}
-    kept = lineage.above(str(pointer.get("version")) for pointer in pointers.values())
-    gone = children_first({key: values[key] for key in strays - {*kept}})
-    return await _delete(records, values, pointers, gone)
+    targets = [str(pointer.get("version")) for pointer in pointers.values()]
+    kept = lineage.above(target for target in targets if target in lineage.values)
+    return values, pointers, children_first({key: values[key] for key in strays - {*kept}})
+
+
+def _is_digest(digest: str) -> bool:
+    return len(digest) == _DIGITS and not digest.strip("0123456789abcdef")
 
 
 def _uncache(digests: Iterable[str], *, preview: bool) -> int:

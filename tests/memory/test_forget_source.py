@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from bombs import DOCUMENTS
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
-from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph import MemoryBank, ReadingConfig, RedisStore, create_memagent
+from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.memory.sources import ForgottenSource
-from memagent_graph.memory.version import reading_key
+from memagent_graph.memory.version import edited, reading_key
 from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Merge, Reader, Update
 from memagent_graph.text import converters, user_cache
 from memagent_graph.text.opening import open_source
@@ -361,6 +363,20 @@ def test_a_reading_that_goes_on_from_a_memory_does_not_bring_it_back(bank, store
     assert [word for word in out["memory"].split() if word.isupper()] == ["BIRD"] * 3 + ["BEAR"] * 3
 
 
+def test_what_a_killed_reading_wrote_meanwhile_goes_when_another_is_forgotten(bank, stored):
+    for word in ("fish", "bird"):
+        read(bank, document(word, word), memory_name="diary")
+    stray = edited(bank.get("diary"), bank.get("diary").text + " FISH.")
+    bank.forget_source(digest(document("fish")))
+    bank.append(stray, owner="diary")
+    assert "fish" in stored()
+
+    bank.forget_source(digest(document("fish")))
+
+    assert "fish" not in stored()
+    assert bank.get("diary").text.count("BIRD") == 3
+
+
 def test_a_reading_that_began_afterwards_is_kept(bank):
     read(bank, document("fish"))
     bank.forget_source(digest(document("fish")))
@@ -413,3 +429,75 @@ def test_converted_documents_go_from_the_cache(bank, stored, cache, tmp_path):
     assert "fish" not in stored()
     assert entries() == b""
     assert [name for name, _ in bank.list()] == []
+
+
+def test_a_reading_that_fails_does_not_bring_its_document_back(bank, stored):
+    async def forget_and_fail(step):
+        if reader.chunks == 3:
+            await bank.aforget_source(digest(document("fish")))
+        if reader.chunks == 7:
+            raise ModelError("The model is gone.")
+
+    reader = FactReader(forget_and_fail)
+    with pytest.raises(ModelError):
+        agent(bank, reader).invoke({"question": "What?", "document": document("fish")})
+
+    assert "fish" not in stored()
+
+
+async def test_readers_of_a_memory_lose_nothing_while_a_document_is_forgotten(redis_store):
+    bank = MemoryBank(redis_store)
+    words = ["bird", "bear", "goat", "lynx"]
+
+    async def add(word):
+        asked = {"question": "What?", "document": document(word, word), "memory_name": "diary"}
+        return await agent(bank).ainvoke(asked)
+
+    async def forget():
+        await bank.aforget_source(digest(document("fish")))
+
+    await add("fish")
+    await asyncio.gather(*map(add, words), forget())
+
+    text = (await bank.aget("diary")).text
+    assert [text.count(word.upper()) for word in words] == [3] * 4
+    left = [item async for item in bank.records.scan(bank.records.versions)]
+    assert "fish" not in repr(left).lower()
+    await redis_store.aclose()
+
+
+async def test_a_head_that_moves_while_it_is_looked_up_is_not_missed(bank, monkeypatch):
+    for word in ("fish", "bird"):
+        await agent(bank).ainvoke(
+            {"question": "What?", "document": document(word, word), "memory_name": "diary"}
+        )
+    values = bank.records.values
+
+    async def forget_in_between(places, **options):
+        found = await values(places, **options)
+        if places == [(bank.records.heads, "diary")]:
+            monkeypatch.setattr(bank.records, "values", values)
+            await bank.aforget_source(digest(document("fish")))
+        return found
+
+    monkeypatch.setattr(bank.records, "values", forget_in_between)
+
+    assert (await bank.ahead("diary")).text.count("BIRD") == 3
+    if isinstance(bank.store, RedisStore):
+        await bank.store.aclose()
+
+
+def test_a_head_that_was_altered_goes(bank, stored):
+    read(bank, document("fish"), memory_name="diary")
+    place = (bank.records.versions, bank.get("diary").id)
+    bank.store.put(*place, {**bank.store.get(*place).value, "text": "FISH and BIRD"})
+
+    done = bank.forget_source(digest(document("fish")))
+
+    assert done.forgotten == ("diary",)
+    assert "fish" not in stored()
+
+
+def test_what_is_no_digest_is_refused(bank):
+    with pytest.raises(ConfigurationError, match="'fish.txt' is no digest"):
+        bank.forget_source("fish.txt")
