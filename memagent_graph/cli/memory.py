@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import string
 import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +23,7 @@ from memagent_graph.cli.shown import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memagent_graph.memory.bank import Forgotten, MemoryBank
+    from memagent_graph.memory.bank import Forgotten, ForgottenSource, MemoryBank
     from memagent_graph.memory.version import MemoryVersion
 
 app = typer.Typer(
@@ -85,7 +87,7 @@ def history(reference: Reference, store: Store = None, namespace: Namespace = No
         changes = diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines())
         _print_diff(changes)
         if version.parent in versions.gaps:
-            gap = f"{version.parent}  is gone: it expired, was evicted or thinned out"
+            gap = f"{version.parent}  is gone: it expired, was evicted, thinned out or forgotten"
             typer.secho(gap, fg="yellow")
 
 
@@ -127,6 +129,57 @@ def delete(
             _print_forgotten(bank.forget(name))
         else:
             bank.delete(name)
+
+
+@app.command()
+def forget(
+    source: Annotated[
+        str,
+        typer.Option("--source", help="A file, folder or glob; a document's name, or its digest."),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be forgotten.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False,
+    store: Store = None,
+    namespace: Namespace = None,
+) -> None:
+    """Forget a document: delete all that came from it, in all memories and in the cache.
+
+    Statements that came from elsewhere stay: a named memory that has some is rewritten.
+    """
+    from memagent_graph.errors import MemoryNotFoundError
+
+    with _bank(store, namespace) as bank:
+        documents = [*_digests(source), *bank.digests_of(source)]
+        if not documents:
+            message = f"There is no file {source}, and no memory of a document of that name."
+            raise MemoryNotFoundError(message)
+        found = bank.forget_source(*documents, preview=True)
+        _print_forgotten_source(found)
+        if dry_run or not (found.versions or found.cached):
+            return
+        if not yes:
+            typer.confirm("Forget it?", abort=True)
+        done = bank.forget_source(*documents)
+    print(f"memagent: {done.versions} versions forgotten.", file=sys.stderr)
+
+
+def _digests(document: str) -> list[str]:
+    """Of a document that is there, and of all that it is joined from; a digest is its own."""
+    from memagent_graph.errors import SourceError
+    from memagent_graph.text.opening import open_source
+    from memagent_graph.text.source import digests_of
+
+    if len(document) == _DIGEST and not document.strip(string.hexdigits):
+        return [document.lower()]
+    if Path(document).is_file():  # which need not be converted for it
+        with Path(document).open("rb") as file:
+            return [file_digest(file, "sha256").hexdigest()]
+    try:
+        return digests_of(open_source(Path(document)))
+    except SourceError:
+        return []
 
 
 @app.command()
@@ -238,6 +291,9 @@ def _read(file: Path) -> str:
         raise StoreError(message) from error
 
 
+_DIGEST = 64
+"""Digits of a document's digest."""
+
 _COLOURS = {"+": "green", "-": "red"}
 
 
@@ -245,6 +301,16 @@ def _print_forgotten(forgotten: Forgotten) -> None:
     print(f"{forgotten.versions} versions forgotten")
     for name, count in forgotten.shared.items():
         print(shown(f"{count} stay: they are {name}'s as well"))
+
+
+def _print_forgotten_source(found: ForgottenSource) -> None:
+    print(f"{found.versions} versions and {found.cached} kept texts came from it")
+    for name in found.rewritten:
+        print(shown(f"{name}\tis rewritten without it"))
+    for name in found.forgotten:
+        print(shown(f"{name}\thas nothing else and goes"))
+    for key in found.unreadable:
+        print(shown(f"{key}\tcannot be read and stays (memagent memory check --repair)"))
 
 
 def _print_diff(lines: Iterator[str]) -> None:

@@ -232,7 +232,7 @@ async def _leave(run: Run, fold: Fold, chain: Chain | None) -> None:
         same = [segment_name(whole, number) for number in segments] if whole is not None else []
         run.cutter.leave([span_of(record).fold, *same])
     if chain is not None:
-        await chain.release()
+        await chain.abandon()
 
 
 def _chunk_event(

@@ -22,9 +22,11 @@ from memagent_graph.graph.records import (
     noted,
     span_of,
 )
+from memagent_graph.memory import notices
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.guard import store_seconds
+from memagent_graph.memory.sources import remove_strays
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
@@ -36,6 +38,7 @@ from memagent_graph.memory.version import (
 )
 from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Memory, Update
+from memagent_graph.text.source import named_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,6 +54,11 @@ _BEYOND = 0.2
 _CLOSED = (
     "Memory {name!r} could not be opened: {error} Read again when the store is back, or without "
     "memory_name."
+)
+
+_FORGOTTEN = (
+    "A document was forgotten while this was read: what this reading stored of it is deleted. Read "
+    "again to keep memories of what there is now."
 )
 
 
@@ -90,6 +98,8 @@ class Chain:
         self._lost = 0
         self._missed: str | None = None  # why the store was not asked for what it knows
         self._unmoved: str | None = None  # why a named memory's head is where it was
+        self._read: set[str] = set()  # digests of what was read here
+        self._noticed: int | None = None  # of what was forgotten before this run began
         self._whole = _whole(reading, run, question, record)
 
     @property
@@ -108,6 +118,7 @@ class Chain:
         fold = begun(self.question, {**record})
         fold["progress"]["version"] = self.root
         try:
+            self._noticed = await notices.last(self.bank.records)
             if name:
                 head = await self.bank.ahead(name)
                 fold["source"] |= {"memory_name": name, "head": head.id if head else None}
@@ -159,7 +170,7 @@ class Chain:
         except StoreError as error:  # not known: take it for the one that was stored
             self._missed = str(error)
             return memory
-        if stored is None and fold["progress"]["step"] == 0:
+        if stored is None and self.parent == self.root:
             stored = self._nothing(fold)
         if stored is not None and stored.text != memory.text:
             after = edited(stored, memory.text)
@@ -188,6 +199,13 @@ class Chain:
     async def release(self) -> None:
         """Let others read on."""
         await self._sharing.release()
+
+    async def abandon(self) -> None:
+        """Let others read on from what a fold that failed has stored, unless it was forgotten."""
+        if self._writer is not None:
+            await self._writer.settle()
+            await self._without_forgotten(self._writer.written)
+        await self.release()
 
     async def overtaken(self) -> Memory | None:
         """What another agent stored first as the memory that was read from, if it differs."""
@@ -224,7 +242,9 @@ class Chain:
             unsupported=memory.unsupported,
             dropped=memory.dropped,
             cut=progress["cut"],
+            parts=named_parts(chunk.source, chunk.start, chunk.end),
         )
+        self._read |= {version.source, *(digest for digest, _ in version.parts)}
         self._writes(fold).add(version)
         self._known = version.id, version.text
         fold = {**fold, "progress": {**progress, "version": version.id}}
@@ -301,7 +321,22 @@ class Chain:
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
         memory = None if other is None else other.memory
-        return memory, [] if message is None else [message]
+        warnings = [message, await self._without_forgotten(self._writer.written)]
+        return memory, [warning for warning in warnings if warning is not None]
+
+    async def _without_forgotten(self, written: Sequence[str]) -> str | None:
+        """Delete what was written of a document that was forgotten meanwhile; say so."""
+        if self._noticed is None:
+            return None
+        try:
+            late = await notices.since(self.bank.records, self._noticed)
+            read = sorted(self._read & late)
+            for digest in read:
+                await self.bank.aforget_source(digest)
+            strays = await remove_strays(self.bank.records, written) if late else 0
+        except (StoreError, OSError) as error:
+            return f"Whether a document was forgotten meanwhile is not known: {error}"
+        return _FORGOTTEN if read or strays else None
 
     async def _past_what_is_known(self, source: Source, fold: Fold) -> Fold:
         """The fold, moved on past all chunks that the store knows from there."""

@@ -7,14 +7,16 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError, NewerRecordError
-from memagent_graph.memory import lookup, owners, removal, upkeep
+from memagent_graph.memory import lookup, owners, removal, sources, upkeep
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.history import History, diff
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.records import NAMESPACE, Records, check_namespace
 from memagent_graph.memory.removal import Forgotten
+from memagent_graph.memory.sources import ForgottenSource
 from memagent_graph.memory.version import MemoryVersion, edited, reading_key
 from memagent_graph.sync import wait_for
+from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op, PutOp
 
     from memagent_graph.memory.atomic import Value
+    from memagent_graph.text.source import Source
 
-__all__ = ["Forgotten", "History", "MemoryBank", "diff"]
+__all__ = ["Forgotten", "ForgottenSource", "History", "MemoryBank", "diff"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -273,6 +276,37 @@ class MemoryBank:
         """
         return await removal.forget(self.records, name)
 
+    async def aforget_source(
+        self, *documents: str | Source, preview: bool = False
+    ) -> ForgottenSource:
+        """Delete all that came from documents: versions, statements, news, and what was cached.
+
+        Versions of readings that had a document, also among others, are deleted with all that
+        followed them. A named memory that has statements from elsewhere is rewritten: an edited
+        version without them is its new head, and its history has a gap where the old one was.
+        Statements without evidence go too. A reading that is under way removes what it writes
+        when it ends. When it was broken off, forget again: it goes on where it was.
+
+        Args:
+            documents: their digests; or the documents, of which each joined part counts.
+            preview: whether to say only what would go.
+
+        Raises:
+            ConfigurationError: What is given is no digest.
+            MemoryConflictError: Somebody writes it again and again meanwhile.
+            OSError: An entry of the user's cache cannot be removed.
+        """
+        digests = [
+            digest
+            for document in documents
+            for digest in ([document] if isinstance(document, str) else digests_of(document))
+        ]
+        return await sources.forget(self.records, digests, preview=preview)
+
+    async def adigests_of(self, name: str) -> list[str]:
+        """The digests of the documents of that name that memories were made from."""
+        return await sources.digests_of(self.records, name)
+
     async def athin(self, name: str, keep: int) -> int:
         """Delete all but the newest versions of a memory; say how many.
 
@@ -364,6 +398,8 @@ class MemoryBank:
     edit = _blocking(aedit)
     delete = _blocking(adelete)
     forget = _blocking(aforget)
+    forget_source = _blocking(aforget_source)
+    digests_of = _blocking(adigests_of)
     thin = _blocking(athin)
     collect = _blocking(acollect)
     check = _blocking(acheck)

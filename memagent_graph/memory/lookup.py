@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.records import Records
+    from memagent_graph.memory.records import Place, Records
 
 _MEND = "`memagent memory check --repair` goes back to what is left of it."
 
@@ -44,9 +44,10 @@ async def get(records: Records, reference: str) -> MemoryVersion:
     of_name, of_reading, version = await records.values(
         [(place, reference) for place in (records.heads, records.readings, records.versions)]
     )
-    pointer = of_reading if of_name is None else of_name
-    if pointer is not None:
-        return await _pointed(records, reference, pointer)
+    if of_name is not None:
+        return await _followed(records, (records.heads, reference), of_name)
+    if of_reading is not None:
+        return await _followed(records, (records.readings, reference), of_reading)
     if version is None:
         message = f"There is no memory {reference!r}: neither a name nor a version's id."
         raise MemoryNotFoundError(message)
@@ -56,7 +57,7 @@ async def get(records: Records, reference: str) -> MemoryVersion:
 async def head(records: Records, name: str) -> MemoryVersion | None:
     """See `MemoryBank.ahead`."""
     (pointer,) = await records.values([(records.heads, name)])
-    return None if pointer is None else await _pointed(records, name, pointer)
+    return None if pointer is None else await _followed(records, (records.heads, name), pointer)
 
 
 async def reading(records: Records, key: str) -> MemoryVersion | None:
@@ -147,6 +148,20 @@ async def versions(
 def gone(key: str) -> MemoryNotFoundError:
     """The error of a version that is not there."""
     return MemoryNotFoundError(f"Version {key} is gone: it expired or was deleted in the store.")
+
+
+async def _followed(
+    records: Records, place: Place, pointer: Value | BadRecordError
+) -> MemoryVersion:
+    """The version that a pointer leads to; one that was deleted after a move is not missed."""
+    while True:
+        try:
+            return await _pointed(records, place[1], pointer)
+        except MemoryNotFoundError:
+            (now,) = await records.values([place])
+            if now is None or now == pointer:
+                raise
+            pointer = now
 
 
 async def _pointed(records: Records, name: str, pointer: Value | BadRecordError) -> MemoryVersion:

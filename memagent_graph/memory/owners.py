@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import MemoryConflictError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.provenance import READ
 from memagent_graph.memory.version import followed
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.errors import BadRecordError
     from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.provenance import Rows
     from memagent_graph.memory.records import Place, Records
 
 _AT_ONCE = 100
@@ -83,6 +85,7 @@ async def release(
     keep: Container[str] = (),
     *,
     spare: bool = False,
+    read: Mapping[str, Rows] | None = None,
 ) -> Released:
     """Take versions from a memory, and delete those that no other has or needs.
 
@@ -96,18 +99,19 @@ async def release(
         given: what must be so all the while; nothing more is done when it no longer is.
         keep: ids of versions that the memory keeps.
         spare: whether it keeps those that no other memory has or needs.
+        read: what the items of versions that stay are to list as `read`, by their ids.
     """
     first = dict(await records.by_id([*ids]))
     done = Released(0, Counter(), set(), done=True)
     heirs: dict[str, set[str]] = {}
-    left = iter(_children_first(first))
+    left = iter(children_first(first))
     while batch := [*islice(left, _AT_ONCE)]:
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             found = (
                 [(key, first[key]) for key in batch] if lost == 0 else await records.by_id(batch)
             )
-            step = _step(records, owner, found, heirs, keep, spare=spare)
+            step = _step(records, owner, found, heirs, keep, read or {}, spare=spare)
             if not step.puts or await records.commit(step.puts, {**given, **step.given}):
                 done = done.plus(step.released)
                 heirs = step.heirs
@@ -134,6 +138,7 @@ def _step(
     found: Sequence[tuple[str, Value | BadRecordError | None]],
     before: Mapping[str, set[str]],
     keep: Container[str],
+    read: Mapping[str, Rows],
     *,
     spare: bool,
 ) -> _Step:
@@ -145,6 +150,9 @@ def _step(
         if names and isinstance(value, dict):
             for earlier in followed(value):
                 heirs.setdefault(earlier, set()).update(names)
+        if key in read and isinstance(value, dict):
+            given[records.versions, key] = value
+            puts.append(records.put(records.versions, key, {**value, READ: read[key]}))
         if key in keep or (spare and not names):
             continue
         puts.append(records.put(records.members(owner), key, None))
@@ -165,7 +173,7 @@ def _step(
     return _Step(puts, given, heirs, Released(deleted, shared, roots, done=True))
 
 
-def _children_first(values: Mapping[str, object]) -> list[str]:
+def children_first(values: Mapping[str, object]) -> list[str]:
     """Ids of versions, each before the one that it follows."""
     before = {
         key: [other for other in followed(value) if other in values and other != key]

@@ -2,12 +2,16 @@
 
 | namespace, below the bank's | key | value |
 |---|---|---|
-| versions | a version's id | its record, and `owners`: the memories that it belongs to |
+| versions | a version's id | its record, `owners`: the memories that it belongs to, and `read` |
 | heads | a memory's name | `version`: where the memory is now |
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
 | leases | what is being read | its holder: see `Lease` |
+| forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
 | threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
+
+`read` is there if versions before this one were thinned out or forgotten: digests and names of the
+documents that those had read.
 """
 
 from __future__ import annotations
@@ -91,6 +95,7 @@ class Records:
         self.all_members = (*namespace, "members")
         self.leases = (*namespace, "leases")
         self.threads = (*namespace, "threads")
+        self.forgotten = (*namespace, "forgotten")
         self.ttl = ttl
         self.guard = guard_of(store)
         self._patience = patience

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory import owners
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.history import walk
-from memagent_graph.memory.lookup import versions
+from memagent_graph.memory.provenance import Lineage, inherited, listed
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.provenance import Rows
     from memagent_graph.memory.records import Records
 
 
@@ -55,7 +60,7 @@ async def forget(records: Records, name: str) -> Forgotten:
     if lost == 0:
         raise _nameless(name)
     for topic in (name, *roots):
-        await _forget_topic(records, topic)
+        await forget_topic(records, topic)
     return Forgotten(deleted, dict(shared))
 
 
@@ -65,7 +70,8 @@ async def thin(records: Records, name: str, keep: int) -> int:
     if len(ids) <= keep:
         return 0
     pointers = await records.pointers(name)
-    known = {v.id: v for v in await versions(records, ids) if isinstance(v, MemoryVersion)}
+    values = {key: value for key, value in await records.by_id(ids) if isinstance(value, dict)}
+    known = {version.id: version for version in _sound(values)}
     heads = [found.get("version") for found in pointers.values() if isinstance(found, dict)]
     tip = known.get(str(heads[0])) if heads else None
     if tip is None:
@@ -74,7 +80,13 @@ async def thin(records: Records, name: str, keep: int) -> int:
     readable = {
         place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
     }
-    return (await owners.release(records, name, ids, readable, kept)).deleted
+    read: dict[str, Rows] = {}
+    if tip.thread is None:
+        lineage, gone = Lineage(values), values.keys() - kept
+        for key in kept:
+            if (rows := inherited(lineage, key, gone)) != listed(values[key]) and rows:
+                read[key] = rows
+    return (await owners.release(records, name, ids, readable, kept, read=read)).deleted
 
 
 async def clear(records: Records) -> int:
@@ -96,11 +108,17 @@ async def clear(records: Records) -> int:
         await records.items([records.put(*place, None) for place in places])
         count += len(places)
     for topic in topics:
-        await _forget_topic(records, topic)
+        await forget_topic(records, topic)
     await records.forget_label()
     if bad is not None:
         raise bad
     return count
+
+
+def _sound(values: Mapping[str, Value]) -> Iterator[MemoryVersion]:
+    for key, value in values.items():
+        with suppress(BadRecordError):
+            yield MemoryVersion.from_record(value, key)
 
 
 async def _unname(records: Records, name: str) -> None:
@@ -108,7 +126,8 @@ async def _unname(records: Records, name: str) -> None:
     await records.items([records.put(place, name, None) for place in places])
 
 
-async def _forget_topic(records: Records, topic: str) -> None:
+async def forget_topic(records: Records, topic: str) -> None:
+    """Delete what was announced of a name, or of a reading's root."""
     await records.call(lambda: records.atomic.aforget_topic(records.versions, topic))
 
 

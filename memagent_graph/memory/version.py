@@ -48,6 +48,7 @@ class MemoryVersion:
         evidence: where the memory's statements came from.
         unsupported: statements of it that nothing which was read accounts for.
         dropped: how many such statements were left out so far.
+        parts: where several documents were joined, digest and name of each that the chunk is of.
         cut: whether the memory, or one before it, was over its budget and lost its end.
         edited: whether a person wrote it.
         thread: of a conversation's memory, the thread whose messages were folded into it.
@@ -76,6 +77,7 @@ class MemoryVersion:
     thread: str | None = None
     messages: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
@@ -85,6 +87,7 @@ class MemoryVersion:
         values["messages"] = [*self.messages]
         values["unsupported"] = [[item.text, *item.missing] for item in self.unsupported]
         values["merged"] = [*self.merged]
+        values["parts"] = [[*part] for part in self.parts]
         for name in _RARE:
             if not values[name]:
                 del values[name]
@@ -132,6 +135,7 @@ class MemoryVersion:
             values["unsupported"] = tuple(Unsupported(text, tuple(names)) for text, *names in marks)
             values["messages"] = tuple(values["messages"])
             values["merged"] = tuple(values.get("merged", ()))
+            values["parts"] = tuple((digest, name) for digest, name in values.get("parts", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise _bad(key, "fields are missing") from error
@@ -139,7 +143,7 @@ class MemoryVersion:
 
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
 _FIELDS = tuple(item.name for item in fields(MemoryVersion))
-_RARE = ("merged", "unsupported", "dropped")
+_RARE = ("merged", "parts", "unsupported", "dropped")
 """Fields that a record has if they are not empty."""
 
 
@@ -163,6 +167,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         edited=True,
         messages=(),
         merged=(),
+        parts=(),
         created_at=datetime.now(UTC).isoformat(),
     )
 

@@ -26,6 +26,9 @@ class VersionWriter:
         bank: where to; with a patience, so that no write takes for ever.
         owner: the memory that the versions belong to.
         topic: who watches this name hears of each version.
+
+    Attributes:
+        written: ids of the versions that were written, or that the store had already.
     """
 
     def __init__(self, bank: MemoryBank, owner: str, topic: str | None) -> None:
@@ -38,6 +41,7 @@ class VersionWriter:
         self._tried = asyncio.Event()
         self._other: MemoryVersion | None = None
         self.error: Exception | None = None
+        self.written: list[str] = []
 
     def add(self, version: MemoryVersion) -> None:
         """Begin to write a version; does not wait."""
@@ -109,7 +113,7 @@ class VersionWriter:
         else:
             self.error = None
             self._other = stored if stored.text != version.text else None
-            self._waiting.pop(0)
+            self.written.append(self._waiting.pop(0).id)
             self._count(len(self._waiting))
         self._tried.set()
         return self.error is None

@@ -92,6 +92,10 @@ class Cache:
         """
         return self._remove(f"{digest}-")
 
+    def count(self, digest: str) -> int:
+        """How many entries a document with this digest became."""
+        return len(self._named(f"{digest}-"))
+
     def clear(self) -> int:
         """Remove all entries; returns how many there were.
 
@@ -105,10 +109,13 @@ class Cache:
         return sum(found.st_size for _, found in self._entries())
 
     def _remove(self, prefix: str) -> int:
-        named = [path for path, _ in self._entries() if path.name.startswith(prefix)]
+        named = self._named(prefix)
         for path in named:
             path.unlink(missing_ok=True)
         return len(named)
+
+    def _named(self, prefix: str) -> list[Path]:
+        return [path for path, _ in self._entries() if path.name.startswith(prefix)]
 
     def _is_private(self) -> bool:
         """Whether nobody else can read or replace entries."""

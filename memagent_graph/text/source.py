@@ -129,7 +129,37 @@ class JoinedSource:
         """The sources, in order."""
         return self._parts[1::2]
 
+    def parts_between(self, start: int, end: int) -> list[Source]:
+        """The sources that code points `start` to `end` are of, down to those that are not joined.
+
+        A part's heading counts as the part.
+        """
+        found: list[Source] = []
+        first = max(bisect_right(self._starts, start) - 1, 0) | 1
+        for index in range(first, len(self._parts), 2):
+            begin, part = self._starts[index], self._parts[index]
+            if self._starts[index - 1] >= end:
+                break
+            if isinstance(part, JoinedSource):
+                found += part.parts_between(max(start - begin, 0), end - begin)
+            else:
+                found.append(part)
+        return found
+
     def part_at(self, offset: int) -> tuple[Source, int]:
         """The part that has the code point at `offset` or whose name that is; where it begins."""
         index = max(bisect_right(self._starts, offset) - 1, 0) | 1
         return self._parts[index], self._starts[index]
+
+
+def digests_of(source: Source) -> list[str]:
+    """Of a source, and of all that it is joined from."""
+    parts = source.parts if isinstance(source, JoinedSource) else []
+    return [source.digest, *(digest for part in parts for digest in digests_of(part))]
+
+
+def named_parts(source: Source, start: int, end: int) -> tuple[tuple[str, str], ...]:
+    """Digests and names of the documents that a part of a joined source is of; of others none."""
+    if not isinstance(source, JoinedSource):
+        return ()
+    return tuple((part.digest, part.name) for part in source.parts_between(start, end))

@@ -60,6 +60,12 @@ def forget_converted(digest: str) -> int:
     return cache.forget(digest) if cache else 0
 
 
+def count_converted(digest: str) -> int:
+    """How many entries `forget_converted` would remove."""
+    cache = _all_entries()
+    return cache.count(digest) if cache else 0
+
+
 def clear_converted() -> int:
     """Remove all kept texts; returns how many there were.
 

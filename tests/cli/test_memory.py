@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -108,6 +109,35 @@ def test_a_memory_is_forgotten_with_its_versions(memagent):
     assert "versions forgotten" in forgotten.stdout
     assert gone.returncode == 1
     assert gone.stderr.startswith("memagent: error: There is no memory")
+
+
+@pytest.mark.usefixtures("diary")
+def test_a_document_is_forgotten_by_its_path_its_name_or_its_digest(memagent, tmp_path):
+    monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
+    forget = ("memory", "forget", "--source")
+
+    preview = memagent(*forget, monday, "--dry-run").stdout
+    refused = memagent(*forget, monday, input="n\n", check=False)
+    assert "leaves at nine" in memagent("memory", "show", "diary").stdout
+    monday.write_text("It was written anew.")
+    done = memagent(*forget, monday, "--yes")
+    shown = memagent("memory", "show", "diary").stdout
+    history = memagent("memory", "history", "diary").stdout
+    digest = hashlib.sha256(TUESDAY.encode()).hexdigest()
+    tuesday.unlink()
+    by_digest = memagent(*forget, digest, input="y\n")
+    unknown = memagent(*forget, "wednesday", check=False)
+
+    assert "diary\tis rewritten without it" in preview
+    assert refused.returncode == 1
+    assert preview in done.stdout
+    assert "leaves at ten" in shown
+    assert "leaves at nine" not in shown + history
+    assert "or forgotten" in history
+    assert "diary\thas nothing else and goes" in by_digest.stdout
+    assert memagent("memory", "list").stdout == ""
+    assert unknown.returncode == 1
+    assert "no memory of a document of that name" in unknown.stderr
 
 
 def test_a_memory_is_followed_while_it_is_written(memagent, tmp_path):

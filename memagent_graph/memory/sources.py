@@ -1,0 +1,255 @@
+"""A document forgotten: versions and statements that came from it, in all memories of a bank."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from memagent_graph.errors import BadRecordError, ConfigurationError, MemoryConflictError
+from memagent_graph.memory import notices, owners
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.inventory import take_inventory
+from memagent_graph.memory.owners import children_first, owners_of
+from memagent_graph.memory.provenance import READ, Lineage, listed, rows_of
+from memagent_graph.memory.removal import forget_topic
+from memagent_graph.memory.version import followed
+from memagent_graph.text.user_cache import count_converted, forget_converted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.inventory import Inventory, Rewritten
+    from memagent_graph.memory.records import Place, Records
+
+_AT_ONCE = 100
+_DIGITS = 64
+_AGAIN = "Memories of this document are written again and again meanwhile: forget it once more."
+
+
+class ForgottenSource(NamedTuple):
+    """What `MemoryBank.forget_source` did, or would do.
+
+    Attributes:
+        versions: how many were deleted.
+        statements: how many went from memories that live on.
+        rewritten: names of those memories.
+        forgotten: names of memories that had nothing else, and keys of readings without a name.
+        cached: entries of the user's cache that were removed.
+        unreadable: keys of items that cannot be read, and may hold anything: they stay.
+    """
+
+    versions: int = 0
+    statements: int = 0
+    rewritten: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
+    cached: int = 0
+    unreadable: tuple[str, ...] = ()
+
+    def plus(self, more: ForgottenSource) -> ForgottenSource:
+        """Both together."""
+        return ForgottenSource(
+            self.versions + more.versions,
+            self.statements + more.statements,
+            self.rewritten + more.rewritten,
+            self.forgotten + more.forgotten,
+            self.cached + more.cached,
+            self.unreadable + more.unreadable,
+        )
+
+
+async def forget(
+    records: Records, digests: Sequence[str], *, preview: bool = False
+) -> ForgottenSource:
+    """See `MemoryBank.aforget_source`."""
+    if wrong := [digest for digest in digests if not _is_digest(digest)]:
+        message = (
+            f"{wrong[0]!r} is no digest of a document: give the {_DIGITS} hexadecimal digits of "
+            "`Source.digest`, or the opened document."
+        )
+        raise ConfigurationError(message)
+    done = ForgottenSource()
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        if not preview:
+            await notices.post(records, digests)
+        found = await take_inventory(records, digests)
+        touched = {*digests, *found.sources}
+        cached = await asyncio.to_thread(_uncache, touched, preview=preview)
+        done = done.plus(ForgottenSource(cached=cached))
+        done = done._replace(unreadable=tuple(found.unreadable))
+        if preview:
+            return done.plus(_preview(found))
+        if not found.gone:
+            await _forget_leases(records, touched)
+            return done
+        done = done.plus(await _remove(records, found))
+    raise MemoryConflictError(_AGAIN)
+
+
+async def digests_of(records: Records, name: str) -> list[str]:
+    """See `MemoryBank.adigests_of`."""
+    found: set[str] = set()
+    async for item in records.scan(records.versions):
+        if not isinstance(item, BadRecordError):
+            rows = rows_of(item.value) + listed(item.value)
+            found.update(digest for digest, called in rows if called == name)
+    return sorted(found)
+
+
+async def remove_strays(records: Records, ids: Sequence[str]) -> int:
+    """Delete versions that follow what was forgotten while they were written; say how many.
+
+    Args:
+        records: of the bank.
+        ids: of versions that one reading wrote.
+
+    Raises:
+        MemoryConflictError: Somebody writes their memories again and again meanwhile.
+    """
+    count = 0
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        values, pointers, gone = await _strays(records, ids)
+        deleted = await _delete(records, values, pointers, gone)
+        count += deleted
+        if deleted == len(gone):
+            return count
+    raise MemoryConflictError(_AGAIN)
+
+
+async def _strays(
+    records: Records, ids: Sequence[str]
+) -> tuple[dict[str, Value], dict[Place, Value], list[str]]:
+    """Versions, what their names point to, and the ids of those that are to be deleted."""
+    values = await _there(records, ids)
+    above = {before for value in values.values() for before in followed(value)}
+    lineage = Lineage(values | await _there(records, sorted(above - {*values})))
+    strays = {key for key in values if not lineage.is_known(key)}
+    for key in reversed(children_first(values)):
+        if not strays.isdisjoint(lineage.before(key)):
+            strays.add(key)
+    names = sorted({name for key in strays for name in owners_of(values[key])})
+    places = [(place, name) for name in names for place in (records.heads, records.readings)]
+    found = zip(places, await records.values(places), strict=True)
+    pointers = {place: value for place, value in found if isinstance(value, dict)}
+    targets = [str(pointer.get("version")) for pointer in pointers.values()]
+    kept = lineage.above(target for target in targets if target in lineage.values)
+    return values, pointers, children_first({key: values[key] for key in strays - {*kept}})
+
+
+def _is_digest(digest: str) -> bool:
+    return len(digest) == _DIGITS and not digest.strip("0123456789abcdef")
+
+
+def _uncache(digests: Iterable[str], *, preview: bool) -> int:
+    return sum(map(count_converted if preview else forget_converted, digests))
+
+
+def _preview(found: Inventory) -> ForgottenSource:
+    done = ForgottenSource(versions=len(found.gone))
+    for (namespace, name), target in _pointing(found):
+        rewritten = found.rewrite(target) if namespace[-1] == "heads" else None
+        done = done.plus(_of_name(name, rewritten))
+    return done
+
+
+async def _remove(records: Records, found: Inventory) -> ForgottenSource:
+    """Take away what was found, as far as nobody writes meanwhile."""
+    done = ForgottenSource()
+    pointing = _pointing(found)
+    topics = {name for (_, name), _ in pointing}
+    topics |= {str(found.values[key].get("root")) for key in found.gone}
+    for topic in topics:
+        await forget_topic(records, topic)
+    for place, target in pointing:
+        rewritten = found.rewrite(target) if place[0] == records.heads else None
+        if not await _repoint(records, found, place, rewritten):
+            return done
+        done = done.plus(_of_name(place[1], rewritten))
+    versions = await _delete(records, found.values, found.pointers, found.gone)
+    for name in done.forgotten:
+        versions += await _release(records, name)
+    return done.plus(ForgottenSource(versions=versions))
+
+
+def _pointing(found: Inventory) -> list[tuple[Place, str]]:
+    """Heads and readings that lead to what came from the documents, and where to."""
+    gone = {*found.gone}
+    targets = [(place, str(value.get("version"))) for place, value in found.pointers.items()]
+    return [(place, target) for place, target in targets if target in gone]
+
+
+def _of_name(name: str, rewritten: Rewritten | None) -> ForgottenSource:
+    if rewritten is None:
+        return ForgottenSource(forgotten=(name,))
+    return ForgottenSource(statements=rewritten.statements, rewritten=(name,))
+
+
+async def _repoint(
+    records: Records, found: Inventory, place: Place, rewritten: Rewritten | None
+) -> bool:
+    """Point a name to what is left of its memory, or take it away; False if it was moved."""
+    given: dict[Place, Value | None] = {place: found.pointers[place]}
+    if rewritten is None:
+        del found.pointers[place]
+        return await records.commit([records.put(*place, None)], given)
+    name, after = place[1], rewritten.version
+    at = (records.versions, after.id)
+    (stored,) = await records.values([at])
+    given[at] = stored if isinstance(stored, dict) else None
+    value = {**after.to_record(), "owners": sorted({name, *owners_of(stored)})}
+    if rewritten.read is not None:
+        value[READ] = rewritten.read
+    pointer: Value = {"version": after.id}
+    puts = [
+        records.put(*at, value),
+        records.put(records.members(name), after.id, {}),
+        records.put(*place, pointer),
+    ]
+    found.pointers[place] = pointer
+    return await records.commit(puts, given, topic=name)
+
+
+async def _release(records: Records, name: str) -> int:
+    """Delete what else a memory had, unless there is a new one of that name; say how much."""
+    places = [(records.heads, name), (records.readings, name)]
+    ids = await records.keys(records.members(name))
+    return (await owners.release(records, name, ids, dict.fromkeys(places))).deleted
+
+
+async def _delete(
+    records: Records,
+    values: Mapping[str, Value],
+    pointers: Mapping[Place, Value],
+    ids: Sequence[str],
+) -> int:
+    """Delete versions in this order, while they and their names are as given; say how many."""
+    for start in range(0, len(ids), _AT_ONCE):
+        puts: list[PutOp] = []
+        given: dict[Place, Value | None] = {}
+        for key in ids[start : start + _AT_ONCE]:
+            puts.append(records.put(records.versions, key, None))
+            given[records.versions, key] = values[key]
+            for owner in owners_of(values[key]):
+                puts.append(records.put(records.members(owner), key, None))
+                for namespace in (records.heads, records.readings):
+                    given[namespace, owner] = pointers.get((namespace, owner))
+        if not await records.commit(puts, given):
+            return start
+    return len(ids)
+
+
+async def _forget_leases(records: Records, digests: Iterable[str]) -> None:
+    """Delete the leases of the documents; who holds one takes it anew."""
+    endings = tuple(f"-{digest}" for digest in digests)
+    held = [key for key in await records.keys(records.leases) if key.endswith(endings)]
+    if held:
+        await records.items([records.put(records.leases, key, None) for key in held])
+
+
+async def _there(records: Records, ids: Sequence[str]) -> dict[str, Value]:
+    found = await records.by_id(ids)
+    return {key: value for key, value in found if isinstance(value, dict)}

@@ -1,0 +1,503 @@
+"""A document is forgotten: nothing of it stays in any memory, and all else does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from bombs import DOCUMENTS
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
+
+from memagent_graph import MemoryBank, ReadingConfig, RedisStore, create_memagent
+from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.memory.sources import ForgottenSource
+from memagent_graph.memory.version import edited, reading_key
+from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Merge, Reader, Update
+from memagent_graph.text import converters, user_cache
+from memagent_graph.text.opening import open_source
+from memagent_graph.text.source import TextSource
+
+SMALL = ReadingConfig(chunk_tokens=30)
+FILLER = "Nothing else was said that day, and it rained. " * 12
+NOTHING = ForgottenSource()
+
+
+class FactReader(Reader):
+    """Notes each line that begins with a name in capitals, with its place."""
+
+    identity = Identity("facts", "facts-1")
+
+    def __init__(self, before=None):
+        self.before = before
+        self.chunks = 0
+
+    async def update(self, step, *, config=None):
+        self.chunks += 1
+        if self.before is not None:
+            await self.before(step)
+        chunk, memory = step.chunk, step.memory
+        lines, evidence = memory.text.splitlines(), [*memory.evidence]
+        at = 0
+        for line in chunk.text.splitlines(keepends=True):
+            text = line.strip()
+            if text.split(" ")[0].isupper():
+                start = chunk.start + at
+                place = chunk.source.locate(start)
+                lines.append(text)
+                evidence.append(Evidence(text, place.name, place.line, start, start + len(text)))
+            at += len(line)
+        return Update(Memory("\n".join(lines), tuple(evidence)))
+
+    async def merge(self, question, query, memories, *, config=None):
+        text = "\n".join(memory.text for memory in memories if memory.text)
+        return Merge(Memory(text, tuple(item for memory in memories for item in memory.evidence)))
+
+    async def respond(self, question, memory, *, config=None):
+        return Answer(memory.text, memory.text)
+
+
+def document(word, name=None):
+    """A text of several chunks with a planted word at its beginning, middle and end."""
+    text = "\n\n".join(f"{word.upper()} {part} was there.\n{FILLER}" for part in "abc")
+    return text if name is None else TextSource(text, name)
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def bank(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryBank(InMemoryStore())
+    elif request.param == "redis":
+        yield MemoryBank(request.getfixturevalue("redis_store"))
+    else:
+        with SqliteStore.from_conn_string(str(tmp_path / "store.sqlite")) as store:
+            store.setup()
+            yield MemoryBank(store)
+
+
+@pytest.fixture
+def stored(bank, request):
+    """All that a store has, as one text in lower case."""
+
+    def scan():
+        store = bank.store
+        if isinstance(store, InMemoryStore):
+            return repr(store._data).lower()
+        if isinstance(store, SqliteStore):
+            tables = store.conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            rows = [store.conn.execute(f"SELECT * FROM {name}").fetchall() for (name,) in tables]
+            return repr(rows).lower()
+        client, prefix = request.getfixturevalue("redis_client"), request.getfixturevalue("prefix")
+        read = {
+            b"string": client.get,
+            b"zset": lambda key: client.zrange(key, 0, -1),
+            b"set": client.smembers,
+            b"stream": client.xrange,
+        }
+        keys = [*client.scan_iter(f"{prefix}*")]
+        return repr([(key, read[client.type(key)](key)) for key in keys]).lower()
+
+    return scan
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
+    user_cache._cache.cache_clear()
+    yield tmp_path / "cache"
+    converters.shared.end()
+
+
+def agent(bank, reader=None, config=SMALL):
+    return create_memagent(reader or FactReader(), config=config, store=bank.store)
+
+
+def read(bank, document, question="What?", config=SMALL, **asked):
+    return agent(bank, None, config).invoke({"question": question, "document": document, **asked})
+
+
+def digest(document):
+    return open_source(document).digest
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_a_reading_without_a_name_is_forgotten_whole(bank, stored, segments):
+    config = ReadingConfig(chunk_tokens=30, segments=segments)
+    read(bank, document("fish"), config=config)
+    other = read(bank, document("bird"), config=config)
+    assert "fish a" in stored()
+
+    done = bank.forget_source(digest(document("fish")))
+
+    assert done.versions > 5
+    assert len(done.forgotten) == 1
+    assert "fish" not in stored()
+    assert bank.get(other["version"]).text == other["memory"]
+    assert bank.check() == []
+    assert bank.forget_source(digest(document("fish"))) == NOTHING
+
+
+def test_a_named_memory_lives_on_without_what_came_from_the_document(bank, stored):
+    for word in ("fish", "bird", "bear"):
+        read(bank, document(word, word), memory_name="diary")
+    before = bank.history("diary")
+
+    done = bank.forget_source(digest(document("bird", "bird")))
+
+    assert done.rewritten == ("diary",)
+    assert done.statements == 3
+    assert done.versions == sum(v.source != digest(document("fish")) for v in before)
+    assert "bird" not in stored()
+    history = bank.history("diary")
+    head = history[0]
+    assert head.edited
+    assert head.text == "\n".join(
+        line for line in before[0].text.splitlines() if not line.startswith("BIRD")
+    )
+    assert [item.source for item in head.evidence] == ["fish"] * 3 + ["bear"] * 3
+    assert head.source == digest(document("bear"))
+    assert history.gaps == [before[0].id]
+    assert history[1:] == [v for v in before if v.source == digest(document("fish"))]
+    assert {found.kind for found in bank.check()} == {"gap"}
+    again = agent(bank).invoke({"question": "What?", "version": "diary"})
+    assert "BEAR c" in again["answer"]
+    assert bank.forget_source(digest(document("bird"))) == NOTHING
+
+
+def test_a_memory_that_had_nothing_else_is_forgotten(bank, stored):
+    read(bank, document("fish"), memory_name="secrets")
+    bank.edit("secrets", "FISH are what I like.")
+    bank.branch("secrets", "more secrets")
+    read(bank, document("bird"), memory_name="birds")
+
+    done = bank.forget_source(digest(document("fish")))
+
+    assert sorted(done.forgotten) == ["more secrets", "secrets"]
+    assert [name for name, _ in bank.list()] == ["birds"]
+    assert "fish" not in stored()
+    assert bank.check() == []
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize("kept", [None, 1])
+def test_a_part_of_joined_documents_is_forgotten_by_its_own_digest(bank, stored, segments, kept):
+    config = ReadingConfig(chunk_tokens=30, segments=segments, keep_versions=kept)
+    corpus = [document(word, word) for word in ("fish", "bird", "bear")]
+    read(bank, corpus, config=config)
+    named = ReadingConfig(chunk_tokens=30, keep_versions=kept)
+    read(bank, corpus, config=named, memory_name="all")
+    read(bank, document("bear", "bear"), config=named, memory_name="all")
+    alone = read(bank, document("bear", "bear"), config=config)
+
+    done = bank.forget_source(corpus[1].digest)
+
+    assert done.rewritten == ("all",)
+    assert "bird" not in stored()
+    text = bank.get("all").text
+    assert "FISH c" in text
+    assert "BEAR c" in text
+    assert bank.get(alone["version"]).text == alone["memory"]
+    assert [name for name, _ in bank.list()] == [
+        "all",
+        reading_key(bank.get(alone["version"]).root, corpus[2].digest),
+    ]
+    assert bank.forget_source(corpus[1].digest) == NOTHING
+
+
+def test_a_forgotten_part_is_read_anew_when_it_is_asked_about_again(bank):
+    corpus = [document(word, word) for word in ("fish", "bird", "bear")]
+    first = read(bank, corpus)
+    bank.forget_source(corpus[1].digest)
+
+    again = read(bank, corpus)
+
+    assert again["memory"] == first["memory"]
+    assert "BIRD b" in again["memory"]
+
+
+def test_what_was_thinned_out_is_known_to_have_been_read(bank, stored):
+    config = ReadingConfig(chunk_tokens=30, keep_versions=1)
+    for word in ("fish", "bird", "bear"):
+        read(bank, document(word, word), config=config, memory_name="diary")
+    bank.edit("diary", bank.get("diary").text + "\nNobody knows where this is from.")
+    bank.thin("diary", 1)
+    read(bank, document("bear"), config=config, memory_name="other")
+    bank.edit("other", "Nobody knows this either.")
+    bank.thin("other", 1)
+
+    done = bank.forget_source(digest(document("fish")))
+
+    assert (done.rewritten, done.statements) == (("diary",), 4)
+    assert "fish" not in stored()
+    assert "nobody knows where this is from" not in stored()
+    assert bank.get("diary").text.count("BIRD") == 3
+    assert bank.get("other").text == "Nobody knows this either."
+    bank.edit("diary", bank.get("diary").text + "\nMine.")
+    bank.forget_source(digest(document("bear")))
+    assert bank.get("diary").text.splitlines() == [
+        "BIRD a was there.",
+        "BIRD b was there.",
+        "BIRD c was there.",
+    ]
+
+
+def test_documents_of_one_name_are_told_apart(bank, stored):
+    for word in ("fish", "bird"):
+        read(bank, document(word), memory_name="diary")
+
+    bank.forget_source(digest(document("bird")))
+
+    assert "bird" not in stored()
+    assert bank.get("diary").text.count("FISH") == 3
+
+
+def test_where_versions_expired_statements_of_unknown_origin_go(bank, stored):
+    for word in ("fish", "bird"):
+        read(bank, document(word, word), memory_name="diary")
+    bank.edit("diary", bank.get("diary").text + "\nNobody knows this.")
+    for version in bank.history("diary")[1:]:
+        bank.store.delete(bank.records.versions, version.id)
+
+    done = bank.forget_source(digest(document("fish")))
+
+    assert (done.rewritten, done.statements) == (("diary",), 1)
+    assert bank.get("diary").text.count("BIRD") == 3
+    assert "nobody" not in stored()
+
+
+def test_a_preview_changes_nothing_and_counts_the_same(bank, stored):
+    for word in ("fish", "bird"):
+        read(bank, document(word, word), memory_name="diary")
+    read(bank, document("fish"))
+    before = stored()
+
+    preview = bank.forget_source(digest(document("fish")), preview=True)
+
+    assert stored() == before
+    assert bank.forget_source(digest(document("fish"))) == preview
+
+
+@pytest.mark.parametrize("broken", range(12))
+def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypatch, broken):
+    for word in ("fish", "bird"):
+        read(bank, document(word, word), memory_name="diary")
+    read(bank, [document("fish", "fish"), document("bear", "bear")])
+    monkeypatch.setattr("memagent_graph.memory.sources._AT_ONCE", 3)
+    commit, left = bank.records.commit, [broken]
+
+    async def fail_later(*args, **options):
+        left[0] -= 1
+        if left[0] < 0:
+            raise ConnectionError("gone")
+        return await commit(*args, **options)
+
+    monkeypatch.setattr(bank.records, "commit", fail_later)
+    try:
+        bank.forget_source(digest(document("fish")))
+    except ConnectionError:
+        monkeypatch.setattr(bank.records, "commit", commit)
+        assert all(bank.get(name) for name, _ in bank.list())
+        bank.forget_source(digest(document("fish")))
+
+    assert "fish" not in stored()
+    assert bank.get("diary").text.count("BIRD") == 3
+
+
+def test_a_named_memory_that_moves_meanwhile_is_looked_at_again(bank, stored, monkeypatch):
+    for word in ("fish", "bird"):
+        read(bank, document(word, word), memory_name="diary")
+    commit, moves = bank.records.commit, ["FISH by hand.", "FISH again."]
+
+    async def move_first(puts, given, topic=None):
+        if topic == "diary" and moves:
+            monkeypatch.setattr(bank.records, "commit", commit)
+            await bank.aedit("diary", f"{(await bank.aget('diary')).text}\n{moves.pop()}")
+            monkeypatch.setattr(bank.records, "commit", move_first)
+        return await commit(puts, given, topic)
+
+    monkeypatch.setattr(bank.records, "commit", move_first)
+    bank.forget_source(digest(document("fish")))
+
+    assert moves == []
+    assert "fish" not in stored()
+    assert bank.get("diary").text.count("BIRD") == 3
+
+
+@pytest.mark.parametrize("name", [None, "diary"])
+def test_a_reading_under_way_does_not_bring_its_document_back(bank, stored, name):
+    read(bank, document("bird", "bird"), memory_name="diary")
+
+    async def forget_at_the_third(step):
+        if reader.chunks == 3:
+            await bank.aforget_source(digest(document("fish")))
+
+    reader = FactReader(forget_at_the_third)
+    out = agent(bank, reader).invoke(
+        {"question": "What?", "document": document("fish"), "memory_name": name}
+    )
+
+    assert "FISH c" in out["memory"]
+    assert "was forgotten while this was read" in " ".join(out["warnings"])
+    assert "fish" not in stored()
+    assert bank.get("diary").text.count("BIRD") == 3
+
+
+def test_a_reading_that_goes_on_from_a_memory_does_not_bring_it_back(bank, stored):
+    for word in ("fish", "bird"):
+        read(bank, document(word, word), memory_name="diary")
+
+    async def forget_at_the_third(step):
+        if reader.chunks == 3:
+            await bank.aforget_source(digest(document("fish")))
+
+    reader = FactReader(forget_at_the_third)
+    out = agent(bank, reader).invoke(
+        {"question": "What?", "document": document("bear", "bear"), "memory_name": "diary"}
+    )
+
+    assert "fish" not in stored()
+    assert "FISH" not in out["memory"]
+    assert bank.get("diary").text == out["memory"]
+    assert [word for word in out["memory"].split() if word.isupper()] == ["BIRD"] * 3 + ["BEAR"] * 3
+
+
+def test_what_a_killed_reading_wrote_meanwhile_goes_when_another_is_forgotten(bank, stored):
+    for word in ("fish", "bird"):
+        read(bank, document(word, word), memory_name="diary")
+    stray = edited(bank.get("diary"), bank.get("diary").text + " FISH.")
+    bank.forget_source(digest(document("fish")))
+    bank.append(stray, owner="diary")
+    assert "fish" in stored()
+
+    bank.forget_source(digest(document("fish")))
+
+    assert "fish" not in stored()
+    assert bank.get("diary").text.count("BIRD") == 3
+
+
+def test_a_reading_that_began_afterwards_is_kept(bank):
+    read(bank, document("fish"))
+    bank.forget_source(digest(document("fish")))
+
+    out = read(bank, document("fish"))
+
+    assert out["warnings"] == []
+    assert bank.get(out["version"]).text == out["memory"]
+
+
+async def test_the_asynchronous_store_forgets_as_well(tmp_path):
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.sqlite")) as store:
+        await store.setup()
+        bank = MemoryBank(store)
+        for word in ("fish", "bird"):
+            await agent(bank).ainvoke(
+                {"question": "What?", "document": document(word, word), "memory_name": "diary"}
+            )
+
+        await bank.aforget_source(digest(document("fish")))
+
+        left = await (await store.conn.execute("SELECT * FROM store")).fetchall()
+        assert "fish" not in repr(left).lower()
+        assert (await bank.aget("diary")).text.count("BIRD") == 3
+
+
+def test_converted_documents_go_from_the_cache(bank, stored, cache, tmp_path):
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    planted = {"a.pdf": "SWORDFISH", "b.docx": "KINGFISHER", "c.html": "JELLYBEAN"}
+    for name, word in planted.items():
+        DOCUMENTS[f"a{Path(name).suffix}"](folder / name, f"{word} was there.")
+    read(bank, folder)
+    read(bank, folder / "a.pdf", memory_name="notes")
+    read(bank, folder / "b.docx", memory_name="notes")
+
+    def entries():
+        return b"".join(p.read_bytes() for p in cache.rglob("*") if p.is_file()).lower()
+
+    assert all(word.lower().encode() in entries() for word in planted.values())
+
+    done = bank.forget_source(digest(folder / "b.docx"))
+
+    assert done.cached == 1
+    assert b"kingfisher" not in entries()
+    assert "kingfisher" not in stored()
+    assert "swordfish" in stored()
+    assert b"swordfish" in entries()
+    bank.forget_source(open_source(folder))
+    assert "fish" not in stored()
+    assert entries() == b""
+    assert [name for name, _ in bank.list()] == []
+
+
+def test_a_reading_that_fails_does_not_bring_its_document_back(bank, stored):
+    async def forget_and_fail(step):
+        if reader.chunks == 3:
+            await bank.aforget_source(digest(document("fish")))
+        if reader.chunks == 7:
+            raise ModelError("The model is gone.")
+
+    reader = FactReader(forget_and_fail)
+    with pytest.raises(ModelError):
+        agent(bank, reader).invoke({"question": "What?", "document": document("fish")})
+
+    assert "fish" not in stored()
+
+
+async def test_readers_of_a_memory_lose_nothing_while_a_document_is_forgotten(redis_store):
+    bank = MemoryBank(redis_store)
+    words = ["bird", "bear", "goat", "lynx"]
+
+    async def add(word):
+        asked = {"question": "What?", "document": document(word, word), "memory_name": "diary"}
+        return await agent(bank).ainvoke(asked)
+
+    async def forget():
+        await bank.aforget_source(digest(document("fish")))
+
+    await add("fish")
+    await asyncio.gather(*map(add, words), forget())
+
+    text = (await bank.aget("diary")).text
+    assert [text.count(word.upper()) for word in words] == [3] * 4
+    left = [item async for item in bank.records.scan(bank.records.versions)]
+    assert "fish" not in repr(left).lower()
+    await redis_store.aclose()
+
+
+async def test_a_head_that_moves_while_it_is_looked_up_is_not_missed(bank, monkeypatch):
+    for word in ("fish", "bird"):
+        await agent(bank).ainvoke(
+            {"question": "What?", "document": document(word, word), "memory_name": "diary"}
+        )
+    values = bank.records.values
+
+    async def forget_in_between(places, **options):
+        found = await values(places, **options)
+        if places == [(bank.records.heads, "diary")]:
+            monkeypatch.setattr(bank.records, "values", values)
+            await bank.aforget_source(digest(document("fish")))
+        return found
+
+    monkeypatch.setattr(bank.records, "values", forget_in_between)
+
+    assert (await bank.ahead("diary")).text.count("BIRD") == 3
+    if isinstance(bank.store, RedisStore):
+        await bank.store.aclose()
+
+
+def test_a_head_that_was_altered_goes(bank, stored):
+    read(bank, document("fish"), memory_name="diary")
+    place = (bank.records.versions, bank.get("diary").id)
+    bank.store.put(*place, {**bank.store.get(*place).value, "text": "FISH and BIRD"})
+
+    done = bank.forget_source(digest(document("fish")))
+
+    assert done.forgotten == ("diary",)
+    assert "fish" not in stored()
+
+
+def test_what_is_no_digest_is_refused(bank):
+    with pytest.raises(ConfigurationError, match="'fish.txt' is no digest"):
+        bank.forget_source("fish.txt")
