@@ -11,20 +11,20 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.conversation.messages import beyond, marked, rendered
-from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.conversation.asking import standing_question
+from memagent_graph.conversation.messages import beyond, is_prompt, marked, rendered
+from memagent_graph.conversation.redaction import checked
+from memagent_graph.conversation.resolve import resolve_keeper
+from memagent_graph.conversation.room import fold_all
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
-from memagent_graph.graph.fold import advance
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.records import begun, record_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.personal import PersonalMemory
 from memagent_graph.memory.records import NAMESPACE, check_namespace
-from memagent_graph.memory.version import MemoryVersion, child_id, root_id
+from memagent_graph.memory.version import MemoryVersion, child_id, reading_fingerprint, root_id
 from memagent_graph.prompts import remembered
-from memagent_graph.readers.extractive import ExtractiveReader
-from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.sync import wait_for
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import load_tokenizer
@@ -37,15 +37,10 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
 
+    from memagent_graph.conversation.redaction import Redact
+    from memagent_graph.memory.history import History
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
-
-STANDING_QUESTION = (
-    "What must a helpful assistant remember of the people in this conversation? Facts about them "
-    "and those close to them, preferences, plans, decisions, promises and open tasks, each with "
-    "the day on which it was told. A newer fact takes the place of an older one that it "
-    "contradicts."
-)
 
 _log = logging.getLogger(__name__)
 
@@ -73,10 +68,18 @@ class ConversationMemory:
         namespace: where in the store, below a label of each user's own.
         keep_versions: how many of a memory's newest versions stay; None for all.
         ttl: minutes that a memory lives on when it is not read; None for the store's default.
+        keep: what to remember above all, in words. A chat model is told so; to the built-in
+            reader, statements with one of these words count double.
+        never: what must not be remembered, in words. A chat model is told so; the built-in reader
+            leaves out statements with one of these words, in any form, and understands no more.
+        redact: a function that each message's text goes through before the model reads it or
+            anything is stored, such as one that masks the numbers of cards. It is called in the
+            event loop; if it fails, the messages stay unfolded.
 
     Raises:
-        ConfigurationError: The window does not fit the model, the model is not known, or LangGraph
-            does not allow the namespace.
+        ConfigurationError: The window does not fit the model, the model is not known, LangGraph
+            does not allow the namespace, `keep` and `never` are too long, `never` has no word
+            that the built-in reader can go by, or `redact` is a coroutine function.
 
     Example:
         ```python
@@ -97,13 +100,14 @@ class ConversationMemory:
         namespace: Sequence[str] = NAMESPACE,
         keep_versions: int | None = 10,
         ttl: float | None = None,
+        keep: str = "",
+        never: str = "",
+        redact: Redact | None = None,
     ) -> None:
         if window < 1:
             raise ConfigurationError("window must be at least 1 message.")
         config = config or ReadingConfig()
-        reader = resolve_reader(model, config=config, tokenizer=tokenizer)
-        if type(reader) is ExtractiveReader:  # no word of the standing question would be found
-            reader = SalientReader(config, load_tokenizer(tokenizer))
+        reader = resolve_keeper(model, config=config, tokenizer=tokenizer, keep=keep, never=never)
         check_window(reader.identity, config, question_tokens=0)
         counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
         self.window = window
@@ -112,7 +116,16 @@ class ConversationMemory:
         self._ttl = ttl
         self._store = store
         self._here: BaseStore | None = None
+        self._warned: set[str] = set()
+        self._redact = checked(redact)
         self._reading = Reading("conversation", reader, config, counter)
+        self._question = standing_question(keep, never)
+        if counter.count(self._question) > config.question_tokens:
+            message = (
+                f"The instructions in keep and never are too long: with the standing question they "
+                f"may have {config.question_tokens} tokens. Shorten them, or raise question_tokens."
+            )
+            raise ConfigurationError(message)
 
     async def aload(self, user: str, *, store: BaseStore | None = None) -> str:
         """The memory of a user; empty when there is none.
@@ -185,11 +198,23 @@ class ConversationMemory:
             MemoryConflictError: Other turns of this user were faster 50 times.
         """
         known = marked(convert_to_messages(messages))
-        said = [message for message in known if not isinstance(message, SystemMessage)]
+        said = [message for message in known if not is_prompt(message)]
         memory = self._of(user, store)
         await self._fold(said, known, memory, thread, config)
         head = await memory.head()
         return "" if head is None else head.text
+
+    async def ahistory(self, user: str, *, store: BaseStore | None = None) -> History:
+        """The versions of a user's memory, newest first; none when there is no memory.
+
+        Each has its text, the thread and the messages that were folded into it, and in `warnings`
+        what had to give way. Older ones than `keep_versions` are gone.
+
+        Args:
+            user: whose.
+            store: of the host graph, used when this memory has no store of its own.
+        """
+        return await self._of(user, store).history()
 
     async def aforget(self, user: str, *, store: BaseStore | None = None) -> int:
         """Delete all that is stored of a user; return how many items that were.
@@ -215,6 +240,10 @@ class ConversationMemory:
     def save(self, messages: Sequence[MessageLikeRepresentation], *, user: str, thread: str) -> str:
         """As `asave`."""
         return wait_for(self.asave(messages, user=user, thread=thread))
+
+    def history(self, user: str) -> History:
+        """As `ahistory`."""
+        return wait_for(self.ahistory(user))
 
     def forget(self, user: str) -> int:
         """As `aforget`."""
@@ -244,7 +273,7 @@ class ConversationMemory:
         config: RunnableConfig | None,
     ) -> None:
         """Fold what is not folded yet, onto whatever is the newest version."""
-        await self._reading.prepare(self._reading.tokenizer.count(STANDING_QUESTION))
+        await self._reading.prepare(self._reading.tokenizer.count(self._question))
         ids = {str(message.id) for message in present}
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
@@ -254,7 +283,7 @@ class ConversationMemory:
             if not new:
                 return
             known = tuple(sorted(done & ids)) + tuple(str(message.id) for message in new)
-            version = await self._version(head, rendered(new), thread, known, config)
+            version = await self._version(head, rendered(new, self._redact), thread, known, config)
             if await memory.add(version, after=head):
                 return
         message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
@@ -270,15 +299,15 @@ class ConversationMemory:
     ) -> MemoryVersion:
         reading = self._reading
         source = TextSource(text, thread)
-        fingerprint = reading.fingerprint
-        parent = root = root_id(STANDING_QUESTION, fingerprint)
-        fold = begun(STANDING_QUESTION, record_of(source))
+        fingerprint = reading_fingerprint(reading.fingerprint, self._question)
+        parent = root = root_id(self._question, fingerprint)
+        fold = begun(self._question, record_of(source))
         if head is not None:
             parent, root = head.id, head.root
             fold["memory"] = head.text
             fold["progress"] |= {"step": head.step, "cut": head.cut}
-        for chunk in reading.chunks(source):
-            fold = await advance(reading, fold, chunk, config=config)
+        fold, warnings = await fold_all(reading, fold, source, config=config)
+        self._warn(warnings)
         progress = fold["progress"]
         return MemoryVersion(
             id=child_id(parent, source.digest, fingerprint),
@@ -287,7 +316,7 @@ class ConversationMemory:
             text=fold["memory"],
             tokens=reading.tokenizer.count(fold["memory"]),
             step=progress["step"],
-            question=STANDING_QUESTION,
+            question=self._question,
             source=source.digest,
             source_name=thread,
             start=0,
@@ -297,7 +326,16 @@ class ConversationMemory:
             cut=progress["cut"],
             thread=thread,
             messages=messages,
+            warnings=warnings,
         )
+
+    def _warn(self, warnings: Sequence[str]) -> None:
+        """Log each kind of warning once: all are in the history of the memory they are about."""
+        for warning in warnings:
+            kind = warning.partition(":")[0]
+            if kind not in self._warned:
+                self._warned.add(kind)
+                _log.warning("%s (Logged once; `history` has it for each memory.)", warning)
 
 
 def _tokens(message: BaseMessage) -> int:

@@ -19,7 +19,7 @@ from memagent_graph.models.retry import obey
 from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from langgraph.store.base import BaseStore
 
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """A reader with its budgets, its tokenizer, its store if it has its own, and its namespace."""
+    """A reader with its budgets, its tokenizer, its store if it has its own, and its namespace.
+
+    Attributes:
+        cut: makes a memory that is over its budget fit, given the text and its most tokens.
+    """
 
     name: str
     reader: Reader
@@ -41,6 +45,7 @@ class Reading:
     tokenizer: Tokenizer
     store: BaseStore | None = None
     namespace: tuple[str, ...] = NAMESPACE
+    cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
 
     @property
     def fingerprint(self) -> str:
@@ -108,7 +113,7 @@ class Reading:
         tokens = self.tokenizer.count(text)
         if tokens <= budget:
             return backed(text, memory.evidence), tokens, False
-        text = cut_at_sentence(text, budget, self.tokenizer)
+        text = self.cut(text, budget, self.tokenizer)
         return backed(text, memory.evidence), self.tokenizer.count(text), True
 
     def most_updates(self, fold: Fold) -> int | None:

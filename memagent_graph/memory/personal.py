@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +53,10 @@ class PersonalMemory:
     async def head(self) -> MemoryVersion | None:
         """The newest version, None when nothing is remembered."""
         return await self.bank.ahead(_NAME)
+
+    async def history(self) -> History:
+        """All versions, newest first; none when nothing is remembered."""
+        return History() if await self.head() is None else await self.bank.ahistory(_NAME)
 
     async def folded(self, thread: str) -> set[str]:
         """Ids of the messages that this thread has had folded last.

@@ -50,6 +50,7 @@ class MemoryVersion:
         edited: whether a person wrote it.
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
+        warnings: what had to give way for want of room, in words that quote nothing of it.
         created_at: ISO 8601, UTC.
     """
 
@@ -72,6 +73,7 @@ class MemoryVersion:
     thread: str | None = None
     messages: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
@@ -79,10 +81,9 @@ class MemoryVersion:
         values = {name: getattr(self, name) for name in _FIELDS}
         values["evidence"] = [asdict(item) for item in self.evidence]
         values["messages"] = [*self.messages]
-        if self.merged:
-            values["merged"] = [*self.merged]
-        else:
-            del values["merged"]
+        for name in ("merged", "warnings"):  # most versions have none
+            if listed := values.pop(name):
+                values[name] = [*listed]
         return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
 
     @property
@@ -125,6 +126,7 @@ class MemoryVersion:
             values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
             values["messages"] = tuple(values["messages"])
             values["merged"] = tuple(values.get("merged", ()))
+            values["warnings"] = tuple(values.get("warnings", ()))
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise _bad(key, "fields are missing") from error
@@ -148,6 +150,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         edited=True,
         messages=(),
         merged=(),
+        warnings=(),
         created_at=datetime.now(UTC).isoformat(),
     )
 

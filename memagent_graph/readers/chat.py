@@ -48,6 +48,8 @@ class ChatReader(Reader):
     """
 
     shortens = True
+    reply_share = 1.0
+    """Times its budget that a reply with a new memory may have."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class ChatReader(Reader):
             getattr(model, "window_tokens", None),
         )
         self._memory_tokens = config.memory_tokens
-        self._update_options = _limit(model, config.memory_tokens)
+        self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
 
     async def prepare(self) -> Identity:
