@@ -161,6 +161,24 @@ def test_what_is_banned_later_leaves_the_built_in_memory_with_the_next_message()
     assert "I keep bees." in memory.load("ann")
 
 
+def test_a_reply_that_is_cut_off_twice_is_said_to_be():
+    class CutOff(Appending):
+        def _generate(self, *args, **options):
+            result = super()._generate(*args, **options)
+            result.generations[0].message.response_metadata["finish_reason"] = "length"
+            return result
+
+    memory = ConversationMemory(model := CutOff(compacts=False))
+
+    tell(memory, told("I moved to Graz. I keep"))
+
+    (version,) = memory.history("ann")
+    assert version.text == "2026-03-05: I moved to Graz."
+    assert version.cut
+    assert "cut off" in version.warnings[-1]
+    assert len(model.prompts) == 2
+
+
 STRONG = """I moved to Graz in May 2019 with my wife Ada.
 My daughter Mia plays the oboe in Linz since last year.
 We married in Trieste on 4 June 2014."""

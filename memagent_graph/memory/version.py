@@ -46,7 +46,8 @@ class MemoryVersion:
         length: code points of the document.
         fingerprint: of the reading: reader, tokenizer and budgets.
         evidence: where the memory's statements came from.
-        cut: whether the memory, or one before it, was over its budget and lost its end.
+        cut: whether the memory, or one before it, was over its budget and lost a part of it: its
+            end, or of a conversation its oldest lines.
         edited: whether a person wrote it.
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
