@@ -12,10 +12,10 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation.asking import standing_question
-from memagent_graph.conversation.messages import beyond, is_prompt, marked, rendered
+from memagent_graph.conversation.messages import beyond, is_instruction, marked, rendered
 from memagent_graph.conversation.redaction import checked
 from memagent_graph.conversation.resolve import resolve_keeper
-from memagent_graph.conversation.room import fold_all
+from memagent_graph.conversation.room import fold_within
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.records import begun, record_of
@@ -198,7 +198,7 @@ class ConversationMemory:
             MemoryConflictError: Other turns of this user were faster 50 times.
         """
         known = marked(convert_to_messages(messages))
-        said = [message for message in known if not is_prompt(message)]
+        said = [message for message in known if not is_instruction(message)]
         memory = self._of(user, store)
         await self._fold(said, known, memory, thread, config)
         head = await memory.head()
@@ -306,7 +306,7 @@ class ConversationMemory:
             parent, root = head.id, head.root
             fold["memory"] = head.text
             fold["progress"] |= {"step": head.step, "cut": head.cut}
-        fold, warnings = await fold_all(reading, fold, source, config=config)
+        fold, warnings = await fold_within(reading, fold, source, config=config)
         self._warn(warnings)
         progress = fold["progress"]
         return MemoryVersion(

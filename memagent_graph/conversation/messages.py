@@ -49,7 +49,7 @@ def _marked(message: BaseMessage, now: str) -> BaseMessage:
     return message.model_copy(update=changes) if changes else message
 
 
-def is_prompt(message: BaseMessage) -> bool:
+def is_instruction(message: BaseMessage) -> bool:
     """Whether a message is the application's: a system prompt, or LangChain's own summary."""
     if isinstance(message, ChatMessage):
         return message.role in _PROMPTING
@@ -67,7 +67,7 @@ def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:
     for message in messages:
         if isinstance(message, ToolMessage) and message.tool_call_id in calls:
             calls[message.tool_call_id].append(message)
-        elif not is_prompt(message):
+        elif not is_instruction(message):
             found.append([message])
             if isinstance(message, AIMessage):
                 called = [*message.tool_calls, *message.invalid_tool_calls]
@@ -127,7 +127,7 @@ def rendered(messages: Iterable[BaseMessage], redact: Redact = unchanged) -> str
     told = datetime.now(UTC).isoformat(timespec="minutes")
     for message in messages:
         told = _told_at(message) or told
-        for speaker, said in () if is_prompt(message) else _said(message, redact):
+        for speaker, said in () if is_instruction(message) else _said(message, redact):
             # Indented, a line of somebody's text cannot pass for the beginning of another message.
             lines.append(f"[{told}] {speaker}: " + "\n  ".join(said.splitlines()))
     return "\n".join(lines) + "\n" if lines else ""

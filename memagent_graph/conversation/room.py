@@ -24,7 +24,7 @@ _ASKED_TWICE = 2
 """Calls of a chunk that was read whole and whose notes had to be written once more."""
 
 
-async def fold_all(
+async def fold_within(
     reading: Reading, fold: Fold, source: Source, *, config: RunnableConfig | None = None
 ) -> tuple[Fold, tuple[str, ...]]:
     """Fold a whole conversation into a memory, of which the oldest lines go if it has no room.
