@@ -11,13 +11,15 @@ from uuid import uuid4
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
+    ChatMessage,
+    FunctionMessage,
     HumanMessage,
     SystemMessage,
     ToolMessage,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 TOLD_AT = "told_at"
 """Where in a message's `additional_kwargs` the time stands at which it was said (ISO 8601)."""
@@ -53,7 +55,7 @@ def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:
     for message in messages:
         if isinstance(message, ToolMessage) and message.tool_call_id in calls:
             calls[message.tool_call_id].append(message)
-        elif not isinstance(message, SystemMessage):
+        elif not is_instruction(message):
             found.append([message])
             if isinstance(message, AIMessage):
                 called = [*message.tool_calls, *message.invalid_tool_calls]
@@ -98,6 +100,44 @@ def beyond(
     return [message for at, group in enumerate(gone) if at != stays for message in group]
 
 
+def leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[BaseMessage]:
+    """The first of some messages that are all `done` and end where a human message follows.
+
+    Args:
+        folding: what is `beyond` the window; it ends so.
+        done: ids of messages that are folded.
+    """
+    found = groups(folding)
+    ends = 0
+    for at, group in enumerate(found):
+        if isinstance(group[0], HumanMessage):
+            ends = at
+        if not all(str(message.id) in done for message in group):
+            break
+    else:
+        ends = len(found)
+    return [message for group in found[:ends] for message in group]
+
+
+def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage]:
+    """The messages behind the one with this id; all if it is not among them."""
+    ids = [message.id for message in messages]
+    return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
+
+
+def is_instruction(message: BaseMessage) -> bool:
+    """Whether nobody said it: it is of those who built the chatbot."""
+    return isinstance(message, SystemMessage) or (
+        isinstance(message, ChatMessage) and message.role in ("system", "developer")
+    )
+
+
+def is_reply(messages: Sequence[BaseMessage]) -> bool:
+    """Whether a conversation ends with a reply, which calls no tools."""
+    last = messages[-1] if messages else None
+    return isinstance(last, AIMessage) and not last.tool_calls
+
+
 def rendered(messages: Iterable[BaseMessage]) -> str:
     """The conversation as text: `[2026-11-21T08:30+00:00] user: I moved to Berlin.` and so on.
 
@@ -127,14 +167,23 @@ def _said(message: BaseMessage) -> Iterable[tuple[str, str]]:
         failed = " failed" if message.status == "error" else ""
         yield f"{TOOL}{_name(message.name or 'result')}{failed}", text
         return
-    default = ASSISTANT if isinstance(message, AIMessage) else USER
-    speaker = _name(message.name or default)
+    if isinstance(message, FunctionMessage):
+        yield f"{TOOL}{_name(message.name)}", text
+        return
+    speaker = _name(message.name or _role(message))
     if text:
         yield speaker, text
     if isinstance(message, AIMessage):
         for call in [*message.tool_calls, *message.invalid_tool_calls]:
             arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
             yield f"{TOOL}{_name(call['name'] or 'unnamed')} called by {speaker}", arguments
+
+
+def _role(message: BaseMessage) -> str:
+    if isinstance(message, ChatMessage) and message.role not in (USER, "human"):
+        return f"{TOOL}result" if message.role in ("tool", "function") else ASSISTANT
+    summary = "lc_source" in message.additional_kwargs  # LangChain's own, as a human message
+    return ASSISTANT if summary or isinstance(message, AIMessage) else USER
 
 
 def _name(name: str) -> str:
