@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memagent_graph.cli.answer import print_answer
+from memagent_graph.cli.checkpoints import open_checkpoints
 from memagent_graph.cli.dry_run import print_plan
 from memagent_graph.cli.options import (
     AnswerTokens,
@@ -31,10 +32,7 @@ from memagent_graph.cli.options import (
 from memagent_graph.cli.reporting import reporting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.sqlite import SqliteSaver
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.build import ReadingGraph
@@ -148,7 +146,7 @@ def ask(
             counter = tokenizer or reader.identity.tokenizer
             print_plan(plan(question, document, config, model, tokenizer=counter), as_json=as_json)
             return
-        saver = stack.enter_context(_saver(checkpoint)) if checkpoint else None
+        saver = stack.enter_context(open_checkpoints(checkpoint)) if checkpoint else None
         kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(
             reader,
@@ -172,23 +170,6 @@ def ask(
 
 
 ask.__doc__ = _EXAMPLES
-
-
-@contextmanager
-def _saver(file: Path) -> Iterator[SqliteSaver]:
-    import sqlite3
-
-    from langgraph.checkpoint.sqlite import SqliteSaver
-
-    from memagent_graph.errors import StoreError
-
-    try:
-        with SqliteSaver.from_conn_string(str(file)) as saver:
-            saver.setup()
-            yield saver
-    except sqlite3.Error as error:
-        message = f"The checkpoint file {file} cannot be used: {error}"
-        raise StoreError(message) from error
 
 
 def _thread(

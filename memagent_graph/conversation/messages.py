@@ -21,7 +21,7 @@ from langchain_core.messages import (
 from memagent_graph.conversation.redaction import unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from memagent_graph.conversation.redaction import Redact
 
@@ -110,6 +110,37 @@ def beyond(
     stays = humans[-1] if first is None and humans else None
     gone = found[:kept] if first is None else found[:first]
     return [message for at, group in enumerate(gone) if at != stays for message in group]
+
+
+def leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[BaseMessage]:
+    """The first of some messages that are all `done` and end where a human message follows.
+
+    Args:
+        folding: what is `beyond` the window; it ends so.
+        done: ids of messages that are folded.
+    """
+    found = groups(folding)
+    ends = 0
+    for at, group in enumerate(found):
+        if isinstance(group[0], HumanMessage):
+            ends = at
+        if not all(str(message.id) in done for message in group):
+            break
+    else:
+        ends = len(found)
+    return [message for group in found[:ends] for message in group]
+
+
+def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage]:
+    """The messages behind the one with this id; all if it is not among them."""
+    ids = [message.id for message in messages]
+    return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
+
+
+def is_reply(messages: Sequence[BaseMessage]) -> bool:
+    """Whether a conversation ends with a reply, which calls no tools."""
+    last = messages[-1] if messages else None
+    return isinstance(last, AIMessage) and not last.tool_calls
 
 
 def rendered(messages: Iterable[BaseMessage], redact: Redact = unchanged) -> str:
