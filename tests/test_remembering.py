@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from typing import TypedDict
 
 import pytest
 from doubles import ScriptedReader
@@ -19,7 +20,13 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import ConversationMemory, ConversationNode, MemAgentMiddleware, ReadingConfig
+from memagent_graph import (
+    ConversationMemory,
+    ConversationNode,
+    MemAgentMiddleware,
+    MemAgentNode,
+    ReadingConfig,
+)
 from memagent_graph.conversation.catching_up import catch_up
 from memagent_graph.conversation.messages import rendered
 from memagent_graph.errors import ConfigurationError, ModelError
@@ -612,3 +619,25 @@ def test_instructions_are_not_remembered():
 
     assert "Hi." in reader.read[0]
     assert not any("Sell" in text for text in reader.read)
+
+
+class Asked(TypedDict):
+    question: str
+    document: str
+    answer: str
+
+
+def test_what_a_reader_writes_for_itself_is_in_no_token_stream_but_its_answer_is():
+    chat = GenericFakeChatModel(
+        messages=(AIMessage(text) for text in [f"A {NOTE}."] * 3 + ["The answer."])
+    )
+    config = ReadingConfig(chunk_tokens=400)
+    builder = StateGraph(Asked)
+    builder.add_node("read", MemAgentNode(chat, config=config))
+    builder.add_edge(START, "read")
+    asked = {"question": "Who sat?", "document": "The cat sat. " * 300}
+
+    parts = builder.compile().stream(asked, stream_mode="messages", subgraphs=True)
+    heard = "".join(message.text for _, (message, _) in parts)
+
+    assert heard == "The answer."
