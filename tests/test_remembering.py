@@ -196,13 +196,17 @@ def test_messages_leave_the_window_once_the_background_has_folded_them():
 
 
 def test_there_is_no_loop_that_a_fold_needs_to_outlive():
-    reader = Keeper()
-    memory = ConversationMemory(reader, **NEVER)
-    agent = agent_with(memory)
+    class Hanging(Keeper):
+        async def update(self, step, *, config=None):
+            if not self.asked.is_set():
+                self.asked.set()
+                await asyncio.Event().wait()
+            return await super().update(step, config=config)
 
+    memory = ConversationMemory(reader := Hanging(), **NEVER)
+    agent = agent_with(memory)
     asyncio.run(agent.ainvoke(human("One."), of("ann", "monday")))
     asyncio.run(agent.ainvoke(human("Two."), of("ann", "monday")))
-    reader.may_reply.clear()
 
     async def end_within_a_fold():
         waiting = asyncio.create_task(memory.aflush("ann"))
@@ -210,7 +214,6 @@ def test_there_is_no_loop_that_a_fold_needs_to_outlive():
         waiting.cancel()
 
     asyncio.run(end_within_a_fold())
-    reader.may_reply.set()
 
     assert "Two." in memory.load("ann")
     assert memory.flush() == 0
