@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from typing import TypedDict
 
 import pytest
 from doubles import ScriptedReader
@@ -19,7 +20,13 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import ConversationMemory, ConversationNode, MemAgentMiddleware, ReadingConfig
+from memagent_graph import (
+    ConversationMemory,
+    ConversationNode,
+    MemAgentMiddleware,
+    MemAgentNode,
+    ReadingConfig,
+)
 from memagent_graph.conversation.catching_up import catch_up
 from memagent_graph.conversation.messages import rendered
 from memagent_graph.errors import ConfigurationError, ModelError
@@ -189,13 +196,17 @@ def test_messages_leave_the_window_once_the_background_has_folded_them():
 
 
 def test_there_is_no_loop_that_a_fold_needs_to_outlive():
-    reader = Keeper()
-    memory = ConversationMemory(reader, **NEVER)
-    agent = agent_with(memory)
+    class Hanging(Keeper):
+        async def update(self, step, *, config=None):
+            if not self.asked.is_set():
+                self.asked.set()
+                await asyncio.Event().wait()
+            return await super().update(step, config=config)
 
+    memory = ConversationMemory(reader := Hanging(), **NEVER)
+    agent = agent_with(memory)
     asyncio.run(agent.ainvoke(human("One."), of("ann", "monday")))
     asyncio.run(agent.ainvoke(human("Two."), of("ann", "monday")))
-    reader.may_reply.clear()
 
     async def end_within_a_fold():
         waiting = asyncio.create_task(memory.aflush("ann"))
@@ -203,7 +214,6 @@ def test_there_is_no_loop_that_a_fold_needs_to_outlive():
         waiting.cancel()
 
     asyncio.run(end_within_a_fold())
-    reader.may_reply.set()
 
     assert "Two." in memory.load("ann")
     assert memory.flush() == 0
@@ -612,3 +622,25 @@ def test_instructions_are_not_remembered():
 
     assert "Hi." in reader.read[0]
     assert not any("Sell" in text for text in reader.read)
+
+
+class Asked(TypedDict):
+    question: str
+    document: str
+    answer: str
+
+
+def test_what_a_reader_writes_for_itself_is_in_no_token_stream_but_its_answer_is():
+    chat = GenericFakeChatModel(
+        messages=(AIMessage(text) for text in [f"A {NOTE}."] * 3 + ["The answer."])
+    )
+    config = ReadingConfig(chunk_tokens=400)
+    builder = StateGraph(Asked)
+    builder.add_node("read", MemAgentNode(chat, config=config))
+    builder.add_edge(START, "read")
+    asked = {"question": "Who sat?", "document": "The cat sat. " * 300}
+
+    parts = builder.compile().stream(asked, stream_mode="messages", subgraphs=True)
+    heard = "".join(message.text for _, (message, _) in parts)
+
+    assert heard == "The answer."

@@ -119,15 +119,15 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Let the turn be folded, in the background."""
-        talk = self._talk(state, runtime, config)
-        talk.note(state["messages"], state.get("memory_folded"), ended=True)
-        return None
+        return self.after_agent(state, runtime, config)
 
     def after_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """As `aafter_agent`."""
-        return wait_for(self.aafter_agent(state, runtime, config))
+        talk = self._talk(state, runtime, config)
+        talk.note(state["messages"], state.get("memory_folded"), ended=True)
+        return None
 
     async def awrap_model_call(
         self,
