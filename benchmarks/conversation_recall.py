@@ -28,6 +28,7 @@ from langgraph.graph.message import add_messages
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.messages import TOLD_AT, rendered
 from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.readers.base import Memory, Step
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import next_chunk
 from memagent_graph.text.source import TextSource
@@ -70,7 +71,7 @@ def text_of(messages: list[BaseMessage]) -> str:
 
 def with_memory(said: list[Turn], budget: int) -> str:
     memory = ConversationMemory(
-        "extractive", window=WINDOW, config=ReadingConfig(memory_tokens=budget)
+        "extractive", window=WINDOW, remember="window", config=ReadingConfig(memory_tokens=budget)
     )
     messages: list[BaseMessage] = []
     for turn in said:
@@ -83,12 +84,14 @@ def with_summary(said: list[Turn], budget: int) -> str:
     reader = SalientReader(config)
 
     def extract(messages: list[BaseMessage]) -> str:
-        memory, position = "", 0
+        memory, position = Memory(), 0
+        for message in messages:  # the last summary is read like the others
+            message.additional_kwargs.pop("lc_source", None)
         source = TextSource(rendered(messages))
         while chunk := next_chunk(source, position, tokenizer=COUNTER, chunk_tokens=5000):
-            memory = asyncio.run(reader.update("", memory, chunk)).memory
-            position = chunk.end
-        return memory
+            update = asyncio.run(reader.update(Step("", "", memory, chunk)))
+            memory, position = update.memory or memory, chunk.end
+        return memory.text
 
     middleware = SummarizationMiddleware(
         FakeListChatModel(responses=["never asked"]),

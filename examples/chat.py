@@ -17,21 +17,13 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from memagent_graph import ConversationMemory, ConversationNode
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.resolve import resolve_model
-from memagent_graph.prompts import remembered
 
 
-class State(MessagesState):
-    """The conversation, and what is remembered of the user."""
-
-    memory: str
-
-
-def reply(state: State) -> State:
+def reply(state: MessagesState) -> MessagesState:
     """Answer from the recent messages and the memory."""
     if model is None:
         return {"messages": [AIMessage("I see.")]}
-    told = [("system", remembered(state["memory"]))] if state["memory"] else []
-    return {"messages": [model.invoke([*told, *state["messages"]])]}
+    return {"messages": [model.invoke([*memory.prompt(user), *state["messages"]])]}
 
 
 named = os.environ.get("MEMAGENT_MODEL", "extractive")
@@ -40,12 +32,14 @@ user = sys.argv[1] if len(sys.argv) > 1 else "me"
 
 with open_store() as store:
     memory = ConversationMemory(store=store)
-    builder = StateGraph(State)
+    builder = StateGraph(MessagesState)
     builder.add_node("remember", ConversationNode(memory))
     builder.add_node("reply", reply)
+    builder.add_node("note", ConversationNode(memory))
     builder.add_edge(START, "remember")
     builder.add_edge("remember", "reply")
-    builder.add_edge("reply", END)
+    builder.add_edge("reply", "note")
+    builder.add_edge("note", END)
     graph = builder.compile(store=store)
 
     messages = []
@@ -55,4 +49,4 @@ with open_store() as store:
     while line := sys.stdin.readline().strip():
         messages = graph.invoke({"messages": [*messages, ("human", line)]}, who)["messages"]
         print(messages[-1].text)
-    memory.save(messages, user=user, thread="terminal")
+    memory.flush()  # before the store is closed

@@ -28,7 +28,7 @@ _GAP = r"[\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff]*"
 _CHAT_TAGS = frozenset({"think", "thinking", "start_of_turn", "end_of_turn"})
 _CONTROL = r"<(?=[|｜][^\s<>|｜]{1,40}[|｜]>|/?s>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])"
 """Servers read the control tokens of chat templates even in the text of a message."""
-_NO_MEMORY = "(empty: this is the first section)"
+NO_MEMORY = "(empty: this is the first section)"
 
 UPDATE_PROMPT = """\
 You are working through a long document, one section at a time, to answer a question at the end. \
@@ -54,7 +54,7 @@ may still matter, add whatever in the section helps to answer the question or le
 the old notes. There is room for about {words} words: be brief, and if not everything fits, drop \
 what bears least on the question. Reply with the notes alone.
 """
-_SHORTER = """
+SHORTER_PROMPT = """
 You were asked this before, and your notes were longer than there is room for, so that their end \
 was lost. Write them again in at most {words} words: say together what belongs together, keep the \
 names, dates and numbers that the question needs, old ones and new ones alike, and drop the rest.
@@ -131,6 +131,8 @@ class Prompts(BaseModel):
             the reply's last `\boxed{...}`, or is the whole reply when there is none.
         merge: for one memory in the place of several; has the fields {question} and {memories},
             and may have {words}.
+        shorter: what follows the update's prompt when the last reply was over the budget; may
+            have the field {words}.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -138,6 +140,7 @@ class Prompts(BaseModel):
     update: str = UPDATE_PROMPT
     answer: str = ANSWER_PROMPT
     merge: str = MERGE_PROMPT
+    shorter: str = SHORTER_PROMPT
 
     @model_validator(mode="after")
     def _has_its_fields(self) -> Prompts:
@@ -145,6 +148,7 @@ class Prompts(BaseModel):
             ("update", {"question", "memory", "chunk"}),
             ("answer", {"question", "memory"}),
             ("merge", {"question", "memories"}),
+            ("shorter", set()),
         ):
             found = set(_FIELD.findall(getattr(self, name)))
             if found != fields and (name == "answer" or found != fields | {"words"}):
@@ -164,7 +168,7 @@ class Prompts(BaseModel):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Prompts:
-        """Load prompts from a JSON or YAML file with the keys `update`, `answer` and `merge`.
+        """Load prompts from a JSON or YAML file whose keys are the names of prompts.
 
         Raises:
             ConfigurationError: The file cannot be read, or a prompt lacks a field.
@@ -180,7 +184,7 @@ class Prompts(BaseModel):
     @property
     def fingerprint(self) -> str:
         """Stands for all templates."""
-        record = json.dumps([self.update, self.answer, self.merge])
+        record = json.dumps([self.update, self.answer, self.merge, self.shorter])
         return sha256(record.encode()).hexdigest()[:16]
 
     def for_update(
@@ -195,14 +199,14 @@ class Prompts(BaseModel):
             budget: tokens that the memory may have.
             again: whether the last reply was over it.
         """
-        values = {"question": question, "memory": memory or _NO_MEMORY, "chunk": chunk}
+        values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
         prompt = render(self.update, **values, words=_words(budget))
         # Behind the same words as before, which a server still has in its cache.
-        return prompt + _fill(_SHORTER, {"words": _words(_FEWER * budget)}) if again else prompt
+        return prompt + _fill(self.shorter, {"words": _words(_FEWER * budget)}) if again else prompt
 
     def for_answer(self, question: str, memory: str) -> str:
         """The prompt that asks for the answer."""
-        return render(self.answer, question=question, memory=memory or _NO_MEMORY)
+        return render(self.answer, question=question, memory=memory or NO_MEMORY)
 
     def for_merge(self, question: str, memories: Sequence[str], budget: int) -> str:
         """The prompt that asks for one memory of `budget` tokens in the place of `memories`."""

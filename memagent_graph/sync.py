@@ -7,11 +7,12 @@ that opened them. Nor would the caller's thread: in a notebook it already runs a
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
@@ -97,13 +98,31 @@ def iterate(parts: AsyncGenerator[T, None]) -> Iterator[T]:
         future.cancel()
 
 
+def soon(call: Callable[[], object]) -> None:
+    """Call on the loop of synchronous code, from any thread, with nothing of its context."""
+    _loop_thread().loop.call_soon_threadsafe(call, context=Context())
+
+
+def at_exit(work: Callable[[], object]) -> None:
+    """Do `work` when the interpreter ends, as long as threads can still be begun.
+
+    `atexit` is too late for that: what asks for an address or writes to a file would fail.
+    """
+    register = getattr(threading, "_register_atexit", atexit.register)
+    register(work)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, None if it runs none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def holds_up_a_loop() -> bool:
     """Whether this thread runs an event loop, which cannot go on while synchronous code waits."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return running_loop() is not None
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:

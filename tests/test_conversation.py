@@ -27,6 +27,7 @@ from memagent_graph.readers.base import Memory, Update
 
 WHO = {"user": "ann", "thread": "monday"}
 ROOMY = ReadingConfig(memory_tokens=10**6, chunk_tokens=10**5)
+AT_WINDOW = {"remember": "window", "config": ROOMY}
 
 
 class Keeper(ScriptedReader):
@@ -56,7 +57,7 @@ def said(memory):
 
 
 def test_what_lies_beyond_the_window_is_folded_and_the_rest_stays():
-    memory = ConversationMemory(Keeper(), window=6, config=ROOMY)
+    memory = ConversationMemory(Keeper(), window=6, **AT_WINDOW)
 
     stays = memory.observe(chat(5), **WHO)
 
@@ -65,7 +66,7 @@ def test_what_lies_beyond_the_window_is_folded_and_the_rest_stays():
 
 
 def test_a_conversation_within_the_window_is_left_alone():
-    memory = ConversationMemory(reader := Keeper(), config=ROOMY)
+    memory = ConversationMemory(reader := Keeper(), **AT_WINDOW)
 
     assert [m.text for m in memory.observe(chat(10), **WHO)] == [m.text for m in chat(10)]
     assert memory.load("ann") == ""
@@ -74,7 +75,7 @@ def test_a_conversation_within_the_window_is_left_alone():
 
 
 def test_messages_of_other_frameworks_are_taken_as_they_are():
-    memory = ConversationMemory(window=2)
+    memory = ConversationMemory(window=2, remember="window")
     dicts = [
         {"role": "user", "content": "My sister Edda breeds goats in Husum."},
         {"role": "assistant", "content": "Nice."},
@@ -100,7 +101,7 @@ def test_the_memory_survives_a_restart_and_crosses_threads(tmp_path):
 
 
 def test_a_whole_conversation_can_be_saved_and_nothing_is_folded_twice():
-    memory = ConversationMemory(Keeper(), window=6, config=ROOMY)
+    memory = ConversationMemory(Keeper(), window=6, **AT_WINDOW)
 
     memory.save(chat(2), **WHO)
     stays = memory.observe(chat(5), **WHO)
@@ -125,7 +126,7 @@ def test_users_do_not_see_each_other():
 
 def test_a_failed_fold_leaves_all_as_it_was_and_is_tried_again(caplog):
     failing = True
-    memory = ConversationMemory(Keeper(fails=lambda: failing), window=4, config=ROOMY)
+    memory = ConversationMemory(Keeper(fails=lambda: failing), window=4, **AT_WINDOW)
 
     with caplog.at_level(logging.WARNING):
         stays = memory.observe(chat(4), **WHO)
@@ -148,7 +149,7 @@ def test_saving_says_what_failed():
 
 def test_a_turn_cut_off_after_the_head_moved_does_not_fold_again():
     """The memory is written before the state: the messages are still there at the next try."""
-    memory = ConversationMemory(Keeper(), window=4, config=ROOMY)
+    memory = ConversationMemory(Keeper(), window=4, **AT_WINDOW)
     memory.observe(chat(4), **WHO)  # and its result is lost
 
     memory.save(chat(1, start=100), user="ann", thread="other")
@@ -173,7 +174,7 @@ async def test_two_turns_of_one_user_at_once_lose_nothing():
 
 
 async def test_the_same_turn_run_twice_at_once_is_folded_once():
-    memory = ConversationMemory(Keeper(wait=lambda: 0.01), window=4, config=ROOMY)
+    memory = ConversationMemory(Keeper(wait=lambda: 0.01), window=4, **AT_WINDOW)
 
     await asyncio.gather(*(memory.aobserve(chat(4), **WHO) for _ in range(5)))
 
@@ -262,7 +263,7 @@ def test_whatever_fails_each_message_is_folded_once_or_still_there(
 ):
     reader = Keeper(fails=lambda: chance.random() < 0.3)
     config = ReadingConfig(memory_tokens=10**6, chunk_tokens=chunk_tokens)
-    memory = ConversationMemory(reader, window=window, config=config)
+    memory = ConversationMemory(reader, window=window, remember="window", config=config)
     logging.disable()
     messages = []
     for turn in conversation:
@@ -292,14 +293,11 @@ def test_whatever_fails_each_message_is_folded_once_or_still_there(
 
 
 def remembering_graph(memory, saver=None, store=None):
-    class State(MessagesState):
-        memory: str
-
     def answer(state):
         assert is_valid(state["messages"])
         return {"messages": [AIMessage(f"heard {len(state['messages'])}")]}
 
-    builder = StateGraph(State)
+    builder = StateGraph(MessagesState)
     builder.add_node("remember", ConversationNode(memory))
     builder.add_node("answer", answer)
     builder.add_edge(START, "remember")
@@ -311,7 +309,8 @@ def remembering_graph(memory, saver=None, store=None):
 @pytest.mark.parametrize("how", ["sync", "async"])
 async def test_a_node_keeps_the_messages_short_and_the_memory_up_to_date(how):
     store = InMemoryStore()
-    graph = remembering_graph(ConversationMemory(window=4), InMemorySaver(), store)
+    memory = ConversationMemory(window=4, remember="window")
+    graph = remembering_graph(memory, InMemorySaver(), store)
     config = {"configurable": {"thread_id": "t", "user_id": "ann"}}
     for number in range(10):
         asked = {"messages": [("human", f"My aunt Ida number {number} sails.")]}
@@ -321,8 +320,9 @@ async def test_a_node_keeps_the_messages_short_and_the_memory_up_to_date(how):
             out = await graph.ainvoke(asked, config)
 
     assert len(out["messages"]) <= 6
-    assert "My aunt Ida number 0 sails." in out["memory"]
-    assert "Ida number 3" in ConversationMemory(store=store).load("ann")
+    told = ConversationMemory(store=store).load("ann")
+    assert "My aunt Ida number 0 sails." in told
+    assert "Ida number 3" in told
 
 
 def test_a_run_without_a_user_has_a_memory_for_its_thread_and_without_a_thread_none():
@@ -350,7 +350,7 @@ def test_the_node_is_a_pre_model_hook():
             heard.append(messages)
             return super()._generate(messages, *args, **options)
 
-    memory = ConversationMemory(window=4)
+    memory = ConversationMemory(window=4, remember="window")
     model = Model(messages=(AIMessage(f"reply {n}") for n in range(99)))
     agent = create_react_agent(
         model, [], pre_model_hook=ConversationNode(memory), checkpointer=InMemorySaver()

@@ -63,6 +63,8 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "a:1:f", "g"),
     ],
     "memagent_graph.memory.redis.keys._ESCAPED": [("", "%2", "")],
+    "memagent_graph.conversation.asking._TOLD": [("", "- ", "a"), ("2026-01-01]", ": ", "")],
+    "memagent_graph.conversation.room._DAY": [("", "2026-01-0", "")],
     "memagent_graph.conversation.messages.LINE": [
         ("[2024-01-01", "a", ""),
         ("[2024-01-01] ", "a", ""),
@@ -129,7 +131,18 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("A", "a", "1"),
     ],
     "memagent_graph.readers.ranking._PRONOUN": [("", "he", "")],
-    "memagent_graph.conversation.salience._CHANGE": [("", "not ", ""), ("", "not a", "")],
+    "memagent_graph.conversation.salience._CHANGE": [
+        ("", "not ", ""),
+        ("", "not a", ""),
+        ("", ", and ", ""),
+    ],
+    "memagent_graph.conversation.salience._EVENT": [
+        ("", "my a a ", ""),
+        ("", "my exam is ", ""),
+        ("my exam is", " now", " x"),
+        ("my exam is ", "a", ""),
+        ("my a ", "a", ""),
+    ],
     "memagent_graph.conversation.salience._FIRST_PERSON": [("", "mein", "1"), ("", "unse", "")],
     "memagent_graph.conversation.salience._MINE": [
         ("my ", "a", ""),

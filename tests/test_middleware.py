@@ -99,7 +99,7 @@ def asked(number):
 def test_three_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(chance):
     dice = random.Random(7)
     reader = Failing(lambda: dice.random() < chance)
-    memory = ConversationMemory(reader, window=20)
+    memory = ConversationMemory(reader, window=20, remember="window")
     model = Agent(fails=lambda: dice.random() < chance / 4)
     agent = agent_with(MemAgentMiddleware(memory), model=model)
 
@@ -165,7 +165,7 @@ async def test_the_memory_is_told_to_the_model_in_another_thread_of_the_same_use
     assert system.type == "system"
     assert system.text.startswith("You sell garden tools.")
     assert "I keep bees near Lugo." in system.text
-    assert "long_term_memory" not in out
+    assert set(out) == {"messages"}
     bob = {"configurable": {"thread_id": "bob", "user_id": "bob"}}
     await agent.ainvoke({"messages": [("human", "Hello.")]}, bob)
     assert "bees" not in model.heard[-1][0].text

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from memagent_graph.cli.catch_up import catch_up
 from memagent_graph.cli.options import Namespace, chosen_namespace
 from memagent_graph.cli.reporting import reporting
 from memagent_graph.cli.shown import shown
@@ -31,6 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+app.command("catch-up")(catch_up)
 
 Reference = Annotated[str, typer.Argument(help="A memory's name or a version's id.")]
 Store = Annotated[

@@ -1,4 +1,4 @@
-"""`memagent ask --checkpoint`: where a run is kept, and under which name."""
+"""Files of checkpoints; where `memagent ask` keeps a run in one, and under which name."""
 
 from __future__ import annotations
 

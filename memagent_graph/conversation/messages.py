@@ -11,13 +11,19 @@ from uuid import uuid4
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
+    ChatMessage,
+    FunctionMessage,
     HumanMessage,
     SystemMessage,
     ToolMessage,
 )
 
+from memagent_graph.conversation.redaction import unchanged
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from memagent_graph.conversation.redaction import Redact
 
 TOLD_AT = "told_at"
 """Where in a message's `additional_kwargs` the time stands at which it was said (ISO 8601)."""
@@ -43,17 +49,25 @@ def _marked(message: BaseMessage, now: str) -> BaseMessage:
     return message.model_copy(update=changes) if changes else message
 
 
+def is_instruction(message: BaseMessage) -> bool:
+    """Whether a message is the application's: a system prompt, or LangChain's own summary."""
+    if isinstance(message, ChatMessage):
+        return message.role in _PROMPTING
+    written = message.additional_kwargs.get("lc_source")
+    return isinstance(message, SystemMessage) or written == "summarization"
+
+
 def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:
     """Messages that may only go together: one that calls tools with what the tools returned.
 
-    System messages are in no group.
+    Messages of the application are in no group.
     """
     found: list[list[BaseMessage]] = []
     calls: dict[str, list[BaseMessage]] = {}
     for message in messages:
         if isinstance(message, ToolMessage) and message.tool_call_id in calls:
             calls[message.tool_call_id].append(message)
-        elif not isinstance(message, SystemMessage):
+        elif not is_instruction(message):
             found.append([message])
             if isinstance(message, AIMessage):
                 called = [*message.tool_calls, *message.invalid_tool_calls]
@@ -98,17 +112,53 @@ def beyond(
     return [message for at, group in enumerate(gone) if at != stays for message in group]
 
 
-def rendered(messages: Iterable[BaseMessage]) -> str:
+def leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[BaseMessage]:
+    """The first of some messages that are all `done` and end where a human message follows.
+
+    Args:
+        folding: what is `beyond` the window; it ends so.
+        done: ids of messages that are folded.
+    """
+    found = groups(folding)
+    ends = 0
+    for at, group in enumerate(found):
+        if isinstance(group[0], HumanMessage):
+            ends = at
+        if not all(str(message.id) in done for message in group):
+            break
+    else:
+        ends = len(found)
+    return [message for group in found[:ends] for message in group]
+
+
+def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage]:
+    """The messages behind the one with this id; all if it is not among them."""
+    ids = [message.id for message in messages]
+    return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
+
+
+def is_reply(messages: Sequence[BaseMessage]) -> bool:
+    """Whether a conversation ends with a reply, which calls no tools."""
+    last = messages[-1] if messages else None
+    return isinstance(last, AIMessage) and not last.tool_calls
+
+
+def rendered(messages: Iterable[BaseMessage], redact: Redact = unchanged) -> str:
     """The conversation as text: `[2026-11-21T08:30+00:00] user: I moved to Berlin.` and so on.
 
     Tools that were called and what they returned have lines of their own. Pictures, sound and
-    files are named by their type. What a model thought aloud is left out.
+    files are named by their type. What a model thought aloud is left out, and so are messages of
+    the application.
+
+    Args:
+        messages: the conversation.
+        redact: what each text, each argument of a tool and each speaker's name goes through.
     """
     lines = []
     told = datetime.now(UTC).isoformat(timespec="minutes")
     for message in messages:
         told = _told_at(message) or told
-        for speaker, said in _said(message):
+        for speaker, said in () if is_instruction(message) else _said(message, redact):
             # Indented, a line of somebody's text cannot pass for the beginning of another message.
             lines.append(f"[{told}] {speaker}: " + "\n  ".join(said.splitlines()))
     return "\n".join(lines) + "\n" if lines else ""
@@ -121,20 +171,36 @@ def _told_at(message: BaseMessage) -> str | None:
     return told if isinstance(told, str) and re.match(r"\d{4}-\d\d-\d\d[^\]\n]*$", told) else None
 
 
-def _said(message: BaseMessage) -> Iterable[tuple[str, str]]:
+def _said(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str]]:
     text = _described(message)
-    if isinstance(message, ToolMessage):
-        failed = " failed" if message.status == "error" else ""
+    text = redact(text) if text else ""
+    role = _role(message)
+    if role == TOOL:
+        failed = " failed" if getattr(message, "status", "") == "error" else ""
         yield f"{TOOL}{_name(message.name or 'result')}{failed}", text
         return
-    default = ASSISTANT if isinstance(message, AIMessage) else USER
-    speaker = _name(message.name or default)
+    speaker = _name(redact(message.name) if message.name else role)
     if text:
         yield speaker, text
     if isinstance(message, AIMessage):
         for call in [*message.tool_calls, *message.invalid_tool_calls]:
             arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
-            yield f"{TOOL}{_name(call['name'] or 'unnamed')} called by {speaker}", arguments
+            called = f"{TOOL}{_name(call['name'] or 'unnamed')} called by {speaker}"
+            yield called, redact(arguments)
+
+
+def _role(message: BaseMessage) -> str:
+    """Who speaks, if nobody is named: only a person's message is the user's."""
+    if isinstance(message, ToolMessage | FunctionMessage):
+        return TOOL
+    if isinstance(message, ChatMessage):
+        return _ROLES.get(message.role, message.role)
+    return ASSISTANT if isinstance(message, AIMessage) else USER
+
+
+_PROMPTING = {"system", "developer"}
+_ROLES = {"human": USER, "ai": ASSISTANT, "tool": TOOL, "function": TOOL}
+"""Other names of roles in a `ChatMessage`."""
 
 
 def _name(name: str) -> str:

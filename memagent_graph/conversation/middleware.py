@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
 from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
 
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.node import changes, recalled, speaker
+from memagent_graph.conversation.messages import marked
+from memagent_graph.conversation.node import begin, changes
+from memagent_graph.conversation.speaker import Speakers, UserOf
 from memagent_graph.errors import MissingDependencyError
-from memagent_graph.prompts import remembered
 from memagent_graph.sync import wait_for
 
 try:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langgraph.runtime import Runtime
 
+    from memagent_graph.conversation.talk import Talk
+
     _Runtime = Runtime[Any]
     _Request = ModelRequest[Any]
     _Response = ModelResponse[Any]
@@ -36,24 +39,29 @@ _UNNAMED = RunnableConfig()
 
 
 class MemAgentState(AgentState[Any]):
-    """The state of an agent that remembers.
+    """The state of an agent that remembers; the memory itself is not in it.
 
     Attributes:
-        long_term_memory: the memory of the user, as of this turn.
+        memory_user: whose memory the thread's messages went to last.
+        memory_folded: the id of the message of the thread that was folded last, as far as known.
     """
 
-    long_term_memory: NotRequired[Annotated[str, PrivateStateAttr]]
+    memory_user: NotRequired[Annotated[str, PrivateStateAttr]]
+    memory_folded: NotRequired[Annotated[str, PrivateStateAttr]]
 
 
 class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
-    """Folds what lies beyond a recent window into the memory of the user.
+    """Tells the model what is remembered of the user, and remembers each turn after its reply.
 
-    The run's config names who talks: `{"configurable": {"user_id": ..., "thread_id": ...}}`.
-    Without a user, the thread has a memory of its own. The memory is kept in its own store or
-    else in the agent's.
+    Who talks is `user_id` in the run's context (a field or key) or in its config:
+    `{"configurable": {"user_id": ..., "thread_id": ...}}`. The memory is kept in its own store
+    or else in the agent's.
 
     Args:
         memory: what to keep it in; a `ConversationMemory` with its defaults when not given.
+        user: says who talks, instead: a function of the run's runtime and config. Without a
+            user, the thread has a memory of its own, and that is logged once.
+        strict: whether that is an error instead.
 
     Raises:
         MissingDependencyError: On import, if `langchain` is not installed.
@@ -66,33 +74,60 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
 
     state_schema = MemAgentState
 
-    def __init__(self, memory: ConversationMemory | None = None) -> None:
+    def __init__(
+        self,
+        memory: ConversationMemory | None = None,
+        *,
+        user: UserOf | None = None,
+        strict: bool = False,
+    ) -> None:
         super().__init__()
         self.memory = memory or ConversationMemory()
+        self._speakers = Speakers(user, strict=strict)
 
     async def abefore_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
-        """Load the memory of the user."""
-        return await self._recall(runtime, config)
+        """Find out who talks; when a thread starts, fold what the others have said."""
+        speaker = self._speakers.of(runtime, config, state.get("memory_user"))
+        messages = state["messages"]
+        return await begin(self.memory, speaker, state, messages, runtime.store, config) or None
 
     def before_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """As `abefore_agent`."""
-        return wait_for(self._recall(runtime, config))
+        return wait_for(self.abefore_agent(state, runtime, config))
 
     async def abefore_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
-        """Fold what lies beyond the window."""
-        return await self._fold(state, runtime, config)
+        """Let messages beyond the window leave."""
+        before = state["messages"]
+        talk = self._talk(state, runtime, config)
+        stays = await talk.shorten(marked(before), state.get("memory_folded"))
+        changed = changes(before, stays)
+        return {"messages": changed} if changed else None
 
     def before_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """As `abefore_model`."""
-        return wait_for(self._fold(state, runtime, config))
+        return wait_for(self.abefore_model(state, runtime, config))
+
+    async def aafter_agent(
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
+    ) -> dict[str, object] | None:
+        """Let the turn be folded, in the background."""
+        return self.after_agent(state, runtime, config)
+
+    def after_agent(
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
+    ) -> dict[str, object] | None:
+        """As `aafter_agent`."""
+        talk = self._talk(state, runtime, config)
+        talk.note(state["messages"], state.get("memory_folded"), ended=True)
+        return None
 
     async def awrap_model_call(
         self,
@@ -100,7 +135,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         handler: Callable[[_Request], Awaitable[_Response]],
     ) -> _Response:
         """Tell the model what is remembered."""
-        return await handler(_informed(request))
+        return await handler(_informed(request, await self._told(request)))
 
     def wrap_model_call(
         self,
@@ -108,34 +143,23 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         handler: Callable[[_Request], _Response],
     ) -> _Response:
         """As `awrap_model_call`."""
-        return handler(_informed(request))
+        return handler(_informed(request, wait_for(self._told(request))))
 
-    async def _recall(self, runtime: _Runtime, config: RunnableConfig) -> dict[str, object]:
-        user, _ = speaker(config)
-        text = await recalled(self.memory, user, runtime.store)
-        return {} if text is None else {"long_term_memory": text}
+    async def _told(self, request: _Request) -> list[SystemMessage]:
+        state = cast("MemAgentState", request.state)
+        return await self.memory.aprompt(state["memory_user"], store=request.runtime.store)
 
-    async def _fold(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig
-    ) -> dict[str, object] | None:
-        user, thread = speaker(config)
-        before = state["messages"]
-        stays = await self.memory.aobserve(
-            before, user=user, thread=thread, store=runtime.store, config=config
-        )
-        update: dict[str, object] = {"messages": changes(before, stays)}
-        if len(stays) < len(before):
-            update |= await self._recall(runtime, config)
-        return update if update["messages"] else None
+    def _talk(self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig) -> Talk:
+        speaker = self._speakers.of(runtime, config, state.get("memory_user"))
+        return self.memory.talk(*speaker, runtime.store, config)
 
 
-def _informed(request: _Request) -> _Request:
-    told = remembered(request.state.get("long_term_memory") or "")  # type: ignore[arg-type] # a state has any keys
+def _informed(request: _Request, told: list[SystemMessage]) -> _Request:
     if not told:
         return request
     own = request.system_message
     blocks = [] if own is None else own.content
     if isinstance(blocks, str):
         blocks = [{"type": "text", "text": blocks}]
-    message = SystemMessage([*blocks, {"type": "text", "text": told}])
+    message = SystemMessage([*blocks, {"type": "text", "text": told[0].text}])
     return request.override(system_message=message)

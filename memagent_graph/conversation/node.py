@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
 
-from memagent_graph.errors import ConfigurationError
-from memagent_graph.prompts import remembered
+from memagent_graph.conversation.messages import is_reply, marked
+from memagent_graph.conversation.speaker import Speakers, UserOf
 from memagent_graph.seams import RunnableCallable
 from memagent_graph.sync import wait_for
 
@@ -20,56 +19,131 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.speaker import Speaker
 
-_log = logging.getLogger(__name__)
+_HOOK = "pre_model_hook"
+
+
+class RememberingState(TypedDict):
+    """What the node reads and writes of the graph's state, which gets the keys that it lacks.
+
+    Attributes:
+        messages: the conversation.
+        memory_user: whose memory the thread's messages went to last.
+        memory_folded: the id of the message of the thread that was folded last, as far as known.
+    """
+
+    messages: list[AnyMessage]
+    memory_user: NotRequired[str]
+    memory_folded: NotRequired[str]
 
 
 class ConversationNode(RunnableCallable):
-    """A node that keeps the `messages` of a graph short, and its `memory` up to date.
+    """A node that lets the `messages` of a graph be remembered, and keeps them short.
 
-    It returns `RemoveMessage`s for what was folded, and the memory's text under `memory`, if the
-    state has such a key. It is also a `pre_model_hook`: the model is then told the memory and the
-    messages that stay (`llm_input_messages`).
+    Put it before the model call, where it returns `RemoveMessage`s for what leaves the
+    window; and once more behind it, so that a turn is folded with its reply, and soon after it.
+    The model call tells the model `memory.prompt(user)`. The memory's text is in no state, and
+    so in no checkpoint and no stream.
 
-    The run's config names who talks: `{"configurable": {"user_id": ..., "thread_id": ...}}`.
-    Without a user, the thread has a memory of its own.
+    As a `pre_model_hook` it also returns what the model is told (`llm_input_messages`): LangGraph
+    passes that through the state, and so it is in its streams.
 
     Args:
         memory: what to keep it in.
+        user: says who talks; None looks for `user_id` in the run's context, then in
+            `configurable`. Without a user, the thread has a memory of its own.
+        strict: whether that is an error instead.
 
     Example:
         ```python
-        builder.add_node("remember", ConversationNode(ConversationMemory()))
+        builder.add_node("remember", ConversationNode(memory))
+        builder.add_node("reply", reply)  # model.invoke([*memory.prompt(user), *messages])
+        builder.add_node("note", ConversationNode(memory))
         builder.add_edge(START, "remember")
+        builder.add_edge("remember", "reply")
+        builder.add_edge("reply", "note")
         ```
     """
 
-    def __init__(self, memory: ConversationMemory) -> None:
+    def __init__(
+        self,
+        memory: ConversationMemory,
+        *,
+        user: UserOf | None = None,
+        strict: bool = False,
+    ) -> None:
+        speakers = Speakers(user, strict=strict)
+
         async def aremember(
-            state: Any, config: RunnableConfig, runtime: Runtime[None]
+            state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
-            user, thread = speaker(config)
-            before = state["messages"] if isinstance(state, dict) else state.messages
-            stays = await memory.aobserve(
-                before, user=user, thread=thread, store=runtime.store, config=config
-            )
-            text = await recalled(memory, user, runtime.store)
-            if text is None:  # what was last known still holds
-                known = state if isinstance(state, dict) else vars(state)
-                text = known.get("memory") or ""
-            told = [SystemMessage(remembered(text))] if text else []
-            return {
-                "messages": changes(before, stays),
-                "memory": text,
-                "llm_input_messages": [*told, *stays],
-            }
+            known = state if isinstance(state, dict) else vars(state)
+            speaker = speakers.of(runtime, config, known.get("memory_user"))
+            before = known["messages"]
+            now = marked(before)
+            talk = memory.talk(*speaker, runtime.store, config)
+            update: dict[str, object] = {}
+            if is_reply(now):
+                stays = now
+            else:
+                update = await begin(memory, speaker, known, now, runtime.store, config)
+                stays = await talk.shorten(now, folded(known, update))
+            talk.note(stays, folded(known, update), ended=is_reply(now))
+            if config.get("metadata", {}).get("langgraph_node") == _HOOK:
+                told = await memory.aprompt(speaker.user, store=runtime.store)
+                update["llm_input_messages"] = [*told, *stays]
+            return {**update, "messages": changes(before, stays)}
 
         def remember(
-            state: Any, config: RunnableConfig, runtime: Runtime[None]
+            state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
             return wait_for(aremember(state, config, runtime))
 
         super().__init__(remember, aremember, name="remember", trace=False)
+        self._remember = remember
+
+    def __call__(
+        self, state: RememberingState, config: RunnableConfig, runtime: Runtime[Any]
+    ) -> dict[str, object]:
+        """As a function: LangGraph reads from its annotations which keys the state needs."""
+        return self._remember(state, config, runtime)
+
+
+async def begin(
+    memory: ConversationMemory,
+    speaker: Speaker,
+    state: Mapping[str, Any],
+    messages: Sequence[BaseMessage],
+    store: BaseStore | None,
+    config: RunnableConfig,
+) -> dict[str, object]:
+    """Begin a turn: the changes of the state's private keys.
+
+    When another user talks in the thread now, what was said before is theirs who said it.
+    """
+    talk = memory.talk(*speaker, store, config)
+    await talk.begin(messages)
+    update: dict[str, object] = {}
+    known = state.get("memory_user")
+    last = talk.backlog.last(speaker.thread)
+    if known and known != speaker.user:
+        humans = [at for at, m in enumerate(messages) if isinstance(m, HumanMessage)]
+        earlier = messages[: humans[-1]] if humans else messages
+        before = memory.talk(known, speaker.thread, store, config)
+        before.note(earlier, state.get("memory_folded"), ended=True)
+        last = str(earlier[-1].id) if earlier else last
+    if known != speaker.user:
+        update["memory_user"] = speaker.user
+    if last and last != state.get("memory_folded"):
+        update["memory_folded"] = last
+    return update
+
+
+def folded(state: Mapping[str, Any], update: Mapping[str, Any]) -> str | None:
+    """The id of the message of the thread that was folded last."""
+    found: str | None = update.get("memory_folded") or state.get("memory_folded")
+    return found
 
 
 def changes(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -78,31 +152,3 @@ def changes(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list
     old = {id(message) for message in before}
     gone = [RemoveMessage(id=str(m.id)) for m in before if m.id not in stay]
     return [*gone, *(message for message in after if id(message) not in old)]
-
-
-def speaker(config: Mapping[str, Any]) -> tuple[str, str]:
-    """The user and the thread of a run; a run without a user has a memory for its thread alone.
-
-    Raises:
-        ConfigurationError: The run's config names neither.
-    """
-    named = config.get("configurable", {})
-    thread = str(named.get("thread_id") or "")
-    user = str(named.get("user_id") or (thread and f"thread {thread}"))
-    if not user:
-        raise ConfigurationError(
-            'Whose conversation is it? Invoke with {"configurable": {"user_id": "...", '
-            '"thread_id": "..."}}.'
-        )
-    return user, thread
-
-
-async def recalled(memory: ConversationMemory, user: str, store: BaseStore | None) -> str | None:
-    """The memory of a user; None when the store is away, for a conversation must go on."""
-    try:
-        return await memory.aload(user, store=store)
-    except ConfigurationError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever a store raises
-        _log.warning("The memory of a user could not be loaded: %s", error)
-        return None

@@ -46,6 +46,24 @@ _ASKED = 0.2
 _ADDRESSED = 0.4
 """What remains of the worth of what is said of the listener."""
 
+_IDLE = frozenset(
+    terms(
+        "alright cheers fine haha hm hmm lmao lol m no not np omg rofl s thx ty ugh worry yup "
+        "aren couldn d didn doesn don hasn haven isn ll re shouldn t ve wasn weren won wouldn"
+    )
+)
+"""Words, and ends of shortened ones, that say nothing where nothing else is said."""
+_GREETING = _IDLE | set(terms("morning afternoon evening night later tomorrow soon"))
+"""The same, unless somebody says it of themselves."""
+
+_INSTRUCTING = frozenset(
+    terms(
+        "remember remembering note noting store storing save saving record memory forget mention "
+        "ignore detail details information info data topic subject user users person regarding"
+    )
+)
+"""Words of an instruction that are not what it is about."""
+
 _SMALL_TALK = frozenset(
     term
     for line in (
@@ -82,7 +100,7 @@ def salience(statement: str, tokens: int) -> float:
         The worth; 0 for small talk.
     """
     said = _said(statement)
-    if not said:
+    if said <= _IDLE or (said <= _GREETING and not _FIRST_PERSON.search(statement)):
         return 0.0
     worth = float(min(len(said), _MOST_TERMS))
     worth += _FIRST * bool(_FIRST_PERSON.search(statement))
@@ -119,9 +137,15 @@ _MINE = regex.compile(
     rf"(?i)\bmy ((?:(?:favou?rite|current|new) (?:\p{{L}}+ ){{0,2}}\p{{L}}+)"
     rf"|(?:\p{{L}}+['’]s )?(?:{_PROPERTY}))(?: is| are| was|['’]s| changed to| will be)\b"
 )
+_EVENT = regex.compile(
+    r"(?i)\bmy ((?:\p{L}+ ){0,2}(?:appointment|call|class|concert|exam|flight|interview|lesson"
+    r"|meeting|party|surgery|test|train|trip|visit|wedding)) (?:is|was|will be|has been|got)\b"
+    r"(?: (?:now|moved|changed|postponed|rescheduled|set|booked)\b)*+"
+    r" (?:to|for|on|at|in|next|this|today|tomorrow|tonight|\p{L}+day)\b"
+)
 _CHANGE = regex.compile(
-    r"(?i)\b(?:no longer|any ?more|not .{1,30} any ?more|instead|stopped|quit|gave up|switched"
-    r"|changed|cancell?ed|postponed|sold|actually)\b"
+    r"(?i), (?:and )?not\b|\b(?:no longer|any ?more|not .{1,30} any ?more|instead|stopped|quit"
+    r"|gave up|switched|changed|cancell?ed|postponed|sold|actually)\b"
 )
 
 
@@ -129,9 +153,9 @@ def replaces(newer: str, older: str) -> bool:
     """Whether a newer statement of the same speaker takes the place of an older one.
 
     It does if both tell where the speaker lives, for whom or as what they work, how old they are
-    or what they are called; if both say what "my favourite ..." or another property is; and if
-    the newer one tells of a change ("no longer", "stopped", "instead") and has at least half of
-    the older one's words.
+    or what they are called; if both say what "my favourite ..." or another property is, or when
+    "my ... appointment" or another event is; and if the newer one tells of a change ("no longer",
+    "stopped", "instead", ", not") and has at least half of the older one's words.
     """
     now, before = _traits(newer), _traits(older)
     if now.slots & before.slots or (now.mine is not None and now.mine == before.mine):
@@ -148,18 +172,31 @@ class _Traits(NamedTuple):
     changes: bool
     said: frozenset[str]
     terms: frozenset[str]
+    matter: frozenset[str]
 
 
 @lru_cache(1 << 12)
 def _traits(statement: str) -> _Traits:
-    mine = _MINE.search(statement)
+    mine = _MINE.search(statement) or _EVENT.search(statement)
+    said = _said(statement)
     return _Traits(
         slots=frozenset(n for n, slot in enumerate(_SLOTS) if slot.search(statement)),
         mine=tuple(_property(mine[1])) if mine else None,
         changes=bool(_CHANGE.search(statement)),
-        said=frozenset(_said(statement)),
+        said=frozenset(said),
         terms=frozenset(terms(statement)),
+        matter=frozenset(term for term in said if not term[0].isdigit()),
     )
+
+
+def topics(instruction: str) -> frozenset[str]:
+    """What an instruction is about, as terms: its words but for grammar and small talk."""
+    return frozenset(_said(instruction) - _INSTRUCTING)
+
+
+def subject_matter(statement: str) -> frozenset[str]:
+    """What a statement is about whatever its numbers: equal for each day of a diary, say."""
+    return _traits(statement).matter
 
 
 def _said(statement: str) -> set[str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
 from memagent_graph.conversation.messages import ASSISTANT, LINE, TOOL, USER
-from memagent_graph.conversation.salience import replaces, salience
+from memagent_graph.conversation.salience import replaces, salience, topics
+from memagent_graph.conversation.spread import newest, serial, shares
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.readers.base import Memory, Merge, Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.ranking import ranked
 from memagent_graph.readers.statements import statements
+from memagent_graph.text.terms import terms
 
 if TYPE_CHECKING:
     import re
@@ -25,9 +30,13 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.tokens import Tokenizer
 
-_VERSION = "salient-1"
+_VERSION = "salient-2"
 _HEARSAY = 0.3
 """What a statement of the assistant counts against one of the person."""
+_WANTED = 2
+"""What a statement counts that has a word of `keep`, against others."""
+_RECENT, _SERIAL = 0.3, 0.5
+"""Shares of the memory for what was said last: at least by day, at most with a series of facts."""
 _LOOK = 1 << 14
 """Code points that are looked at first for the beginning of a message; most are shorter."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -45,18 +54,36 @@ class SalientReader(ExtractiveReader):
     Args:
         config: the budgets, of which it needs `memory_tokens`.
         tokenizer: measures the memory; the built-in estimate by default.
+        keep: statements with one of its telling words count double.
+        never: statements with one of its telling words are left out.
+
+    Raises:
+        ConfigurationError: `never` has no such word.
     """
 
     def __init__(
-        self, config: ReadingConfig | None = None, tokenizer: Tokenizer | None = None
+        self,
+        config: ReadingConfig | None = None,
+        tokenizer: Tokenizer | None = None,
+        *,
+        keep: str = "",
+        never: str = "",
     ) -> None:
         super().__init__(config, tokenizer)
-        self.identity = self._identity(_VERSION)
+        self._wanted, self._banned = topics(keep), topics(never)
+        if never.strip() and not self._banned:
+            message = (
+                f"The built-in reader leaves out statements by their words, and never={never!r} "
+                "has none that it could go by: name some, or a model that understands it."
+            )
+            raise ConfigurationError(message)
+        record = json.dumps([_VERSION, sorted(self._wanted), sorted(self._banned)])
+        self.identity = self._identity(record)
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the most telling statements of the memory and the chunk together."""
         known = list(_remembered(step.memory.text))
-        kept = self._best(_current([*known, *_told(step.chunk)]))
+        kept = self._best(self._allowed(_current([*known, *_told(step.chunk)])))
         if kept == known or not kept:
             return Update(None)
         return Update(Memory(_written(kept)))
@@ -71,26 +98,42 @@ class SalientReader(ExtractiveReader):
     ) -> Merge:
         """Keep the most telling statements of all memories together, newer ones for older."""
         facts = [fact for memory in memories for fact in _remembered(memory.text)]
-        return Merge(Memory(_written(self._best(_current(facts)))))
+        return Merge(Memory(_written(self._best(self._allowed(_current(facts))))))
+
+    def _allowed(self, facts: list[Fact]) -> list[Fact]:
+        return [fact for fact in facts if self._banned.isdisjoint(terms(fact.text))]
 
     def _best(self, facts: list[Fact]) -> list[Fact]:
         """The most telling facts that fit into the memory, in its order."""
         costs = [self._counter.count(fact.text + "\n") for fact in facts]
+        series = serial(facts)
         worth = [
-            salience(fact.text, cost) * (_HEARSAY if fact.speaker == ASSISTANT else 1)
-            for fact, cost in zip(facts, costs, strict=True)
+            self._worth(fact, cost) * share
+            for fact, cost, share in zip(facts, costs, shares(facts, series), strict=True)
         ]
-        left = self.memory_tokens
+        used = 0
         marks: set[str] = set()
-        chosen = []
-        for index in ranked(worth):
+        chosen: set[int] = set()
+
+        def choose(index: int, most: float) -> None:
+            nonlocal used
             new = {mark: text for mark, text in facts[index].marks.items() if mark not in marks}
             cost = costs[index] + sum(map(self._counter.count, new.values()))
-            if worth[index] > 0 and cost <= left:
-                chosen.append(index)
+            if index not in chosen and worth[index] > 0 and used + cost <= most:
+                chosen.add(index)
                 marks.update(new)
-                left -= cost
+                used += cost
+
+        for index in newest(facts, worth, series):
+            choose(index, self.memory_tokens * (_SERIAL if series[index] else _RECENT))
+        for index in ranked(worth):
+            choose(index, self.memory_tokens)
         return [facts[index] for index in sorted(chosen)]
+
+    def _worth(self, fact: Fact, tokens: int) -> float:
+        heard = _HEARSAY if fact.speaker == ASSISTANT else 1
+        wanted = 1 if self._wanted.isdisjoint(terms(fact.text)) else _WANTED
+        return salience(fact.text, tokens) * heard * wanted
 
 
 class Fact(NamedTuple):
@@ -158,7 +201,8 @@ def _current(facts: list[Fact]) -> list[Fact]:
     """Facts by speaker and day, without those that a newer one repeats or replaces."""
     kept: list[Fact] = []
     for fact in sorted(facts, key=lambda fact: fact.day):
-        same = [other.speaker for other in kept if other.text == fact.text]
+        words = _words(fact.text)
+        same = [other.speaker for other in kept if _words(other.text) == words]
         if fact.speaker in same or (same and fact.speaker == ASSISTANT):  # it says what it heard
             continue
         kept = [
@@ -168,6 +212,12 @@ def _current(facts: list[Fact]) -> list[Fact]:
         ]
         kept.append(fact)
     return sorted(kept, key=lambda fact: (fact.speaker != USER, fact.speaker, fact.day))
+
+
+@lru_cache(1 << 12)
+def _words(statement: str) -> tuple[str, ...]:
+    """What is the same in two statements that differ in capitals and signs alone."""
+    return tuple(terms(statement)) or (statement,)
 
 
 def _written(facts: list[Fact]) -> str:

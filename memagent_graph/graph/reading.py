@@ -20,7 +20,7 @@ from memagent_graph.models.retry import obey
 from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from langgraph.store.base import BaseStore
 
@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """A reader with its budgets, its tokenizer, its store if it has its own, and its namespace."""
+    """A reader with its budgets, its tokenizer, its store if it has its own, and its namespace.
+
+    Attributes:
+        cut: makes a memory that is over its budget fit, given the text and its most tokens.
+    """
 
     name: str
     reader: Reader
@@ -42,6 +46,7 @@ class Reading:
     tokenizer: Tokenizer
     store: BaseStore | None = None
     namespace: tuple[str, ...] = NAMESPACE
+    cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
 
     @property
     def fingerprint(self) -> str:
@@ -115,7 +120,7 @@ class Reading:
         tokens = self.tokenizer.count(text)
         if tokens <= budget:
             return backed(text, memory), tokens, False
-        text = cut_at_sentence(text, budget, self.tokenizer)
+        text = self.cut(text, budget, self.tokenizer)
         return backed(text, memory), self.tokenizer.count(text), True
 
     def most_updates(self, fold: Fold) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,22 +54,26 @@ class PersonalMemory:
         """The newest version, None when nothing is remembered."""
         return await self.bank.ahead(_NAME)
 
-    async def folded(self, thread: str) -> set[str]:
-        """Ids of the messages that this thread has had folded last.
+    async def history(self) -> History:
+        """All versions, newest first; none when nothing is remembered."""
+        return History() if await self.head() is None else await self.bank.ahistory(_NAME)
 
-        Those of earlier folds are no longer in the thread.
+    async def folded(self, thread: str) -> list[str]:
+        """Ids of the messages that this thread has had folded last, the newest at the end.
+
+        Those of earlier folds left the thread long ago.
         """
         records = self.bank.records
         (mark,) = await records.values([(records.threads, thread)])
         if mark is None:
-            return set()
+            return []
         found = mark.get("messages") if isinstance(mark, dict) else None
-        return set(map(str, found)) if isinstance(found, list) else await self._folded_last(thread)
+        return [*map(str, found)] if isinstance(found, list) else await self._folded_last(thread)
 
-    async def _folded_last(self, thread: str) -> set[str]:
+    async def _folded_last(self, thread: str) -> list[str]:
         """As `folded`, from the versions, when the mark cannot be read."""
         history = await self.bank.ahistory(_NAME)
-        return set(next((v.messages for v in history if v.thread == thread and v.messages), ()))
+        return [*next((v.messages for v in history if v.thread == thread and v.messages), ())]
 
     async def add(self, version: MemoryVersion, *, after: MemoryVersion | None) -> bool:
         """Make `version` the newest, unless `after` no longer is; say whether it was done."""

@@ -49,10 +49,12 @@ class MemoryVersion:
         unsupported: statements of it that nothing which was read accounts for.
         dropped: how many such statements were left out so far.
         parts: where several documents were joined, digest and name of each that the chunk is of.
-        cut: whether the memory, or one before it, was over its budget and lost its end.
+        cut: whether the memory, or one before it, was over its budget and lost a part of it: its
+            end, or of a conversation its oldest lines.
         edited: whether a person wrote it.
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
+        warnings: what had to give way for want of room, in words that quote nothing of it.
         created_at: ISO 8601, UTC.
     """
 
@@ -78,6 +80,7 @@ class MemoryVersion:
     messages: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
     parts: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
@@ -88,6 +91,7 @@ class MemoryVersion:
         values["unsupported"] = [[item.text, *item.missing] for item in self.unsupported]
         values["merged"] = [*self.merged]
         values["parts"] = [[*part] for part in self.parts]
+        values["warnings"] = [*self.warnings]
         for name in _RARE:
             if not values[name]:
                 del values[name]
@@ -136,6 +140,7 @@ class MemoryVersion:
             values["messages"] = tuple(values["messages"])
             values["merged"] = tuple(values.get("merged", ()))
             values["parts"] = tuple((digest, name) for digest, name in values.get("parts", ()))
+            values["warnings"] = tuple(values.get("warnings", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise _bad(key, "fields are missing") from error
@@ -143,7 +148,7 @@ class MemoryVersion:
 
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
 _FIELDS = tuple(item.name for item in fields(MemoryVersion))
-_RARE = ("merged", "parts", "unsupported", "dropped")
+_RARE = ("merged", "parts", "unsupported", "dropped", "warnings")
 """Fields that a record has if they are not empty."""
 
 
@@ -168,6 +173,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         messages=(),
         merged=(),
         parts=(),
+        warnings=(),
         created_at=datetime.now(UTC).isoformat(),
     )
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import add_ai_message_chunks
+from langchain_core.runnables.config import ensure_config
+from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.config import ReadingConfig
@@ -54,6 +56,8 @@ class ChatReader(Reader):
     """
 
     shortens = True
+    reply_share = 1.0
+    """Times its budget that a reply with a new memory may have."""
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class ChatReader(Reader):
             getattr(model, "window_tokens", None),
         )
         self._memory_tokens = config.memory_tokens
-        self._update_options = _limit(model, config.memory_tokens)
+        self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
 
     async def prepare(self) -> Identity:
@@ -102,7 +106,7 @@ class ChatReader(Reader):
         prompt = self.prompts.for_update(
             step.query, step.memory.text, step.chunk.text, self._memory_tokens, again=step.shorter
         )
-        reply, text = await self._ask(prompt, config, self._update_options)
+        reply, text = await self._ask(prompt, _unheard(config), self._update_options)
         text = _whole_sentences(reply, text)
         return Update(
             await self._mark(align(text, step.memory, step.chunk, step.question)),
@@ -122,7 +126,7 @@ class ChatReader(Reader):
         """Ask for one memory in the place of several."""
         texts = [memory.text for memory in memories]
         prompt = self.prompts.for_merge(query, texts, self._memory_tokens)
-        reply, text = await self._ask(prompt, config, self._update_options)
+        reply, text = await self._ask(prompt, _unheard(config), self._update_options)
         aligned = carry(_whole_sentences(reply, text), memories, question)
         return Merge(await self._mark(aligned), usage=_usage(reply))
 
@@ -163,6 +167,12 @@ class ChatReader(Reader):
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
     ) -> tuple[AIMessage, str]:
         return await take_reply(self.model.ainvoke([HumanMessage(prompt)], config, **options))
+
+
+def _unheard(config: RunnableConfig | None) -> RunnableConfig:
+    """The config for what the reader writes for itself: `stream_mode="messages"` leaves it out."""
+    config = ensure_config(config)
+    return {**config, "tags": [*config["tags"], TAG_NOSTREAM]}
 
 
 async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bool]) -> AIMessage:

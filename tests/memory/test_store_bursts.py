@@ -98,6 +98,7 @@ def test_a_thousand_conversations_share_few_connections(own_redis_server, store)
         await asyncio.gather(
             *(memory.aobserve(said, user=f"user{n}", thread="t") for n in range(1_000))
         )
+        assert await memory.aflush() == 0
 
     with most_clients(own_redis_server) as most:
         asyncio.run(use())

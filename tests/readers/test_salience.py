@@ -54,6 +54,13 @@ def test_small_talk_is_worth_nothing(statement):
         ("My sister's name is Ida.", "My sister's name is Ada."),
         ("I no longer eat fish.", "I eat fish."),
         ("I stopped playing the cello.", "I play the cello every Sunday."),
+        (
+            "My dentist appointment is on Friday, not Thursday.",
+            "My dentist appointment is on Thursday.",
+        ),
+        ("My dentist appointment is on Friday.", "My dentist appointment was next Thursday."),
+        ("My flight was moved to 5 May.", "My flight is on 3 May."),
+        ("I drink tea, not coffee.", "I drink coffee."),
     ],
 )
 def test_a_newer_fact_takes_the_place_of_the_older_one(newer, older):
@@ -70,6 +77,8 @@ def test_a_newer_fact_takes_the_place_of_the_older_one(newer, older):
         ("My sister's name is Ida.", "My brother's name is Bo."),
         ("I stopped smoking.", "I play the cello."),
         ("I like tea.", "I like coffee."),
+        ("My job interview is on Friday.", "My dentist appointment is on Thursday."),
+        ("My wedding was lovely.", "My wedding is in June."),
     ],
 )
 def test_other_facts_stand_side_by_side(newer, older):

@@ -1,0 +1,58 @@
+"""`memagent memory catch-up`: fold what a killed chatbot left unfolded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memagent_graph.cli.options import BaseUrl, MemoryTokens, Model, Namespace, chosen_namespace
+from memagent_graph.cli.options import Store as StoreOption
+from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.resuming import open_saver
+
+
+def catch_up(
+    checkpoints: Annotated[
+        Path, typer.Argument(help="The SQLite file of the chatbot's checkpointer.", exists=True)
+    ],
+    model: Model = None,
+    base_url: BaseUrl = None,
+    memory_tokens: MemoryTokens = 1024,
+    store: StoreOption = None,
+    namespace: Namespace = None,
+) -> None:
+    """Fold what a killed chatbot left unfolded, once.
+
+    Give the model, the memory's size and the namespace of the chatbot. Exit code 1 when a thread
+    could not be folded. For other checkpointers there is `catch_up` in
+    `memagent_graph.conversation.catching_up`.
+    """
+    from memagent_graph.cli.options import chosen_reader
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation import catching_up
+    from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.memory.stores import open_store
+
+    with (
+        reporting("memagent: stopped."),
+        open_store(store) as found,
+        open_saver(checkpoints) as kept,
+    ):
+        if found is None:
+            raise ConfigurationError("There are no memories in the store 'none'.")
+        config = ReadingConfig(memory_tokens=memory_tokens)
+        memory = ConversationMemory(
+            chosen_reader(model, base_url, None, None, config),
+            store=found,
+            config=config,
+            namespace=chosen_namespace(namespace),
+        )
+        done = catching_up.catch_up(memory, kept)
+    print(f"{done.messages} messages folded, of {done.threads} threads")
+    if done.failed:
+        print(f"memagent: {done.failed} threads could not be folded.", file=sys.stderr)
+        raise typer.Exit(1)

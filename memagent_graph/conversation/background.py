@@ -1,0 +1,319 @@
+"""What was said and is not folded yet: it waits here, and is folded after the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from contextvars import Context
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from memagent_graph.memory.guard import StoreGuard, guard_of
+from memagent_graph.sync import at_exit, running_loop, soon
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from langchain_core.messages import BaseMessage
+    from langgraph.store.base import BaseStore
+
+    Fold = Callable[[Sequence[BaseMessage]], Awaitable[object]]
+
+_MOST_AT_ONCE = 64
+"""Users whose messages are folded at once, in the background of one process."""
+_MOST_USERS = 10_000
+"""Users of one store that a process knows, at most; the one who was silent longest goes first."""
+_MOST_WAITING = 1_000
+"""Messages of one thread that wait, at most; the oldest go first."""
+_MOST_THREADS = 100
+"""Threads of one user whose last folded message is known without asking the store."""
+_TICK = 1.0
+"""Seconds between two looks whether an event loop still runs."""
+_LAST_SECONDS = 10.0
+"""Seconds that the end of the process waits for what is not folded yet."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Said(NamedTuple):
+    """One thread's messages that wait, by id, each with when it is due (`monotonic`)."""
+
+    fold: Fold
+    waiting: dict[str, tuple[float, BaseMessage]]
+
+
+class Backlog:
+    """What one user has said that is not folded yet; one task folds it, thread by thread.
+
+    What is due is folded on the event loop on which it was last said, whose connections the
+    model and the store may hold, or else on the loop of synchronous code. Safe to use from any
+    thread.
+
+    Attributes:
+        told: the memory as this process last saw it.
+    """
+
+    def __init__(self) -> None:
+        self.told = ""
+        self._lock = threading.Lock()
+        self._threads: dict[str, _Said] = {}
+        self._last: OrderedDict[str, str] = OrderedDict()
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._under_way: tuple[Future[None], asyncio.AbstractEventLoop] | None = None
+        self._failed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waits(self) -> int:
+        """How many messages wait."""
+        with self._lock:
+            return sum(len(said.waiting) for said in self._threads.values())
+
+    def add(self, thread: str, messages: Iterable[tuple[float, BaseMessage]], fold: Fold) -> None:
+        """Let messages of a thread wait; none is due later than it was before.
+
+        Args:
+            thread: whose.
+            messages: each with the seconds from now on until it is due; infinity for never.
+            fold: folds them; messages that are folded already do no harm.
+        """
+        now = monotonic()
+        with self._lock:
+            known = self._threads[thread].waiting if thread in self._threads else {}
+            for seconds, message in messages:
+                key = str(message.id)
+                before = known[key][0] if key in known else math.inf
+                known[key] = min(before, now + seconds), message
+            while len(known) > _MOST_WAITING:
+                del known[next(iter(known))]
+            if known:
+                self._threads[thread] = _Said(fold, known)
+            self._home = running_loop()
+            self._failed = False
+        soon(self._arm)
+
+    def hurry(self) -> None:
+        """Let all that waits be due now."""
+        with self._lock:
+            for said in self._threads.values():
+                said.waiting.update({key: (0.0, m) for key, (_, m) in said.waiting.items()})
+        soon(self._arm)
+
+    def remove(self, thread: str, messages: Iterable[BaseMessage]) -> None:
+        """Messages of a thread that are folded, and so wait no longer."""
+        with self._lock:
+            said = self._threads.get(thread)
+            if said is not None:
+                for message in messages:
+                    said.waiting.pop(str(message.id), None)
+                if not said.waiting:
+                    del self._threads[thread]
+
+    def last(self, thread: str) -> str | None:
+        """The id of the message of a thread that was folded last; told once."""
+        with self._lock:
+            return self._last.pop(thread, None)
+
+    async def drop(self) -> None:
+        """Forget all that waits; return when nothing is being folded."""
+        with self._lock:
+            self._threads.clear()
+            self._last.clear()
+            self.told = ""
+        await self._others_end(None)
+        self.told = ""
+
+    async def fold(
+        self, seconds: float | None = None, *, held_up: asyncio.AbstractEventLoop | None = None
+    ) -> int:
+        """Fold all that waits, due or not; say how many messages wait all the same.
+
+        Args:
+            seconds: how long to wait for it; it goes on afterwards. None to wait to its end.
+            held_up: the event loop that stands still until this returns.
+        """
+        if self.waits:
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._fold_until(math.inf, held_up), context=Context())
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
+            await asyncio.wait([task], timeout=seconds)
+        return self.waits
+
+    async def _fold_until(
+        self, due: float, held_up: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Fold what is due by then; others who do so at this moment are waited for."""
+        await self._others_end(held_up)
+        done: Future[None] = Future()
+        self._under_way = done, asyncio.get_running_loop()
+        failed: set[str] = set()
+        try:
+            while taken := self._due(due, failed):
+                thread, fold, messages = taken
+                try:
+                    await fold(messages)
+                except Exception as error:  # noqa: BLE001 - it is tried again at the next turn
+                    failed.add(thread)
+                    self._failed = True
+                    _log.warning("%d messages could not be folded, and wait: %s", self.waits, error)
+                else:
+                    self.remove(thread, messages)
+                    self._note(thread, str(messages[-1].id))
+        except asyncio.CancelledError:  # this event loop ends: another goes on
+            soon(self._arm)
+            raise
+        finally:
+            if self._under_way is not None and self._under_way[0] is done:
+                self._under_way = None
+            done.set_result(None)
+
+    async def _others_end(self, held_up: asyncio.AbstractEventLoop | None) -> None:
+        while (others := self._under_way) is not None:
+            future, loop = others
+            if loop is held_up or not loop.is_running():
+                return
+            await asyncio.wait([asyncio.wrap_future(future)], timeout=_TICK)
+
+    def _note(self, thread: str, last: str) -> None:
+        with self._lock:
+            self._last[thread] = last
+            while len(self._last) > _MOST_THREADS:
+                self._last.popitem(last=False)
+
+    def _due(self, due: float, failed: set[str]) -> tuple[str, Fold, list[BaseMessage]] | None:
+        with self._lock:
+            for thread, said in self._threads.items():
+                messages = [message for when, message in said.waiting.values() if when <= due]
+                if messages and thread not in failed:
+                    return thread, said.fold, messages
+        return None
+
+    def _arm(self) -> None:
+        """Set the timer to when something is due; on the loop of synchronous code."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None or self._failed:
+            return
+        with self._lock:
+            times = [when for said in self._threads.values() for when, _ in said.waiting.values()]
+        first = min(times, default=math.inf)
+        if first < math.inf:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, first - monotonic()), self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._task = asyncio.get_running_loop().create_task(self._fold_at_home())
+        self._task.add_done_callback(self._end)
+
+    def _end(self, _: object) -> None:
+        self._task = None
+        self._arm()
+
+    async def _fold_at_home(self) -> None:
+        async with _gate():
+            home, here = self._home, asyncio.get_running_loop()
+            if home is None or home is here or not await _run_on(home, self._fold_due):
+                await self._fold_due()
+
+    async def _fold_due(self) -> None:
+        await self._fold_until(monotonic())
+
+
+def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
+    """What waits for one user's memory in a store; the same one at each call.
+
+    Args:
+        store: where the memory is kept.
+        place: its namespace there.
+    """
+    with _lock:
+        users = _backlogs.setdefault(guard_of(store), OrderedDict())
+        found = users.pop(place, None) or Backlog()
+        users[place] = found
+        if len(users) > _MOST_USERS:
+            gone = users.popitem(last=False)[1].waits
+            if gone:
+                _log.warning("%d messages wait no longer: too many users do.", gone)
+        return found
+
+
+async def fold_all(
+    backlogs: Iterable[Backlog], *, held_up: asyncio.AbstractEventLoop | None = None
+) -> int:
+    """Fold all that waits in these; say how many messages wait all the same."""
+    turns = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def fold(backlog: Backlog) -> int:
+        async with turns:
+            return await backlog.fold(held_up=held_up)
+
+    return sum(await asyncio.gather(*map(fold, [*backlogs])))
+
+
+async def _run_on(loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[None]]) -> bool:
+    """Do `work` on another loop; False if that loop ended before it was done."""
+
+    async def run() -> None:
+        await work()
+
+    if not loop.is_running():
+        return False
+    coroutine = run()
+    try:
+        future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+    except RuntimeError:  # it was closed at this moment
+        coroutine.close()
+        return False
+    while not future.done():
+        await asyncio.wait([future], timeout=_TICK)
+        if not future.done() and not loop.is_running():
+            future.cancel()
+            return False
+    return not future.cancelled()
+
+
+def _gate() -> asyncio.Semaphore:
+    return _gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_MOST_AT_ONCE))
+
+
+def _begin_anew() -> None:
+    """In a forked child: what waits is the parent's, and the loops' threads are gone."""
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _lock = threading.Lock()
+    _backlogs.clear()
+
+
+def _fold_the_rest() -> None:
+    with _lock:
+        left = [b for users in _backlogs.values() for b in users.values() if b.waits]
+    if not left:
+        return
+    done = threading.Event()
+
+    def begin() -> None:
+        task = asyncio.get_running_loop().create_task(fold_all(left))
+        _tasks.add(task)
+        task.add_done_callback(lambda _: done.set())
+
+    soon(begin)
+    done.wait(_LAST_SECONDS)
+
+
+_lock = threading.Lock()
+_backlogs: WeakKeyDictionary[StoreGuard, OrderedDict[tuple[str, ...], Backlog]] = (
+    WeakKeyDictionary()
+)
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_tasks: set[asyncio.Task[object]] = set()  # an event loop's are weak
+os.register_at_fork(after_in_child=_begin_anew)
+at_exit(_fold_the_rest)

@@ -1,0 +1,47 @@
+"""From whatever names a model to the reader that keeps the memory of a conversation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memagent_graph.conversation.asking import NotesReader
+from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.extractive import ExtractiveReader
+from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.readers.base import Reader
+
+
+def resolve_keeper(
+    model: str | BaseChatModel | Reader | None,
+    *,
+    config: ReadingConfig,
+    tokenizer: TokenizerLike = None,
+    keep: str = "",
+    never: str = "",
+) -> Reader:
+    """Make a reader of whatever names one; a chat model is asked for notes on people.
+
+    Args:
+        model: as for `resolve_reader`. A chat reader with prompts of its own keeps them.
+        config: the budgets.
+        tokenizer: for the built-in reader, to measure its memory.
+        keep: for the built-in reader, words that make a statement count more.
+        never: for the built-in reader, words of statements to leave out.
+
+    Raises:
+        ConfigurationError: The string names no model, or `never` has no word to go by.
+        MissingDependencyError: The model's package is not installed.
+    """
+    reader = resolve_reader(model, config=config, tokenizer=tokenizer)
+    if type(reader) is ExtractiveReader:  # no word of the standing question would be found
+        return SalientReader(config, load_tokenizer(tokenizer), keep=keep, never=never)
+    if type(reader) is ChatReader and reader is not model:
+        return NotesReader(reader.model, config=config, name=reader.identity.name)
+    return reader

@@ -1,0 +1,646 @@
+"""What is remembered after each turn: when, whose, once, and so that nobody else hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TypedDict
+
+import pytest
+from doubles import ScriptedReader
+from langchain.agents import create_agent
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, ChatMessage, FunctionMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import (
+    ConversationMemory,
+    ConversationNode,
+    MemAgentMiddleware,
+    MemAgentNode,
+    ReadingConfig,
+)
+from memagent_graph.conversation.catching_up import catch_up
+from memagent_graph.conversation.messages import rendered
+from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.readers.base import Memory, Update
+
+SOON = {"remember_within": 0.01}
+NEVER = {"remember_within": 1e6}
+ROOMY = ReadingConfig(memory_tokens=10**6, chunk_tokens=10**5)
+
+
+class Keeper(ScriptedReader):
+    """Its memory is all that it read; says when it was asked."""
+
+    def __init__(self, fails=lambda: False):
+        super().__init__()
+        self.asked = threading.Event()
+        self.may_reply = threading.Event()
+        self.may_reply.set()
+        self.fails = fails
+        self.read = []
+        self.loops = set()
+
+    async def update(self, step, *, config=None):
+        self.loops.add(asyncio.get_running_loop())
+        self.asked.set()
+        await asyncio.to_thread(self.may_reply.wait, 60)
+        if self.fails():
+            raise ModelError("The model is away.")
+        self.read.append(step.chunk.text)
+        return Update(Memory(step.memory.text + step.chunk.text))
+
+
+class Model(GenericFakeChatModel):
+    """Replies, and knows what it was told."""
+
+    heard: list = []
+
+    def bind_tools(self, tools, **options):
+        return self
+
+    def _generate(self, messages, *args, **options):
+        self.heard.append(messages)
+        return super()._generate(messages, *args, **options)
+
+
+def model():
+    return Model(messages=(AIMessage(f"Reply {n}.") for n in range(999)), heard=[])
+
+
+def of(user, thread):
+    return {"configurable": {"user_id": user, "thread_id": thread}}
+
+
+def human(text):
+    return {"messages": [HumanMessage(text)]}
+
+
+def agent_with(memory, saver=None, store=None, chat=None, **options):
+    return create_agent(
+        chat or model(),
+        [],
+        middleware=[MemAgentMiddleware(memory, **options)],
+        checkpointer=saver or InMemorySaver(),
+        store=store,
+    )
+
+
+def graph_with(memory, saver=None, *, behind=True, **options):
+    """A graph whose model call tells the memory."""
+    chat = model()
+
+    def reply(state, config):
+        told = memory.prompt(config["configurable"]["user_id"])
+        return {"messages": [chat.invoke([*told, *state["messages"]])]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("remember", ConversationNode(memory, **options))
+    builder.add_node("reply", reply)
+    builder.add_edge(START, "remember")
+    builder.add_edge("remember", "reply")
+    if behind:
+        builder.add_node("note", ConversationNode(memory, **options))
+        builder.add_edge("reply", "note")
+        builder.add_edge("note", END)
+    return builder.compile(checkpointer=saver or InMemorySaver())
+
+
+def wait_until(is_so):
+    """For work of other threads; the test's time limit ends it."""
+    nap = threading.Event()
+    while not is_so():
+        nap.wait(0.005)
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_new_thread_knows_what_the_last_one_said(how):
+    chat = model()
+    agent = agent_with(ConversationMemory(Keeper(), **NEVER), chat=chat)
+
+    def say(text, thread):
+        if how == "sync":
+            agent.invoke(human(text), of("ann", thread))
+        else:
+            asyncio.run(agent.ainvoke(human(text), of("ann", thread)))
+
+    for number in range(5):
+        say(f"Fact {number}.", f"thread {number}")
+    say("Hello.", "another")
+
+    told = chat.heard[-1][0].text
+    assert all(f"Fact {number}." in told for number in range(5))
+    assert "Reply 3." in told
+
+
+def test_a_turn_is_folded_after_its_reply_without_another_turn():
+    reader = Keeper()
+    store = InMemoryStore()
+    agent = agent_with(ConversationMemory(reader, **SOON), store=store)
+    reader.may_reply.clear()
+
+    out = agent.invoke(human("I keep bees."), of("ann", "monday"))
+
+    assert out["messages"][-1].text == "Reply 0."
+    assert reader.asked.wait(60)  # while the reply is there already
+    assert reader.read == []
+    reader.may_reply.set()
+    wait_until(lambda: "I keep bees." in ConversationMemory(store=store).load("ann"))
+
+
+def test_turns_that_follow_fast_are_folded_together():
+    reader = Keeper()
+    memory = ConversationMemory(reader, **NEVER)
+    agent = agent_with(memory)
+
+    for number in range(6):
+        agent.invoke(human(f"Fact {number}."), of("ann", "monday"))
+    assert memory.flush() == 0
+
+    assert len(reader.read) == 1
+    assert [f"Fact {n}." in reader.read[0] for n in range(6)] == [True] * 6
+
+
+def test_the_next_turn_of_a_thread_waits_for_no_fold():
+    reader = Keeper()
+    agent = agent_with(ConversationMemory(reader, **SOON))
+    agent.invoke(human("I keep bees."), of("ann", "monday"))
+    wait_until(reader.asked.is_set)
+    reader.may_reply.clear()
+
+    for number in range(40):  # the window is exceeded, and nothing of this is folded yet
+        out = agent.invoke(human(f"Fact {number}."), of("ann", "monday"))
+
+    assert out["messages"][-1].text == "Reply 40."
+    reader.may_reply.set()
+
+
+def test_messages_leave_the_window_once_the_background_has_folded_them():
+    memory = ConversationMemory(reader := Keeper(), window=6, config=ROOMY, **NEVER)
+    agent = agent_with(memory)
+
+    for number in range(12):
+        out = agent.invoke(human(f"Fact {number}."), of("ann", "monday"))
+        memory.flush()
+
+    assert len(out["messages"]) <= 8
+    assert [sum(f"Fact {n}." in text for text in reader.read) for n in range(12)] == [1] * 12
+
+
+def test_there_is_no_loop_that_a_fold_needs_to_outlive():
+    class Hanging(Keeper):
+        async def update(self, step, *, config=None):
+            if not self.asked.is_set():
+                self.asked.set()
+                await asyncio.Event().wait()
+            return await super().update(step, config=config)
+
+    memory = ConversationMemory(reader := Hanging(), **NEVER)
+    agent = agent_with(memory)
+    asyncio.run(agent.ainvoke(human("One."), of("ann", "monday")))
+    asyncio.run(agent.ainvoke(human("Two."), of("ann", "monday")))
+
+    async def end_within_a_fold():
+        waiting = asyncio.create_task(memory.aflush("ann"))
+        await asyncio.to_thread(reader.asked.wait)
+        waiting.cancel()
+
+    asyncio.run(end_within_a_fold())
+
+    assert "Two." in memory.load("ann")
+    assert memory.flush() == 0
+
+
+async def test_folds_run_on_the_loop_of_the_turn_while_it_runs():
+    reader = Keeper()
+    memory = ConversationMemory(reader, **SOON)
+
+    await agent_with(memory).ainvoke(human("One."), of("ann", "monday"))
+    await asyncio.to_thread(wait_until, lambda: reader.read)
+
+    assert reader.loops == {asyncio.get_running_loop()}
+
+
+async def test_loading_from_sync_code_within_a_loop_does_not_wait_for_that_loop():
+    reader = Keeper()
+    memory = ConversationMemory(reader, **SOON)
+    reader.may_reply.clear()
+    await agent_with(memory).ainvoke(human("I keep bees."), of("ann", "monday"))
+    await asyncio.to_thread(reader.asked.wait)
+    reader.may_reply.set()
+
+    assert "I keep bees." in memory.load("ann")  # this loop has a fold under way, and stands still
+
+
+def test_a_fold_that_fails_is_logged_and_tried_again_at_the_next_turn(caplog):
+    failing = True
+    memory = ConversationMemory(reader := Keeper(fails=lambda: failing), **NEVER)
+    agent = agent_with(memory)
+
+    agent.invoke(human("One."), of("ann", "monday"))
+    with caplog.at_level(logging.WARNING):
+        assert memory.flush() == 2
+    assert "could not be folded, and wait" in caplog.text
+    failing = False
+    agent.invoke(human("Two."), of("ann", "monday"))
+
+    assert memory.flush() == 0
+    assert reader.read[0].count("One.") == reader.read[0].count("Two.") == 1
+
+
+def test_one_failing_thread_does_not_keep_the_others_from_being_folded():
+    class Squeamish(Keeper):
+        async def update(self, step, *, config=None):
+            if "horror" in step.chunk.text:
+                raise ModelError("I will not read that.")
+            return await super().update(step, config=config)
+
+    memory = ConversationMemory(Squeamish(), **NEVER)
+    agent = agent_with(memory)
+    agent.invoke(human("A horror story."), of("ann", "monday"))
+    agent.invoke(human("I keep bees."), of("ann", "tuesday"))
+
+    assert memory.flush() == 2
+    assert "I keep bees." in memory.load("ann")
+
+
+async def test_another_process_that_still_wants_to_fold_what_left_the_thread_folds_nothing():
+    """Two workers of a server: the first has not folded a turn when the second is through."""
+    store = InMemoryStore()
+    readers = Keeper(), Keeper()
+    first, second = (
+        ConversationMemory(reader, store=store, window=4, config=ROOMY, **NEVER)
+        for reader in readers
+    )
+    said = [HumanMessage(f"Fact {n}.", id=str(n)) for n in range(12)]
+    talk = first.talk("ann", "monday", None, None)
+
+    await second.asave(said, user="ann", thread="monday")
+    await second.asave(said[6:], user="ann", thread="monday")
+    await second.asave([*said[9:], HumanMessage("Fact 12.", id="12")], user="ann", thread="monday")
+
+    assert await talk.fold(said[:8]) == 0
+    assert readers[0].read == []
+
+
+def test_at_the_end_means_at_the_end():
+    memory = ConversationMemory(reader := Keeper(), remember="end", **SOON)
+    agent = agent_with(memory)
+    for number in range(3):
+        agent.invoke(human(f"Fact {number}."), of("ann", "monday"))
+    assert reader.read == []
+
+    assert memory.flush("ann") == 0
+
+    assert all(f"Fact {n}." in reader.read[0] for n in range(3))
+
+
+def test_at_the_window_means_at_the_window():
+    memory = ConversationMemory(reader := Keeper(), remember="window", window=4, **SOON)
+    agent = agent_with(memory)
+    agent.invoke(human("Fact 0."), of("ann", "monday"))
+    assert memory.flush() == 0
+    assert reader.read == []
+
+    for number in range(1, 4):
+        agent.invoke(human(f"Fact {number}."), of("ann", "monday"))
+
+    assert "Fact 0." in reader.read[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"remember": "always"}, "remember"), ({"remember_within": -1}, "within")],
+)
+def test_settings_that_mean_nothing_are_refused(options, named):
+    with pytest.raises(ConfigurationError, match=named):
+        ConversationMemory(**options)
+
+
+def test_forgetting_takes_what_waits_along():
+    memory = ConversationMemory(reader := Keeper(), **NEVER)
+    agent = agent_with(memory)
+    agent.invoke(human("I keep bees."), of("ann", "monday"))
+
+    memory.forget("ann")
+
+    assert memory.flush() == 0
+    assert memory.load("ann") == ""
+    assert reader.read == []
+
+
+def test_after_forgetting_a_thread_goes_on_without_what_was_folded_of_it_before():
+    memory = ConversationMemory(Keeper(), **NEVER)
+    agent = agent_with(memory)
+    for text in ("I keep bees.", "And hens."):
+        agent.invoke(human(text), of("ann", "monday"))
+        memory.flush()
+    agent.invoke(human("And a goat."), of("ann", "monday"))
+
+    memory.forget("ann")
+    agent.invoke(human("And a cow."), of("ann", "monday"))
+    memory.flush()
+
+    told = memory.load("ann")
+    assert "cow" in told
+    assert "bees" not in told
+    assert "hens" not in told
+
+
+CHILD = """
+import os, sys
+from langchain.agents import create_agent
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
+from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph.memory.stores import open_store
+
+folder, end = sys.argv[1:]
+store = open_store(folder + "/store.sqlite")
+saver = SqliteSaver.from_conn_string(folder + "/threads.sqlite")
+memory = ConversationMemory(store=store.__enter__(), remember_within=1e6)
+agent = create_agent(
+    GenericFakeChatModel(messages=iter([AIMessage("Nice.")])), [],
+    middleware=[MemAgentMiddleware(memory)], checkpointer=saver.__enter__(),
+    context_schema=dict,
+)
+agent.invoke(
+    {"messages": [("human", "My goat Ria gives milk.")]},
+    {"configurable": {"thread_id": "monday"}}, context={"user_id": "ann"},
+)
+if end == "kill":
+    os.kill(os.getpid(), 9)
+"""
+
+
+def run_child(tmp_path, end):
+    done = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path), end], check=False)
+    assert done.returncode == (-9 if end == "kill" else 0)
+
+
+@pytest.mark.slow
+def test_what_waits_is_folded_when_the_process_ends(tmp_path):
+    from memagent_graph.memory.stores import open_store
+
+    run_child(tmp_path, "exit")
+
+    with open_store(str(tmp_path / "store.sqlite")) as store:
+        assert "goat Ria" in ConversationMemory(store=store).load("ann")
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_nothing_that_catching_up_does_not_fold_once(tmp_path):
+    from memagent_graph.memory.stores import open_store
+
+    run_child(tmp_path, "kill")
+
+    with open_store(str(tmp_path / "store.sqlite")) as store:
+        assert ConversationMemory(store=store).load("ann") == ""
+    command = [sys.executable, "-m", "memagent_graph", "memory", "catch-up"]
+    command += [tmp_path / "threads.sqlite", "--store", tmp_path / "store.sqlite"]
+    printed = [
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)
+    ]
+    assert printed == [
+        "2 messages folded, of 1 threads\n",
+        "0 messages folded, of 1 threads\n",
+    ]
+    with open_store(str(tmp_path / "store.sqlite")) as store:
+        assert ConversationMemory(store=store).load("ann").count("goat Ria") == 1
+
+
+@pytest.mark.parametrize("make", [agent_with, graph_with], ids=["middleware", "node"])
+def test_catching_up_knows_the_user_from_the_thread(make, tmp_path):
+    lost = ConversationMemory(Keeper(), **NEVER)
+    memory = ConversationMemory(reader := Keeper(), store=InMemoryStore())
+    with SqliteSaver.from_conn_string(str(tmp_path / "threads.sqlite")) as saver:
+        agent = make(lost, saver)
+        for user in ("ann", "bob"):
+            for number in range(2):
+                agent.invoke(human(f"{user} says {number}."), of(user, f"of {user}"))
+
+        done = catch_up(memory, saver)
+        again = catch_up(memory, saver)
+
+    assert (done.threads, done.messages, done.failed) == (2, 8, 0)
+    assert again.messages == 0
+    assert "ann says 0." in memory.load("ann")
+    assert "ann" not in memory.load("bob")
+    assert len(reader.read) == 2
+
+
+NOTE = "confidential note"
+
+
+class NoteTaker(GenericFakeChatModel):
+    """Writes the same note at each fold."""
+
+    def _generate(self, messages, *args, **options):
+        self.messages = iter([AIMessage(f"A {NOTE} for nobody else.")])
+        return super()._generate(messages, *args, **options)
+
+    def _stream(self, messages, *args, **options):
+        self.messages = iter([AIMessage(f"A {NOTE} for nobody else.")])
+        yield from super()._stream(messages, *args, **options)
+
+
+@pytest.mark.parametrize("remember", ["turn", "window"])
+@pytest.mark.parametrize(
+    "make",
+    [agent_with, graph_with, lambda memory: as_subgraph(agent_with(memory))],
+    ids=["middleware", "node", "agent in a graph"],
+)
+async def test_no_stream_of_a_run_has_what_a_model_notes(make, remember):
+    taker = NoteTaker(messages=iter(()))
+    memory = ConversationMemory(taker, window=1, remember=remember, remember_within=0)
+    agent = make(memory)
+    heard = []
+    for number, mode in enumerate(("messages", "updates", "custom", "values") * 2):
+        stream = agent.astream(human(f"Fact {number}."), of("ann", "t"), stream_mode=mode)
+        heard += [part async for part in stream]
+        stream = agent.astream(
+            human(f"More {number}."), of("ann", "t"), stream_mode=mode, subgraphs=True
+        )
+        heard += [part async for part in stream]
+        await memory.aflush()
+    events = [event async for event in agent.astream_events(human("Bye."), of("ann", "t"))]
+
+    assert NOTE in await memory.aload("ann")
+    assert any("Reply" in str(part) for part in heard)
+    assert not [part for part in heard if NOTE in str(part)]
+    # What the model is told stands in the events of its own call, as its input; nowhere else.
+    assert not [e for e in events if NOTE in str({**e["data"], "input": None})]
+    inputs = {e["event"] for e in events if NOTE in str(e["data"].get("input"))}
+    assert inputs == {"on_chat_model_start", "on_chat_model_end"}
+    assert {e["name"] for e in events if e["event"] == "on_chat_model_end"} == {"Model"}
+
+
+def as_subgraph(agent):
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", agent)
+    builder.add_edge(START, "agent")
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+def test_no_checkpoint_has_the_memory():
+    saver = InMemorySaver()
+    memory = ConversationMemory(NoteTaker(messages=iter(())), **NEVER)
+    agent = agent_with(memory, saver)
+    for number in range(3):
+        agent.invoke(human(f"Fact {number}."), of("ann", "t"))
+        memory.flush()
+
+    assert NOTE in memory.load("ann")
+    assert NOTE not in str([*saver.list(None)])
+
+
+@dataclass
+class Context:
+    user_id: str
+
+
+@pytest.mark.parametrize(
+    ("how", "config", "context"),
+    [
+        ({}, {}, Context("ann")),
+        ({}, {}, {"user_id": "ann"}),
+        ({}, {"user_id": "ann"}, None),
+        ({}, {"user_id": "bob"}, Context("ann")),
+        ({"user": lambda runtime, config: config["metadata"]["who"]}, {}, None),
+    ],
+    ids=["attribute", "key", "configurable", "context first", "function"],
+)
+def test_the_user_is_found(how, config, context):
+    memory = ConversationMemory(Keeper(), **NEVER)
+    agent = create_agent(
+        model(), [], middleware=[MemAgentMiddleware(memory, **how)], context_schema=Context
+    )
+    run = {"configurable": {"thread_id": "t", **config}, "metadata": {"who": "ann"}}
+
+    agent.invoke(human("I keep bees."), run, context=context)
+
+    assert "bees" in memory.load("ann")
+
+
+@pytest.mark.parametrize("make", [agent_with, graph_with], ids=["middleware", "node"])
+def test_a_run_without_a_user_is_refused_if_strict_and_else_warned_of_once(make, caplog):
+    nobody = {"configurable": {"thread_id": "t", "user_id": ""}}
+    memory = ConversationMemory(Keeper(), **NEVER)
+
+    with pytest.raises(ConfigurationError, match="user_id"):
+        make(memory, strict=True).invoke(human("Hi."), nobody)
+    agent = agent_with(memory)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            agent.invoke(human("I keep bees."), nobody)
+
+    assert caplog.text.count("names no user") == 1
+    assert "bees" in memory.load("thread t")
+
+
+def test_a_thread_that_goes_on_without_naming_its_user_is_still_theirs():
+    memory = ConversationMemory(Keeper(), **NEVER)
+    agent = agent_with(memory, strict=True)
+    agent.invoke(human("One."), of("ann", "t"))
+
+    agent.invoke(human("Two."), {"configurable": {"thread_id": "t"}})
+
+    assert "Two." in memory.load("ann")
+
+
+@pytest.mark.parametrize("make", [agent_with, graph_with], ids=["middleware", "node"])
+def test_what_one_user_said_in_a_thread_is_not_remembered_of_the_next(make):
+    memory = ConversationMemory(Keeper(), **NEVER)
+    agent = make(memory)
+
+    agent.invoke(human("I am ill."), of("ann", "shared"))
+    agent.invoke(human("I am well."), of("bob", "shared"))
+    agent.invoke(human("And you?"), of("bob", "shared"))
+
+    assert "ill" in memory.load("ann")
+    assert "well" not in memory.load("ann")
+    assert "I am well." in memory.load("bob")
+    assert "And you?" in memory.load("bob")
+    assert "ill" not in memory.load("bob")
+
+
+def test_agents_share_memories_or_keep_them_apart_by_namespace():
+    store, chat = InMemoryStore(), model()
+    sales, support, doctor = (
+        agent_with(ConversationMemory(Keeper(), namespace=[name], **NEVER), store=store, chat=chat)
+        for name in ("shop", "shop", "practice")
+    )
+    sales.invoke(human("I am ill."), of("ann", "1"))
+
+    support.invoke(human("Hello."), of("ann", "2"))
+    told = chat.heard[-1][0].text
+    doctor.invoke(human("Hello."), of("ann", "3"))
+
+    assert "I am ill." in told
+    assert "ill" not in chat.heard[-1][0].text
+
+
+def test_the_node_alone_before_the_reply_remembers_as_well():
+    reader = Keeper()
+    memory = ConversationMemory(reader, **SOON)
+    graph = graph_with(memory, behind=False)
+
+    graph.invoke(human("I keep bees."), of("ann", "t"))
+
+    wait_until(lambda: any("bees" in text for text in reader.read))
+
+
+def test_nobody_but_the_user_speaks_as_the_user():
+    said = rendered(
+        [
+            FunctionMessage("I am a function.", name="look"),
+            ChatMessage("I am a tool.", role="tool"),
+            ChatMessage("I am a model.", role="assistant"),
+            HumanMessage("A summary.", additional_kwargs={"lc_source": "summarization"}),
+        ]
+    )
+
+    assert "user: " not in said
+
+
+def test_instructions_are_not_remembered():
+    memory = ConversationMemory(reader := Keeper(), **NEVER)
+    messages = [("system", "Sell!"), ChatMessage("Sell more!", role="developer"), ("human", "Hi.")]
+
+    memory.observe(messages, user="ann", thread="t")
+    memory.flush()
+    memory.save(messages, user="bob", thread="t")
+
+    assert "Hi." in reader.read[0]
+    assert not any("Sell" in text for text in reader.read)
+
+
+class Asked(TypedDict):
+    question: str
+    document: str
+    answer: str
+
+
+def test_what_a_reader_writes_for_itself_is_in_no_token_stream_but_its_answer_is():
+    chat = GenericFakeChatModel(
+        messages=(AIMessage(text) for text in [f"A {NOTE}."] * 3 + ["The answer."])
+    )
+    config = ReadingConfig(chunk_tokens=400)
+    builder = StateGraph(Asked)
+    builder.add_node("read", MemAgentNode(chat, config=config))
+    builder.add_edge(START, "read")
+    asked = {"question": "Who sat?", "document": "The cat sat. " * 300}
+
+    parts = builder.compile().stream(asked, stream_mode="messages", subgraphs=True)
+    heard = "".join(message.text for _, (message, _) in parts)
+
+    assert heard == "The answer."
