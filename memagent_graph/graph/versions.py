@@ -321,8 +321,9 @@ class Chain:
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
         memory = None if other is None else other.memory
-        warnings = [message, await self._without_forgotten(self._writer.written)]
-        return memory, [warning for warning in warnings if warning is not None]
+        away = left or self._unmoved is not None  # it would be asked in vain, and that is said
+        forgotten = None if away else await self._without_forgotten(self._writer.written)
+        return memory, [said for said in (message, forgotten) if said is not None]
 
     async def _without_forgotten(self, written: Sequence[str]) -> str | None:
         """Delete what was written of a document that was forgotten meanwhile; say so."""
