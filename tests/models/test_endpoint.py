@@ -453,15 +453,15 @@ def test_tools_are_offered_and_calls_come_back(openai_server, model):
     assert openai_server.requests[0]["tool_choice"]["function"]["name"] == "weather"
 
 
-def test_the_graph_streams_the_tokens_of_the_model(openai_server, model):
+def test_the_graph_streams_the_tokens_of_the_answer(openai_server, model):
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60))
     asked = {"question": "?", "document": numbered(10)}
 
     parts = list(agent.stream(asked, stream_mode="messages"))
 
     nodes = {metadata["langgraph_node"] for _, metadata in parts}
-    assert nodes == {"overwrite_memory", "write_answer"}
-    assert len(parts) > 6
+    assert nodes == {"write_answer"}
+    assert len(parts) > 1
 
 
 async def test_what_the_sdk_is_asked_for_besides_the_body_is_no_field_of_it(openai_server):
