@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +32,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test may fail because a machine is slow.
 settings.register_profile("memagent", deadline=None)
 settings.load_profile("memagent")
+
+
+@pytest.fixture(autouse=True)
+def plain_text_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that encrypts forbids its process to cache plain text: not so the next test's."""
+    user_cache = sys.modules.get("memagent_graph.text.user_cache")
+    if user_cache is not None:
+        monkeypatch.setattr(user_cache, "_no_plain_text", Event())
 
 
 @pytest.fixture

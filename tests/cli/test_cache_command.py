@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from threading import Event
-
 import pytest
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
-from memagent_graph.text import converters, user_cache
+from memagent_graph.text import converters
 from memagent_graph.text.opening import open_source
 
 pytest.importorskip("markitdown")
@@ -15,7 +13,6 @@ pytest.importorskip("markitdown")
 def test_the_cache_is_shown_and_cleared(tmp_path, monkeypatch):
     monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
-    monkeypatch.setattr(user_cache, "_no_plain_text", Event())  # other tests open encrypted stores
     page = tmp_path / "page.html"
     page.write_text("<p>The lease was signed by Mr. Fox.</p>" + "<p>It rained.</p>" * 10_000)
 

@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event
 
 import pytest
 from bombs import DOCUMENTS
@@ -41,7 +40,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
     user_cache._cache.cache_clear()
-    monkeypatch.setattr(user_cache, "_no_plain_text", Event())  # other tests open encrypted stores
     yield tmp_path / "cache" / "converted"
     converters.shared.end()
 
