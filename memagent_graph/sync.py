@@ -13,16 +13,21 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
+from functools import partial, wraps
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Owner = TypeVar("Owner")
 
 _cancelled: ContextVar[tuple[threading.Event, ...]] = ContextVar("memagent_cancelled", default=())
+_held_up: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
+    "memagent_held_up", default=None
+)
 
 
 class LoopThread:
@@ -73,7 +78,28 @@ def wait_for(coroutine: Coroutine[object, object, T]) -> T:
 
     An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
     """
-    return _result(_begin(coroutine))
+    before = _held_up.set(running_loop() or _held_up.get())
+    try:
+        return _result(_begin(coroutine))
+    finally:
+        _held_up.reset(before)
+
+
+def blocking(
+    method: Callable[Concatenate[Owner, P], Coroutine[object, object, T]],
+) -> Callable[Concatenate[Owner, P], T]:
+    """The synchronous face of a coroutine method, with its docstring."""
+
+    @wraps(method)
+    def wait(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return wait_for(method(self, *args, **kwargs))
+
+    return wait
+
+
+def held_up() -> asyncio.AbstractEventLoop | None:
+    """The event loop that stands still until this coroutine returns, if synchronous code waits."""
+    return _held_up.get()
 
 
 def iterate(parts: AsyncGenerator[T, None]) -> Iterator[T]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from memagent_graph.memory.guard import StoreGuard, guard_of
-from memagent_graph.sync import at_exit, running_loop, soon
+from memagent_graph.sync import at_exit, held_up, running_loop, soon
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -130,28 +130,28 @@ class Backlog:
         await self._others_end(None)
         self.told = ""
 
-    async def fold(
-        self, seconds: float | None = None, *, held_up: asyncio.AbstractEventLoop | None = None
-    ) -> int:
+    async def fold(self, seconds: float | None = None) -> int:
         """Fold all that waits, due or not; say how many messages wait all the same.
 
         Args:
             seconds: how long to wait for it; it goes on afterwards. None to wait to its end.
-            held_up: the event loop that stands still until this returns.
         """
         if self.waits:
             loop = asyncio.get_running_loop()
-            task = loop.create_task(self._fold_until(math.inf, held_up), context=Context())
+            task = loop.create_task(self._fold_until(math.inf, held_up()), context=Context())
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
             await asyncio.wait([task], timeout=seconds)
         return self.waits
 
-    async def _fold_until(
-        self, due: float, held_up: asyncio.AbstractEventLoop | None = None
-    ) -> None:
-        """Fold what is due by then; others who do so at this moment are waited for."""
-        await self._others_end(held_up)
+    async def _fold_until(self, due: float, still: asyncio.AbstractEventLoop | None = None) -> None:
+        """Fold what is due by then; others who do so at this moment are waited for.
+
+        Args:
+            due: when, as `monotonic` counts.
+            still: an event loop that stands still meanwhile, on which nobody can be waited for.
+        """
+        await self._others_end(still)
         done: Future[None] = Future()
         self._under_way = done, asyncio.get_running_loop()
         failed: set[str] = set()
@@ -175,10 +175,10 @@ class Backlog:
                 self._under_way = None
             done.set_result(None)
 
-    async def _others_end(self, held_up: asyncio.AbstractEventLoop | None) -> None:
+    async def _others_end(self, still: asyncio.AbstractEventLoop | None) -> None:
         while (others := self._under_way) is not None:
             future, loop = others
-            if loop is held_up or not loop.is_running():
+            if loop is still or not loop.is_running():
                 return
             await asyncio.wait([asyncio.wrap_future(future)], timeout=_TICK)
 
@@ -247,15 +247,13 @@ def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
         return found
 
 
-async def fold_all(
-    backlogs: Iterable[Backlog], *, held_up: asyncio.AbstractEventLoop | None = None
-) -> int:
+async def fold_all(backlogs: Iterable[Backlog]) -> int:
     """Fold all that waits in these; say how many messages wait all the same."""
     turns = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def fold(backlog: Backlog) -> int:
         async with turns:
-            return await backlog.fold(held_up=held_up)
+            return await backlog.fold()
 
     return sum(await asyncio.gather(*map(fold, [*backlogs])))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError, NewerRecordError
 from memagent_graph.memory import lookup, owners, removal, sources, upkeep
@@ -15,11 +14,11 @@ from memagent_graph.memory.records import NAMESPACE, Records, check_namespace
 from memagent_graph.memory.removal import Forgotten
 from memagent_graph.memory.sources import ForgottenSource
 from memagent_graph.memory.version import MemoryVersion, edited, reading_key
-from memagent_graph.sync import wait_for
+from memagent_graph.sync import blocking
 from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from datetime import timedelta
 
     from langgraph.store.base import BaseStore, Op, PutOp
@@ -29,22 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forgotten", "ForgottenSource", "History", "MemoryBank", "diff"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
-
-
-def _blocking(
-    method: Callable[Concatenate[MemoryBank, P], Coroutine[object, object, T]],
-) -> Callable[Concatenate[MemoryBank, P], T]:
-    """The synchronous face of a coroutine method, with its docstring."""
-
-    @wraps(method)
-    def wait(self: MemoryBank, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return wait_for(method(self, *args, **kwargs))
-
-    return wait
 
 
 class MemoryBank:
@@ -387,26 +371,26 @@ class MemoryBank:
         (value,) = await self.records.values([(self.records.versions, key)])
         return value if isinstance(value, dict) else None
 
-    append = _blocking(aappend)
-    advance = _blocking(aadvance)
-    find = _blocking(afind)
-    get = _blocking(aget)
-    head = _blocking(ahead)
-    move_head = _blocking(amove_head)
-    history = _blocking(ahistory)
-    branch = _blocking(abranch)
-    edit = _blocking(aedit)
-    delete = _blocking(adelete)
-    forget = _blocking(aforget)
-    forget_source = _blocking(aforget_source)
-    digests_of = _blocking(adigests_of)
-    thin = _blocking(athin)
-    collect = _blocking(acollect)
-    check = _blocking(acheck)
-    clear = _blocking(aclear)
-    list = _blocking(alist)
-    export = _blocking(aexport)
-    import_ = _blocking(aimport)
+    append = blocking(aappend)
+    advance = blocking(aadvance)
+    find = blocking(afind)
+    get = blocking(aget)
+    head = blocking(ahead)
+    move_head = blocking(amove_head)
+    history = blocking(ahistory)
+    branch = blocking(abranch)
+    edit = blocking(aedit)
+    delete = blocking(adelete)
+    forget = blocking(aforget)
+    forget_source = blocking(aforget_source)
+    digests_of = blocking(adigests_of)
+    thin = blocking(athin)
+    collect = blocking(acollect)
+    check = blocking(acheck)
+    clear = blocking(aclear)
+    list = blocking(alist)
+    export = blocking(aexport)
+    import_ = blocking(aimport)
 
 
 def _pointer(version: str | None) -> Value | None:

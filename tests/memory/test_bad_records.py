@@ -250,7 +250,7 @@ async def test_a_bad_mark_folds_nothing_twice(store, prefix, redis_client, kind)
     memory = ConversationMemory(ChainReader(), store=store)
     talk = [{"role": "user", "content": f"I am {n}.", "id": str(n)} for n in range(4)]
     right = await memory.asave(talk, user="ann", thread="one")
-    bank = memory._of("ann", None).bank
+    bank = memory.people.of("ann", None).bank
     threads = (*bank.namespace, "threads")
     Place(prefix, bank, redis_client).spoil(kind, threads, "one")
 
@@ -297,7 +297,7 @@ async def test_a_talk_keeps_its_newest_versions_and_folds_nothing_twice(keep, le
     turns = [[{"role": "user", "content": f"I am {n}.", "id": str(n)}] for n in range(30)]
     for turn in turns:
         right = await memory.asave(turn, user="ann", thread="one")
-    bank = memory._of("ann", None).bank
+    bank = memory.people.of("ann", None).bank
 
     again = await memory.asave(turns[-1], user="ann", thread="one")
 

@@ -1,0 +1,159 @@
+"""How messages are folded into the next version of a person's memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from memagent_graph.conversation.asking import standing_question
+from memagent_graph.conversation.messages import rendered
+from memagent_graph.conversation.resolve import resolve_keeper
+from memagent_graph.conversation.room import fold_within
+from memagent_graph.errors import ConfigurationError, MemoryConflictError
+from memagent_graph.graph.reading import Reading, check_window
+from memagent_graph.graph.records import begun, record_of
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.version import MemoryVersion, child_id, reading_fingerprint, root_id
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation.redaction import Redact
+    from memagent_graph.memory.personal import PersonalMemory
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.tokens import TokenizerLike
+
+_REMEMBERED = 100
+"""Folded messages of a thread that are known by their ids after they left it, at least."""
+
+_log = logging.getLogger(__name__)
+
+
+class Folding:
+    """Folds messages into memories; arguments as of `ConversationMemory`.
+
+    Attributes:
+        reading: who folds, with the budgets.
+    """
+
+    def __init__(
+        self,
+        model: str | BaseChatModel | Reader | None,
+        config: ReadingConfig,
+        tokenizer: TokenizerLike,
+        *,
+        keep: str,
+        never: str,
+        redact: Redact,
+        window: int,
+    ) -> None:
+        reader = resolve_keeper(model, config=config, tokenizer=tokenizer, keep=keep, never=never)
+        check_window(reader.identity, config, question_tokens=0)
+        counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
+        self.reading = Reading("conversation", reader, config, counter)
+        self._question = standing_question(keep, never)
+        self._redact = redact
+        self._known = max(_REMEMBERED, 2 * window)
+        self._warned: set[str] = set()
+        if counter.count(self._question) > config.question_tokens:
+            message = (
+                f"The instructions in keep and never are too long: with the standing question they "
+                f"may have {config.question_tokens} tokens. Shorten them, or raise question_tokens."
+            )
+            raise ConfigurationError(message)
+
+    async def fold(
+        self,
+        memory: PersonalMemory,
+        thread: str,
+        config: RunnableConfig,
+        folding: Sequence[BaseMessage],
+    ) -> int:
+        """Fold what is not folded yet, onto whatever is the newest version; say how many.
+
+        Args:
+            memory: whose.
+            thread: of which conversation with them.
+            config: for the model.
+            folding: messages with ids.
+
+        Raises:
+            ModelError: The model failed; nothing was folded.
+            StoreError: The store failed.
+            MemoryConflictError: Other turns of this user were faster each time.
+        """
+        await self.reading.prepare(self.reading.tokenizer.count(self._question))
+        before: MemoryVersion | None = None
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            head = await memory.head()
+            if head is None and before is not None:
+                return 0  # the user was forgotten at this moment
+            before = head
+            done = await memory.folded(thread)
+            new = [message for message in folding if message.id not in done]
+            if not new:
+                return 0
+            # Others may still want to fold what left the thread only now.
+            known = done[-self._known :]
+            ids = (*known, *(str(message.id) for message in new))
+            version = await self._version(head, rendered(new, self._redact), thread, ids, config)
+            if await memory.add(version, after=head):
+                return len(new)
+        message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
+        raise MemoryConflictError(message)
+
+    async def _version(
+        self,
+        head: MemoryVersion | None,
+        text: str,
+        thread: str,
+        messages: tuple[str, ...],
+        config: RunnableConfig,
+    ) -> MemoryVersion:
+        reading = self.reading
+        source = TextSource(text, thread)
+        fingerprint = reading_fingerprint(reading.fingerprint, self._question)
+        parent = root = root_id(self._question, fingerprint)
+        fold = begun(self._question, record_of(source))
+        if head is not None:
+            parent, root = head.id, head.root
+            fold["memory"] = head.text
+            fold["progress"] |= {"step": head.step, "cut": head.cut}
+        fold, warnings = await fold_within(reading, fold, source, config=config)
+        self._warn(warnings)
+        progress = fold["progress"]
+        return MemoryVersion(
+            id=child_id(parent, source.digest, fingerprint),
+            parent=parent,
+            root=root,
+            text=fold["memory"],
+            tokens=reading.tokenizer.count(fold["memory"]),
+            step=progress["step"],
+            question=self._question,
+            source=source.digest,
+            source_name=thread,
+            start=0,
+            end=source.length,
+            length=source.length,
+            fingerprint=fingerprint,
+            cut=progress["cut"],
+            thread=thread,
+            messages=messages,
+            warnings=warnings,
+        )
+
+    def _warn(self, warnings: Sequence[str]) -> None:
+        """Log each kind of warning once: all are in the history of the memory they are about."""
+        for warning in warnings:
+            kind = warning.partition(":")[0]
+            if kind not in self._warned:
+                self._warned.add(kind)
+                _log.warning("%s (Logged once; `history` has it for each memory.)", warning)

@@ -1,0 +1,76 @@
+"""Where the memory of each person is, and what of theirs waits in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph.conversation.background import backlog_of
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.guard import store_seconds
+from memagent_graph.memory.personal import PersonalMemory
+from memagent_graph.memory.records import check_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.conversation.background import Backlog
+
+
+class People:
+    """The people whom one `ConversationMemory` remembers; arguments as there.
+
+    Attributes:
+        namespace: where in the store, below a label of each person's own.
+        seen: what waits to be folded of those who were seen in this process.
+    """
+
+    def __init__(
+        self,
+        store: BaseStore | None,
+        namespace: Sequence[str],
+        *,
+        keep_versions: int | None,
+        ttl: float | None,
+    ) -> None:
+        self.namespace = check_namespace(namespace)
+        self.seen: WeakSet[Backlog] = WeakSet()
+        self._store = store
+        self._here: BaseStore | None = None
+        self._keep_versions = keep_versions
+        self._ttl = ttl
+
+    def of(self, user: str, store: BaseStore | None) -> PersonalMemory:
+        """The memory of a person.
+
+        Args:
+            user: whose.
+            store: of the host graph, used where this memory has no store of its own.
+
+        Raises:
+            ConfigurationError: The user is empty.
+        """
+        if not user:
+            raise ConfigurationError("Whose memory? The user is empty: name one.")
+        chosen = self._store or store or self._here
+        if chosen is None:
+            chosen = self._here = InMemoryStore()
+        return PersonalMemory(
+            chosen,
+            self.namespace,
+            user,
+            keep_versions=self._keep_versions,
+            ttl=self._ttl,
+            patience=store_seconds,
+        )
+
+    def backlog(self, user: str, store: BaseStore | None) -> Backlog:
+        """What a person has said that is not folded yet; arguments as of `of`."""
+        bank = self.of(user, store).bank
+        found = backlog_of(bank.store, bank.namespace)
+        self.seen.add(found)
+        return found
