@@ -98,6 +98,18 @@ class RefusalError(ModelError):
     """The model, or its provider's filter, declined to answer."""
 
 
+class ResponseFormatError(ModelError):
+    """The model's answer does not match the `response_format`, after it was asked to correct it.
+
+    Attributes:
+        reply: the model's last.
+    """
+
+    def __init__(self, message: str, *, chunk: int | None = None, reply: str = "") -> None:
+        super().__init__(message, chunk=chunk)
+        self.reply = reply
+
+
 class StoreError(MemAgentError):
     """The memory store cannot be reached or refused an operation."""
 
@@ -159,6 +171,7 @@ _KINDS: dict[str, type[MemAgentError]] = {
         EmptyReplyError,
         ContextLengthError,
         RefusalError,
+        ResponseFormatError,
         StoreError,
         StoreRefusedError,
         MemoryNotFoundError,

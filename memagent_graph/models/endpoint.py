@@ -24,7 +24,7 @@ from memagent_graph.models.server import Server
 from memagent_graph.sync import holds_up_a_loop, iterate, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.language_models import LanguageModelInput
@@ -132,6 +132,10 @@ class ChatEndpoint(BaseChatModel):
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Let the model call tools; `tool_choice` is "auto", "any", "none" or a tool's name."""
         return self.bind(**tool_fields(tools, tool_choice), **kwargs)
+
+    def constraint(self, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of a call that hold the reply to a JSON schema, if the server can do that."""
+        return {"json_schema": {"name": name, "schema": dict(schema)}}
 
     @property
     def window_tokens(self) -> int | None:
@@ -260,7 +264,7 @@ class ChatEndpoint(BaseChatModel):
             try:
                 return await client.chat.completions.create(**as_extra_body(request))
             except OpenAIError as error:
-                name = refused_field(error, request)
+                name = refused_field(error, fields | request)
                 if name is None:
                     raise
                 self._refused.add(name)

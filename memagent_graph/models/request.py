@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import convert_to_openai_messages
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 _SDK_OPTIONS = ("stream", "extra_headers", "extra_query", "extra_body", "timeout")
 """Arguments of the SDK's `create` that are no fields, and the one that it acts on itself."""
 _OPTIONAL = ("temperature", "top_p", "seed", "max_tokens", "stop")
+_NOT_TAKEN = (400, 422, 501)
+_SCHEMA = re.compile(r"response_format|schema|grammar|structured|guided", re.IGNORECASE)
+"""How servers name what holds a reply to a schema, when they refuse it."""
 
 
 def build_request(
@@ -30,7 +34,8 @@ def build_request(
 
     Args:
         messages: the conversation.
-        fields: of the request, by the SDK's names; those that are None are left out.
+        fields: of the request, by the SDK's names; those that are None are left out. The field
+            `json_schema` is a schema, with a name, that the reply should match.
         refused: fields that the server does not take.
         logprobs: ask for the log-probability of each token.
         return_token_ids: ask a vLLM server for the token ids of prompt and completion.
@@ -42,6 +47,8 @@ def build_request(
         request["extra_body"] = {**(request.get("extra_body") or {}), "return_token_ids": True}
     if "max_tokens" in refused:
         request["max_completion_tokens"] = request.get("max_tokens")
+    if (schema := request.pop("json_schema", None)) is not None and "json_schema" not in refused:
+        request["response_format"] = {"type": "json_schema", "json_schema": schema}
     wanted = {
         name: value for name, value in request.items() if value is not None and name not in refused
     }
@@ -63,8 +70,14 @@ def as_extra_body(request: Mapping[str, Any]) -> dict[str, Any]:
 def refused_field(error: Exception, request: Mapping[str, object]) -> str | None:
     """The field that the server refused and that the request can do without, if that is it.
 
-    OpenAI's reasoning models take no temperature, and call `max_tokens` by another name.
+    Args:
+        error: the server's.
+        request: what was sent, with the fields that it was built from.
     """
+    # OpenAI's reasoning models take no temperature, and call `max_tokens` by another name. Other
+    # servers know no schemas for replies.
+    if "json_schema" in request and "response_format" in request and _SCHEMA.search(str(error)):
+        return "json_schema" if getattr(error, "status_code", None) in _NOT_TAKEN else None
     name = getattr(error, "param", None)
     refused = getattr(error, "code", None) in ("unsupported_parameter", "unsupported_value")
     return name if refused and name in _OPTIONAL and name in request else None

@@ -1,0 +1,284 @@
+"""Ask a chat model for a value of a given shape: one call, and one more to mend its reply."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+
+from memagent_graph.errors import ConfigurationError, ResponseFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from langchain_core.language_models import BaseChatModel
+
+ResponseFormat = type[Any] | Mapping[str, Any]
+"""A pydantic model, a dataclass, a TypedDict, or a JSON schema of an object."""
+Ask = Callable[[list[BaseMessage]], Awaitable[tuple[AIMessage, str]]]
+"""Sends messages to a model; returns its reply, and the reply's text without reasoning."""
+
+_INSTRUCTIONS = """
+
+Reply with one JSON object and nothing else: no explanation, no code fence. It must match this \
+JSON schema:
+
+{schema}
+"""
+_REPAIR = """\
+That is not the JSON object that was asked for: {problem}
+Reply with the corrected JSON object and nothing else.
+"""
+_LONGEST_REPLY = 8000
+"""Characters of a faulty reply that the model is shown again."""
+_MOST_PROBLEMS = 5
+_TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+_UNNAMED = re.compile(r"[^\w-]+", re.ASCII)
+
+
+def _refuse(name: str) -> float:
+    message = f"{name} is no JSON."
+    raise ValueError(message)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a reply must be.
+
+    Attributes:
+        name: of the shape, as servers allow it: letters, digits, "_" and "-".
+        schema: JSON schema of an object.
+        adapter: makes the value of JSON; None where the shape is a JSON schema.
+    """
+
+    name: str
+    schema: Mapping[str, Any]
+    adapter: TypeAdapter[Any] | None = None
+
+    def load(self, plain: Mapping[str, Any]) -> Any:
+        """The value: an instance of the class, or `plain` itself where the shape is a schema.
+
+        Args:
+            plain: what JSON has for it.
+
+        Raises:
+            ValueError: `plain` does not match; the message says where.
+        """
+        if self.adapter is not None:
+            return _validate(self.adapter, plain)
+        problems = _problems(self.schema, plain)
+        if problems:
+            raise ValueError("; ".join(problems))
+        return plain
+
+    def parse(self, text: str) -> dict[str, Any]:
+        """The plain value in a reply: the last JSON object that matches.
+
+        Text around it, code fences and trailing commas are put up with.
+
+        Args:
+            text: of the reply.
+
+        Raises:
+            ValueError: There is none; the message says what is wrong.
+        """
+        problem = "there is no JSON object in it."
+        for found in _objects(text):
+            try:
+                self.load(found)
+            except ValueError as error:
+                problem = str(error)
+            else:
+                return found
+        raise ValueError(problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A value that a model gave.
+
+    Attributes:
+        plain: as JSON has it.
+        value: as `Shape.load` makes it.
+        replies: the model's: one, or two if the first had to be corrected.
+    """
+
+    plain: dict[str, Any]
+    value: Any
+    replies: tuple[AIMessage, ...]
+
+
+def shape_of(response_format: ResponseFormat) -> Shape:
+    """What a reply must be, from what a caller names.
+
+    Args:
+        response_format: a pydantic model, a dataclass, a TypedDict, or a JSON schema of an object.
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
+    if isinstance(response_format, Mapping):
+        _check_schema(response_format)
+        return Shape(_name(response_format.get("title")), dict(response_format))
+    if not isinstance(response_format, type):
+        message = (
+            "response_format is a pydantic model, a dataclass, a TypedDict or a JSON schema, not "
+            f"{type(response_format).__name__}."
+        )
+        raise ConfigurationError(message)
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(response_format)
+        schema = adapter.json_schema()
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        message = f"No JSON schema can be made of {response_format.__name__}: {error}"
+        raise ConfigurationError(message) from error
+    _check_object(schema)
+    return Shape(_name(response_format.__name__), schema, adapter)
+
+
+async def fill(shape: Shape, prompt: str, ask: Ask) -> Filled:
+    """Ask a model for a value; once more, with what was wrong, if its reply holds none.
+
+    Args:
+        shape: what to ask for. The model is told its schema behind the prompt.
+        prompt: what to make the value of.
+        ask: sends messages to the model. Its call should have the options of `constraint`.
+
+    Raises:
+        ResponseFormatError: The second reply does not match either.
+        ModelError: A call failed; whatever `ask` raises.
+    """
+    schema = json.dumps(shape.schema, ensure_ascii=False)
+    messages: list[BaseMessage] = [HumanMessage(prompt + _INSTRUCTIONS.format(schema=schema))]
+    reply, text = await ask(messages)
+    replies = [reply]
+    try:
+        plain = shape.parse(text)
+    except ValueError as error:
+        wrong = HumanMessage(_REPAIR.format(problem=error))
+        reply, text = await ask([*messages, AIMessage(text[:_LONGEST_REPLY]), wrong])
+        replies.append(reply)
+        plain = _parse_or_fail(shape, text)
+    return Filled(plain, shape.load(plain), tuple(replies))
+
+
+def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:
+    """Options of a call that hold a model to a shape while it writes; empty where there are none.
+
+    Args:
+        model: one whose class has a method `constraint` is asked for them.
+        shape: of the reply.
+    """
+    found = getattr(model, "constraint", None)
+    return found(shape.name, shape.schema) if callable(found) else {}
+
+
+def _parse_or_fail(shape: Shape, text: str) -> dict[str, Any]:
+    try:
+        return shape.parse(text)
+    except ValueError as error:
+        message = (
+            f"The model did not answer in the shape of {shape.name}, asked twice: {error} Make the "
+            "response_format simpler, or name a stronger model."
+        )
+        raise ResponseFormatError(message, reply=text) from error
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a text that are not within others, from the last to the first."""
+    found = _decode_all(text) or _decode_all(_TRAILING_COMMA.sub("", text))
+    yield from reversed(found)
+
+
+def _decode_all(text: str) -> list[dict[str, Any]]:
+    found, at = [], text.find("{")
+    while at >= 0:
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            found.append(value)
+        at = text.find("{", end)
+    return found
+
+
+def _validate(adapter: TypeAdapter[Any], plain: Mapping[str, Any]) -> Any:
+    try:
+        return adapter.validate_json(json.dumps(plain))
+    except ValidationError as error:
+        problems = [_at(item["loc"], item["msg"]) for item in error.errors()[:_MOST_PROBLEMS]]
+        raise ValueError("; ".join(problems)) from error
+
+
+def _problems(schema: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    validator = validator_for(schema)(schema, registry=Registry())
+    errors = [*validator.iter_errors(plain)][:_MOST_PROBLEMS]
+    return [_at(error.absolute_path, error.message) for error in errors]
+
+
+def _at(path: Sequence[str | int], message: str) -> str:
+    where = ".".join(map(str, path))
+    return f"{where}: {message}" if where else message
+
+
+def _check_schema(schema: Mapping[str, Any]) -> None:
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    reference = ""
+    try:
+        validator_for(schema).check_schema(schema)
+        # A registry that is empty, so that nothing is fetched from the network.
+        resource = DRAFT202012.create_resource(dict(schema))
+        resolver = Registry().with_resource("", resource).resolver()
+        for named in _references(schema):
+            reference = named
+            resolver.lookup(named)
+    except SchemaError as error:
+        message = f"The response_format is no JSON schema: {error.message}."
+        raise ConfigurationError(message) from error
+    except Unresolvable as error:
+        message = (
+            f"The response_format refers to {reference!r}, which is not in it: put the definition "
+            'under "$defs" of the schema.'
+        )
+        raise ConfigurationError(message) from error
+    _check_object(schema)
+
+
+def _references(schema: object) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        if isinstance(reference := schema.get("$ref"), str):
+            yield reference
+        schema = [*schema.values()]
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _references(part)
+
+
+def _check_object(schema: Mapping[str, Any]) -> None:
+    if schema.get("type") != "object" and "$ref" not in schema:
+        message = (
+            'The response_format must be an object, with "type": "object" in its schema: put a '
+            "list or a single value into a field of one."
+        )
+        raise ConfigurationError(message)
+
+
+def _name(title: object) -> str:
+    return _UNNAMED.sub("_", str(title or "answer"))[:64].strip("_") or "answer"
