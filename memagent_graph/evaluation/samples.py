@@ -6,13 +6,14 @@ import hashlib
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.text.opening import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from memagent_graph.matching import Metric
@@ -118,9 +119,14 @@ class Task(ABC):
         """Changes when its samples do: the generator's version, and the digest of each file."""
 
     @property
+    def texts(self) -> Sequence[str] | None:
+        """What tells each of its questions from the others; None if it makes any number of them."""
+        return None
+
+    @property
     def count(self) -> int | None:
         """How many different samples it has of each length; None for any number."""
-        return None
+        return None if self.texts is None else len(self.texts)
 
     @abstractmethod
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
@@ -160,8 +166,12 @@ def draw(task: str, count: int, index: int, seed: int) -> int:
     if index >= count:
         message = f"{task} has {count:,} different questions, not {index + 1:,}."
         raise ConfigurationError(message)
-    order = random.Random(f"{task} {seed}").sample(range(count), count)  # noqa: S311 - no secret
-    return order[index]
+    return _order(task, count, seed)[index]
+
+
+@lru_cache(maxsize=16)
+def _order(task: str, count: int, seed: int) -> list[int]:
+    return random.Random(f"{task} {seed}").sample(range(count), count)  # noqa: S311 - no secret
 
 
 def check_length(task: str, length: int, least: int) -> None:

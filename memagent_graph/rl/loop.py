@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 
     from memagent_graph.evaluation.samples import Sample
     from memagent_graph.rl.journal import Journal
+    from memagent_graph.rl.questions import Questions
     from memagent_graph.rl.rollouts import RolloutRunner
     from memagent_graph.rl.settings import TrainingSettings
     from memagent_graph.rl.traces import Rollout
     from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
-
-    Questions = Callable[[int], Sample]
-    """Makes the question of a number; the same number makes the same question."""
-
 
 _DRAWS = 10
 """How often questions are drawn in place of those that the model answers unread."""
@@ -40,7 +37,7 @@ class OnlineLoop:
         trainer: of the policy.
         runner: reads with the policy.
         hand_on: gives a state dict to the engine that the runner reads with.
-        questions: makes questions; the first `settings.held_out` of them are never trained on.
+        questions: to train on, and to evaluate with.
         settings: how much of what.
         journal: where metrics and checkpoints go.
         report: told the metrics of each iteration.
@@ -81,10 +78,7 @@ class OnlineLoop:
             ModelError: The engine failed for good.
         """
         settings = self.settings
-        state = self.journal.restore(self.trainer) or {
-            "iteration": 0,
-            "question": settings.held_out,
-        }
+        state = self.journal.restore(self.trainer) or {"iteration": 0, "question": 0}
         self._hand_on()
         if not state["iteration"]:
             await self._evaluate(0)
@@ -142,7 +136,8 @@ class OnlineLoop:
         """The next questions, without those that need no document if the settings say so."""
         found: list[Sample] = []
         for _ in range(_DRAWS):
-            drawn = [self.questions(number) for number in self._numbers(state, count - len(found))]
+            numbers = self._numbers(state, count - len(found))
+            drawn = [self.questions.training(number) for number in numbers]
             if not self.settings.skip_guessable:
                 return drawn
             known = await self.runner.guessed(drawn)
@@ -169,7 +164,7 @@ class OnlineLoop:
 
     async def held_out_reward(self) -> float:
         """Mean reward over the held-out questions, one reading each; a failed one counts 0."""
-        samples = [self.questions(index) for index in range(self.settings.held_out)]
+        samples = self.questions.held_out
         found = await self.runner.collect(samples, times=1)
         return sum(one.reward or 0.0 for one in found.rollouts) / len(samples)
 

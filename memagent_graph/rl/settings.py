@@ -100,7 +100,8 @@ class TrainingSettings(GRPOSettings):
         group_size: readings of each question.
         refills: how often to ask for more questions when groups without spread were dropped.
         evaluate_every: iterations between two evaluations on held-out questions; 0 for none.
-        held_out: questions of an evaluation.
+        held_out: questions of an evaluation, which are never trained on; of a file with few
+            questions a fifth of them.
         save_every: iterations between two checkpoints.
         engine: what samples: "hf" (transformers, in this process), "vllm" (in this process), or
             the URL of a vLLM server that serves `model` and shares this machine's files.

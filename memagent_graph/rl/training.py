@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.prompts import Prompts
 from memagent_graph.rl.journal import Journal
 from memagent_graph.rl.loop import OnlineLoop, replay
+from memagent_graph.rl.questions import numbered_questions, task_questions
 from memagent_graph.rl.rewards import make_reward
 from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.served import ServedWeights
 from memagent_graph.rl.traces import load
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
-from memagent_graph.text.opening import open_source
-from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,10 +26,8 @@ if TYPE_CHECKING:
     import torch
 
     from memagent_graph.evaluation.samples import Sample
-    from memagent_graph.rl.loop import Questions
     from memagent_graph.rl.rewards import Reward
     from memagent_graph.rl.settings import TrainingSettings
-    from memagent_graph.text.tokens import TokenizerLike
 
 
 class Training:
@@ -39,7 +35,8 @@ class Training:
 
     Args:
         settings: all of it.
-        questions: makes the question of a number, in place of those of `settings.tasks`.
+        questions: makes the question of a number, in place of those of `settings.tasks`; the first
+            `settings.held_out` are never trained on, nor any that asks the same as one of them.
         reward: what an answer is worth, in place of `settings.reward`.
 
     Attributes:
@@ -53,7 +50,7 @@ class Training:
         self,
         settings: TrainingSettings,
         *,
-        questions: Questions | None = None,
+        questions: Callable[[int], Sample] | None = None,
         reward: Reward | None = None,
     ) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -112,7 +109,11 @@ class Training:
                 concurrency=1 if settings.deterministic else settings.concurrency,
                 seed=settings.seed,
             )
-            questions = self._questions or task_questions(settings, self.tokenizer)
+            questions = (
+                numbered_questions(self._questions, settings.held_out)
+                if self._questions
+                else task_questions(settings, self.tokenizer)
+            )
             self._loop = OnlineLoop(
                 self.trainer, runner, hand_on, questions, settings, self.journal, report=report
             )
@@ -162,23 +163,6 @@ def _named_reward(settings: TrainingSettings) -> Reward:
         return make_reward(parts)
     weights: dict[str | Reward, float] = dict(parts.items())
     return make_reward(weights)
-
-
-def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Questions:
-    """Questions of `settings.tasks` in turn, of the length and seed that the settings have.
-
-    Raises:
-        ConfigurationError: There is no such task, or it needs essays.
-    """
-    essays = open_source(settings.essays) if settings.essays else None
-    tasks = [make_task(name, essays) for name in settings.tasks]
-    counter = load_tokenizer(tokenizer)
-
-    def question(index: int) -> Sample:
-        task = tasks[index % len(tasks)]
-        return task.sample(settings.length, index, seed=settings.seed, tokenizer=counter)
-
-    return question
 
 
 def make_engine(

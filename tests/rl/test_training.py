@@ -170,7 +170,7 @@ def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path,
     )
     metrics = asyncio.run(training.run(lambda _: None))
 
-    assert found == asked
+    assert [index for index in found if index > 1] == asked
     assert metrics["groups_dropped"] == 0
     assert metrics["rollouts"] == 6
 

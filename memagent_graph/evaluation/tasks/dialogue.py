@@ -93,14 +93,14 @@ class DialogueTask(Task):
         """Of the generator and the file."""
         return f"{self.kind} {self.version} {file_digest(self.file)}"
 
-    @property
-    def count(self) -> int:
+    @cached_property
+    def texts(self) -> list[str]:
         """Each question is asked once."""
-        return len(self.asked)
+        return [asked.question for asked in self.asked]
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample; the seed chooses which questions are asked first."""
-        asked = self.asked[draw(self.name, self.count, index, seed)]
+        asked = self.asked[draw(self.name, len(self.texts), index, seed)]
         return Sample(
             id=f"{self.name}/{length}/{index}",
             task=self.name,

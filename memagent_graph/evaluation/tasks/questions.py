@@ -53,10 +53,10 @@ class QuestionFileTask(Task):
         """All paragraphs of the file, each once."""
         return distinct(one for asked in self.questions for one in (*asked.gold, *asked.near))
 
-    @property
-    def count(self) -> int:
+    @cached_property
+    def texts(self) -> list[str]:
         """Each question is asked once."""
-        return len(self.questions)
+        return [asked.text for asked in self.questions]
 
 
 class QuestionTask(QuestionFileTask):
@@ -87,7 +87,7 @@ class QuestionTask(QuestionFileTask):
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
-        question = self.questions[draw(self.name, self.count, index, seed)]
+        question = self.questions[draw(self.name, len(self.texts), index, seed)]
         gold = [_line(paragraph) for paragraph in question.gold]
         needed = sum(tokenizer.count(f"\n\n{text}") for text in gold)
         check_length(self.name, length, needed)

@@ -68,12 +68,18 @@ class RulerFileTask(Task):
         """Each sample is asked once."""
         return len(self.places)
 
+    @cached_property
+    def texts(self) -> list[str]:
+        """Questions, with the answers where all documents of a task are asked the same."""
+        rows = map(self._read, self.places)
+        return [
+            " ".join((row.parts.question, *(() if row.parts.form is PASSAGES else row.outputs)))
+            for row in rows
+        ]
+
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample; the seed chooses which are asked first."""
-        number, start = self.places[draw(self.name, self.count, index, seed)]
-        with self.file.open("rb") as file:
-            file.seek(start)
-            row = _row(self.file, number, file.readline())
+        row = self._read(self.places[draw(self.name, self.count, index, seed)])
         form = row.parts.form
         return Sample(
             id=f"{self.name}/{length}/{index}",
@@ -86,6 +92,12 @@ class RulerFileTask(Task):
             template=row.parts.template,
             answer_tokens=form.tokens,
         )
+
+    def _read(self, place: tuple[int, int]) -> _Row:
+        number, start = place
+        with self.file.open("rb") as file:
+            file.seek(start)
+            return _row(self.file, number, file.readline())
 
 
 def ruler_tasks(file: str | Path) -> list[RulerFileTask]:

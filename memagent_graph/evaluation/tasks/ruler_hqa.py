@@ -84,7 +84,7 @@ class ParagraphTask(QuestionFileTask):
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample."""
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
-        question = self.questions[draw(self.name, self.count, index, seed)]
+        question = self.questions[draw(self.name, len(self.texts), index, seed)]
         if length < len(question.gold):
             message = f"{self.name} needs {len(question.gold)} paragraphs or more, not {length}."
             raise ConfigurationError(message)
@@ -160,14 +160,14 @@ class PublishedTask(Task):
         """Of the reader and the file."""
         return f"ruler_hqa {VERSION} {file_digest(self.file)}"
 
-    @property
-    def count(self) -> int:
+    @cached_property
+    def texts(self) -> list[str]:
         """Each question is asked once."""
-        return len(self.asked)
+        return [asked.question for asked in self.asked]
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample, of the length that the file has."""
-        asked = self.asked[draw(self.name, self.count, index, seed)]
+        asked = self.asked[draw(self.name, len(self.texts), index, seed)]
 
         def pieces() -> Iterator[Piece]:
             yield Piece(read_row(self.file, asked.span)["context"])

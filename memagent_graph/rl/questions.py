@@ -1,0 +1,184 @@
+"""What is asked in training, and what only in evaluations: split by text before it is numbered."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.samples import draw
+from memagent_graph.evaluation.tasks import make_task
+from memagent_graph.evaluation.tasks.question_files import same
+from memagent_graph.text.opening import open_source
+from memagent_graph.text.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from memagent_graph.evaluation.samples import Sample, Task
+    from memagent_graph.rl.settings import TrainingSettings
+    from memagent_graph.text.tokens import TokenizerLike
+
+    Make: TypeAlias = Callable[[int], Sample]
+
+_SHARE = 5
+"""One in so many different questions of a file is held out at most."""
+_ATTEMPTS, _STRIDE = 100, 1_000_003
+"""How often another number is tried for a training question that is held out, and how far away."""
+
+
+class Questions:
+    """Training questions by number, and others that only evaluations ask.
+
+    Args:
+        parts: taken in turn.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    @cached_property
+    def held_out(self) -> list[Sample]:
+        """The questions of evaluations."""
+        return [make() for part in self._parts for make in part.held_out]
+
+    def training(self, number: int) -> Sample:
+        """The training question of a number, counted from 0; its id holds the number.
+
+        Raises:
+            ConfigurationError: All questions are held out.
+        """
+        part = self._parts[number % len(self._parts)]
+        sample = part.training(number // len(self._parts))
+        return replace(sample, id=f"{sample.id}@{number}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The questions of one task.
+
+    Attributes:
+        held_out: each makes a question for evaluations.
+        training: makes the training question of a number, counted from 0.
+    """
+
+    held_out: Sequence[Callable[[], Sample]]
+    training: Make
+
+
+def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Questions:
+    """Questions of `settings.tasks` in turn, of the length and seed that the settings have.
+
+    Raises:
+        ConfigurationError: There is no such task, it needs essays, or has too few questions.
+    """
+    essays = open_source(settings.essays) if settings.essays else None
+    tasks = [make_task(name, essays) for name in settings.tasks]
+    counter = load_tokenizer(tokenizer)
+    seed = settings.seed
+    makers = [partial(task.sample, settings.length, seed=seed, tokenizer=counter) for task in tasks]
+    return split(tasks, makers, held_out=settings.held_out, seed=seed)
+
+
+def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed: int) -> Questions:
+    """Hold questions out of tasks, so that no training question has the text of one of them.
+
+    That holds across tasks, too. A file holds out at most a fifth of its questions; the others are
+    asked again, in another order, when all of them were.
+
+    Args:
+        tasks: where the questions come from.
+        makers: of each task, makes its sample of an index.
+        held_out: questions for evaluations, of all tasks together.
+        seed: of the order.
+
+    Raises:
+        ConfigurationError: A task has no question left to train on.
+    """
+    kept: set[str] = set()
+    first: list[list[int]] = []
+    for place, (task, maker) in enumerate(zip(tasks, makers, strict=True)):
+        wanted = len(range(place, held_out, len(tasks)))
+        texts = _texts(task, seed)
+        chosen = [*range(wanted)] if texts is None else _first_of_each(texts, wanted, kept)
+        kept |= {_key(maker(index)) if texts is None else texts[index] for index in chosen}
+        first.append(chosen)
+    return Questions(
+        [
+            _part(task, maker, chosen, kept, seed)
+            for task, maker, chosen in zip(tasks, makers, first, strict=True)
+        ]
+    )
+
+
+def numbered_questions(make: Make, held_out: int) -> Questions:
+    """Questions of a function: the first `held_out` are for evaluations alone."""
+    chosen = [*range(held_out)]
+    kept = {_key(make(index)) for index in chosen}
+    return Questions([_numbered(make, chosen, kept)])
+
+
+def _part(task: Task, make: Make, chosen: list[int], kept: set[str], seed: int) -> Part:
+    texts = _texts(task, seed)
+    if texts is None:
+        return _numbered(make, chosen, kept)
+    free = [index for index, text in enumerate(texts) if text not in kept]
+    if not free:
+        message = (
+            f"{task.name} has no question left to train on: {len(kept)} are held out. Lower "
+            "held_out, or train on another file."
+        )
+        raise ConfigurationError(message)
+
+    @lru_cache(maxsize=2)
+    def order(epoch: int) -> list[int]:
+        return random.Random(f"{seed} {epoch}").sample(free, len(free))  # noqa: S311 - no secret
+
+    def training(number: int) -> Sample:
+        epoch, place = divmod(number, len(free))
+        return make(order(epoch)[place])
+
+    return Part([partial(make, index) for index in chosen], training)
+
+
+def _numbered(make: Make, chosen: list[int], kept: set[str]) -> Part:
+    begin = len(chosen)
+
+    def training(number: int) -> Sample:
+        for attempt in range(_ATTEMPTS):
+            sample = make(begin + number + attempt * _STRIDE)
+            if _key(sample) not in kept:
+                return sample
+        message = (
+            f"In {_ATTEMPTS} draws every question was one that is held out. Lower held_out "
+            f"({begin}), or give more questions."
+        )
+        raise ConfigurationError(message)
+
+    return Part([partial(make, index) for index in chosen], training)
+
+
+def _texts(task: Task, seed: int) -> list[str] | None:
+    """What the task's samples ask by index, in one spelling; None for any number of them."""
+    texts = task.texts
+    if texts is None:
+        return None
+    places = (draw(task.name, len(texts), index, seed) for index in range(len(texts)))
+    return [same(texts[place]) for place in places]
+
+
+def _first_of_each(texts: Sequence[str], wanted: int, kept: AbstractSet[str]) -> list[int]:
+    """The first places of different texts that are not kept yet, within the file's share."""
+    first: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        first.setdefault(text, place)
+    room = max(1, len(first) // _SHARE) - len(kept & first.keys())
+    return [place for text, place in first.items() if text not in kept][: min(wanted, max(0, room))]
+
+
+def _key(sample: Sample) -> str:
+    """What two samples must not share; generated tasks may ask the same of each document."""
+    return same(" ".join((sample.question, *sample.answers)))

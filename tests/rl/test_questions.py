@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+from paragraphs import hotpot, squad
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.samples import Sample, Task, draw
+from memagent_graph.evaluation.tasks import make_task
+from memagent_graph.evaluation.tasks.question_files import same
+from memagent_graph.rl.questions import numbered_questions, split, task_questions
+from memagent_graph.rl.settings import TrainingSettings
+
+
+class Listed(Task):
+    """A file of so many questions, without the cost of their documents."""
+
+    identity = "listed"
+    texts = ()
+
+    def __init__(self, texts, name="listed"):
+        self.texts, self.name = texts, name
+
+    def sample(self, length, index, *, seed=0, tokenizer=None):
+        text = self.texts[draw(self.name, self.count, index, seed)]
+        return asked(text, f"{self.name}/{index}")
+
+
+def asked(text, name="q", answer="it"):
+    return Sample(name, "t", 1, text, (answer,), "any", lambda: iter(()))
+
+
+def parted(*tasks, held_out=64, seed=0):
+    makers = [lambda index, task=task: task.sample(1, index, seed=seed) for task in tasks]
+    return split(tasks, makers, held_out=held_out, seed=seed)
+
+
+@pytest.mark.parametrize("count", [65, 1_190, 7_405])
+def test_of_10000_training_questions_none_is_held_out(count):
+    questions = parted(Listed([f"Who is number {n}?" for n in range(count)]))
+    trained = [questions.training(number) for number in range(10_000)]
+
+    held_out = {sample.question for sample in questions.held_out}
+    assert len(held_out) == min(64, count // 5)
+    assert held_out.isdisjoint(sample.question for sample in trained)
+    assert len({sample.question for sample in trained}) == count - len(held_out)
+    assert len({sample.id for sample in trained}) == 10_000
+
+
+def test_an_epoch_asks_each_question_once_and_the_next_in_another_order():
+    questions = parted(Listed([f"Who is number {n}?" for n in range(20)]), held_out=4)
+    first, second = (
+        [questions.training(16 * epoch + n).question for n in range(16)] for epoch in range(2)
+    )
+    assert sorted(first) == sorted(second)
+    assert len(set(first)) == 16
+    assert first != second
+
+
+def test_the_same_question_in_another_file_or_spelling_is_held_out_too():
+    texts = [f"Who is number {n}?" for n in range(60)]
+    one, other = Listed(texts, "one"), Listed([f"  who is\nNumber {n}?" for n in range(60)], "two")
+    questions = parted(one, other, held_out=10)
+
+    held_out = {same(sample.question) for sample in questions.held_out}
+    trained = {same(questions.training(number).question) for number in range(1_000)}
+    assert held_out.isdisjoint(trained)
+    assert held_out | trained == set(map(same, texts))
+
+
+@pytest.mark.parametrize("texts", [["Who?"], ["Who?", "who? "]])
+def test_a_file_with_nothing_left_to_train_on_is_an_error(texts):
+    with pytest.raises(ConfigurationError, match="no question left to train on"):
+        parted(Listed(texts))
+
+
+def test_made_up_questions_are_split_by_what_they_ask_as_well():
+    def make(index):
+        return asked(f"Who is number {index % 7}?", answer=str(index % 7))
+
+    questions = numbered_questions(make, 3)
+    assert {sample.question[-2] for sample in questions.held_out} == {"0", "1", "2"}
+    assert {questions.training(n).question[-2] for n in range(300)} == {"3", "4", "5", "6"}
+    with pytest.raises(ConfigurationError, match="Lower held_out"):
+        numbered_questions(make, 7).training(0)
+
+
+@pytest.mark.parametrize("kind", ["qa", "ruler_hqa"])
+@pytest.mark.parametrize("write", [hotpot, squad])
+def test_files_are_split_before_their_questions_are_numbered(kind, write, tmp_path):
+    name = f"{kind}:{write(tmp_path, 20)}"
+    length = 200 if kind == "qa" else 4
+    settings = TrainingSettings(model="m", out=tmp_path, tasks=(name, name), length=length)
+
+    questions = task_questions(settings, None)
+
+    held_out = {sample.question for sample in questions.held_out}
+    trained = {questions.training(number).question for number in range(80)}
+    assert len(held_out) == 4
+    assert held_out.isdisjoint(trained)
+    assert held_out | trained == {question.text for question in make_task(name).questions}
+
+
+def test_every_kind_of_file_says_what_its_questions_ask(data):
+    files = {
+        "qa": "xquad.en.json",
+        "ruler_hqa": "hotpotqa_distractor.json",
+        "conversation": "locomo.json",
+        "beam": "beam_100k.json",
+        "ruler": "ruler_8k.jsonl",
+    }
+    for kind, name in files.items():
+        task = make_task(f"{kind}:{data / name}")
+        assert len(task.texts) == task.count
+        assert len(set(task.texts)) > 0.9 * task.count
