@@ -1,4 +1,4 @@
-"""`memagent cache`: the texts of converted documents that are kept for the next time."""
+"""`memagent cache`: texts of converted documents and indexes, kept for the next time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import typer
 
 from memagent_graph.cli.reporting import reporting
 
-app = typer.Typer(help="Show or clear the kept texts of converted documents.")
+app = typer.Typer(help="Show or clear the kept texts and indexes of documents.")
 
 
 @app.callback(invoke_without_command=True)
 def show(context: typer.Context) -> None:
-    """Show where the texts of converted documents are kept, and how large they are."""
+    """Show where texts of converted documents and indexes are kept, and how large they are."""
     from memagent_graph.text.user_cache import folder_of_converted, size_of_converted
 
     if context.invoked_subcommand is None:

@@ -13,10 +13,11 @@ from memagent_graph.memory.owners import children_first, owners_of
 from memagent_graph.memory.provenance import READ, Lineage, listed, rows_of
 from memagent_graph.memory.removal import forget_topic
 from memagent_graph.memory.version import followed
+from memagent_graph.text.index import forget_recent
 from memagent_graph.text.user_cache import count_converted, forget_converted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
@@ -144,8 +145,11 @@ def _is_digest(digest: str) -> bool:
     return len(digest) == _DIGITS and not digest.strip("0123456789abcdef")
 
 
-def _uncache(digests: Iterable[str], *, preview: bool) -> int:
-    return sum(map(count_converted if preview else forget_converted, digests))
+def _uncache(digests: Collection[str], *, preview: bool) -> int:
+    if preview:
+        return sum(map(count_converted, digests))
+    forget_recent(digests)
+    return sum(map(forget_converted, digests))
 
 
 def _preview(found: Inventory) -> ForgottenSource:

@@ -1,4 +1,4 @@
-"""Texts of converted documents, kept in the user's cache: each is converted once.
+"""What was made of documents, kept in the user's cache: texts of converted ones, and indexes.
 
 An entry is a file whose name begins with the digest of the document. It is written whole or not
 at all; a torn or foreign one, and one that cannot be decrypted, is removed and counts as none.
@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING
 from memagent_graph.text.entry import seal, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from langgraph.checkpoint.serde.base import CipherProtocol
-
-    from memagent_graph.text.conversion import Converted
 
 _PARTS = 16
 """Of the limit; one of them may be written between two looks at all entries."""
@@ -37,7 +35,7 @@ _UNFINISHED_SECONDS = 3600
 
 
 class Cache:
-    """Converted texts in a folder that this user alone can enter.
+    """Entries in a folder that this user alone can enter.
 
     Several processes may use it at once.
 
@@ -54,7 +52,7 @@ class Cache:
         self._cipher = cipher
         self._unseen = limit  # bytes that were written since the last look at all entries
 
-    def find(self, key: str, most: int) -> Converted | None:
+    def find(self, key: str, most: int) -> tuple[bytes, ...] | None:
         """What is kept under a key, unless it is longer than `most` bytes."""
         path = self.folder / key
         if not self._is_private():
@@ -71,11 +69,16 @@ class Cache:
             return None
         with suppress(OSError):
             os.utime(path)
-        return found if sum(map(len, found.encode())) <= most else None
+        return found if sum(map(len, found)) <= most else None
 
-    def keep(self, key: str, converted: Converted) -> None:
-        """Keep a text; without a folder that can be written, or a full disk, it is not kept."""
-        entry = seal(key, converted, self._cipher)
+    def keep(self, key: str, parts: Sequence[bytes]) -> None:
+        """Keep an entry; without a folder that can be written, or a full disk, it is not kept.
+
+        Args:
+            key: the document's digest in hex, a hyphen, and 16 hexadecimal digits.
+            parts: its content.
+        """
+        entry = seal(key, parts, self._cipher)
         if len(entry) > self._seen_limit:
             return
         with suppress(OSError):

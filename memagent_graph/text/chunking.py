@@ -146,6 +146,39 @@ def _segment_end(source: Source, start: int, length: int) -> int:
     return start + (_grapheme_end(text, end) or end)
 
 
+_PASSAGE = 800
+"""Code points of a passage, at most."""
+_WINDOW = 1 << 16
+"""Code points that are read at once to cut passages."""
+
+
+def passages(source: Source) -> Iterator[tuple[int, str]]:
+    """Cut a source into passages, a paragraph or a few sentences each: their starts and texts.
+
+    Joined, they are the source. Each ends at the last paragraph, sentence, line or word end in its
+    second half, if there is one.
+    """
+    start, window, at = 0, "", 0
+    while True:
+        if len(window) - at <= _PASSAGE + _LONGEST_GRAPHEME:
+            window, at = window[at:] + source.read(start + len(window) - at, _WINDOW), 0
+        if at == len(window):
+            return
+        end = _passage_end(window, at)
+        yield start, window[at:end]
+        start, at = start + end - at, end
+
+
+def _passage_end(window: str, start: int) -> int:
+    text = window[start : start + _PASSAGE + _LONGEST_GRAPHEME]
+    if len(text) <= _PASSAGE:
+        return start + len(text)
+    end = _grapheme_end(text, _PASSAGE) or _PASSAGE
+    return start + (_grapheme_end(text, _natural_end(text, end // 2, end)) or end)
+
+
+_LONGEST_GRAPHEME = 64
+"""Code points that are looked at beyond the end of a passage, so that no grapheme is split."""
 _LIKELY_SIZE = 6
 """Code points that a token rarely has more of."""
 
@@ -199,7 +232,7 @@ def _cuts(window: str, end: int) -> Iterator[int]:
     if end == len(window):  # nothing follows: there is no word to split
         yield end
     end = grapheme = _grapheme_end(window, end) or end
-    natural = _grapheme_end(window, _natural_end(window, end))
+    natural = _grapheme_end(window, _natural_end(window, end - end // 10, end))
     if natural:
         yield natural
     while grapheme:
@@ -209,9 +242,8 @@ def _cuts(window: str, end: int) -> Iterator[int]:
     yield from range(end - 1, 0, -1)  # within the first grapheme, which alone is too long
 
 
-def _natural_end(text: str, end: int) -> int:
-    """The last paragraph, sentence, line or word end in the final tenth, or else `end`."""
-    first = end - end // 10
+def _natural_end(text: str, first: int, end: int) -> int:
+    """The last paragraph, sentence, line or word end from `first` on, or else `end`."""
     for pattern in _ENDS:
         found = None
         for found in pattern.finditer(text, first, end):  # noqa: B007 - the last one is wanted

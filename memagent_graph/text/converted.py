@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, cached_property
 from hashlib import file_digest, sha256
@@ -15,7 +16,7 @@ from memagent_graph.errors import (
     MissingDependencyError,
     UnreadableSourceError,
 )
-from memagent_graph.text.conversion import CONVERTERS
+from memagent_graph.text.conversion import CONVERTERS, Converted
 from memagent_graph.text.outline import Headings
 from memagent_graph.text.source import Location, TextSource
 from memagent_graph.text.user_cache import open_cache
@@ -23,7 +24,7 @@ from memagent_graph.text.user_cache import open_cache
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memagent_graph.text.conversion import Converted, Limit
+    from memagent_graph.text.conversion import Limit
     from memagent_graph.text.converter import Limits
 
 _FORM = 1
@@ -90,10 +91,11 @@ def _find_or_convert(path: Path, name: str) -> tuple[str, Converted]:
     if kept and converter:
         found = kept.find(f"{digest}-{converter}", int(limits.output_mb * _MB))
         if found is not None:
-            return digest, found
+            with suppress(ValueError, TypeError):  # else it is something else, and written anew
+                return digest, Converted.decode(*found)
     digest, converted = _convert(path, name, limits)
     if kept and converter:
-        kept.keep(f"{digest}-{converter}", converted)
+        kept.keep(f"{digest}-{converter}", converted.encode())
     return digest, converted
 
 

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from memagent_graph.text.conversion import Converted
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from langgraph.checkpoint.serde.base import CipherProtocol
 
-_FORM = "memagent-converted 1"
+_FORM = "memagent-cached 2"
 """Begins every entry; changes when their form does."""
 
 _PLAIN = "plain"
 
 
-def seal(key: str, converted: Converted, cipher: CipherProtocol | None = None) -> bytes:
+def seal(key: str, parts: Sequence[bytes], cipher: CipherProtocol | None = None) -> bytes:
     """The bytes of an entry.
 
     Args:
         key: what it will be found by.
-        converted: what to keep.
+        parts: what to keep.
         cipher: encrypts it; None keeps plain text.
     """
-    text, pages = converted.encode()
-    kind, body = _PLAIN, json.dumps({"key": key, "text": len(text)}).encode() + b"\n" + text + pages
+    about = json.dumps({"key": key, "sizes": [len(part) for part in parts]})
+    kind, body = _PLAIN, b"".join([about.encode(), b"\n", *parts])
     if cipher is not None:
         kind, body = cipher.encrypt(body)
     return f"{_FORM} {kind} {sha256(body).hexdigest()}\n".encode() + body
 
 
-def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> Converted:
-    """What `seal` made an entry of, with the same key and cipher.
+def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> tuple[bytes, ...]:
+    """The parts that `seal` made an entry of, with the same key and cipher.
 
     Raises:
         ValueError: The bytes are something else.
@@ -50,4 +51,7 @@ def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> Conv
     about = json.loads(line)
     if about["key"] != key:
         raise ValueError
-    return Converted.decode(content[: about["text"]], content[about["text"] :])
+    ends = [0, *accumulate(about["sizes"])]
+    if ends[-1] != len(content):
+        raise ValueError
+    return tuple(content[start:end] for start, end in pairwise(ends))

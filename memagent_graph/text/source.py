@@ -129,6 +129,11 @@ class JoinedSource:
         """The sources, in order."""
         return self._parts[1::2]
 
+    def headed_parts(self) -> list[tuple[str, Source]]:
+        """The sources, in order, each with the heading that introduces it."""
+        headings = [part.read(0, part.length) for part in self._parts[::2]]
+        return [*zip(headings, self.parts, strict=True)]
+
     def parts_between(self, start: int, end: int) -> list[Source]:
         """The sources that code points `start` to `end` are of, down to those that are not joined.
 

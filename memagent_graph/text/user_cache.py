@@ -1,4 +1,4 @@
-"""The user's cache of converted texts: where it is, what it may hold, and how it is emptied."""
+"""The user's cache of what became of documents: where it is, what it holds, how it is emptied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _no_plain_text = Event()
 
 
 def keep_no_plain_text() -> None:
-    """From here on, let this process keep converted texts only if it can encrypt them."""
+    """From here on, let this process keep texts and indexes only if it can encrypt them."""
     _no_plain_text.set()
 
 
@@ -45,7 +45,7 @@ def open_cache() -> Cache | None:
 
 
 def forget_converted(digest: str) -> int:
-    """Remove the kept text of a document, also where keeping is off by now.
+    """Remove what is kept of a document, text and index, also where keeping is off by now.
 
     Args:
         digest: of the file's bytes, which is the `digest` of its source.
@@ -67,7 +67,7 @@ def count_converted(digest: str) -> int:
 
 
 def clear_converted() -> int:
-    """Remove all kept texts; returns how many there were.
+    """Remove all that is kept; returns how many there were.
 
     Raises:
         OSError: One cannot be removed.
@@ -77,7 +77,7 @@ def clear_converted() -> int:
 
 
 def size_of_converted() -> int:
-    """Bytes of all kept texts."""
+    """Bytes of all that is kept."""
     cache = _all_entries()
     return cache.size() if cache else 0
 
@@ -102,7 +102,7 @@ def _cache(folder: Path, limit: int, key: str | None) -> Cache | None:
 
 
 def folder_of_converted() -> Path | None:
-    """Where converted texts are kept; None where the user has no home."""
+    """Where texts and indexes are kept; None where the user has no home."""
     named = os.environ.get("MEMAGENT_CACHE")
     if named and named != OFF:
         return Path(named).absolute() / _FOLDER

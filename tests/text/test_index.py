@@ -1,0 +1,253 @@
+"""The index finds passages by their words, in all scripts, and is built once for each file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Event
+
+import pytest
+from documents import write_headed
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import MemoryBank
+from memagent_graph.text import index as indexes
+from memagent_graph.text import user_cache
+from memagent_graph.text.chunking import passages
+from memagent_graph.text.index import Index, Part, open_index
+from memagent_graph.text.opening import open_source
+from memagent_graph.text.source import JoinedSource, TextSource
+from memagent_graph.text.user_cache import forget_converted
+
+FILLER = "The ship sailed on through the calm and empty sea, and nobody on board said a word. " * 12
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where entries are kept; nothing is known of any text yet."""
+    monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
+    user_cache._cache.cache_clear()
+    monkeypatch.setattr(user_cache, "_no_plain_text", Event())
+    monkeypatch.setattr(indexes, "_recent", indexes._Recent())
+    return tmp_path / "cache" / "converted"
+
+
+@pytest.fixture
+def indexed(monkeypatch):
+    """How many texts were indexed, as it happens."""
+    done = []
+    of = Part.of.__func__
+
+    def count(cls, texts):
+        texts = [*texts]
+        if not "".join(texts).strip().startswith("====="):
+            done.append("".join(texts))
+        return of(cls, texts)
+
+    monkeypatch.setattr(Part, "of", classmethod(count))
+    return done
+
+
+def forget_memory():
+    """As a new process does."""
+    indexes._recent = indexes._Recent()
+
+
+def best(source, question):
+    found = open_index(source).find(question, 1)
+    return source.read(found[0].start, found[0].end - found[0].start) if found else None
+
+
+class TestPassages:
+    @given(st.text(st.sampled_from("ab .\n。é\u0301👨\u200d👩🇩🇪\r"), max_size=3000))
+    def test_joined_they_are_the_source(self, text):
+        found = [*passages(TextSource(text))]
+
+        assert "".join(passage for _, passage in found) == text
+        assert [start for start, _ in found] == [
+            sum(len(passage) for _, passage in found[:number]) for number in range(len(found))
+        ]
+        assert all(0 < len(passage) <= 800 for _, passage in found)
+
+    @given(st.lists(st.text(st.sampled_from("ab .\n中"), max_size=2000), min_size=1, max_size=5))
+    def test_the_passages_of_an_index_are_all_of_a_corpus(self, texts):
+        corpus = JoinedSource([TextSource(text) for text in texts], "corpus")
+        index = open_index(corpus)
+        spans = [index.span(number) for number in range(len(index))]
+
+        assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
+        assert spans[-1][1] == corpus.length
+        assert [index.at(start) for start, _ in spans] == [*range(len(spans))]
+
+    def test_a_passage_ends_with_a_paragraph_or_a_sentence(self):
+        text = ("One sentence here. " * 30 + "\n\n") * 3
+
+        assert all(passage.endswith(("\n\n", ". ")) for _, passage in passages(TextSource(text)))
+
+
+class TestFinding:
+    @pytest.mark.parametrize(
+        ("fact", "question"),
+        [
+            ("Ms. Ortega founded the observatory.", "Who founded the observatory?"),
+            ("Die Sternwarte wurde von Frau Ortega gegründet.", "Wer hat die Sternwarte gebaut?"),
+            ("Обсерваторию основала Ортега.", "Кто основал Обсерваторию?"),
+            ("天文台是由奥尔特加女士创建的。", "天文台是谁创建的?"),
+            ("天文台はオルテガさんが設立しました。", "天文台を設立したのは誰ですか"),
+            ("천문대는 오르테가가 설립했다.", "천문대는 누가 설립했나?"),
+            ("أسست السيدة أورتيغا المرصد.", "من أسست المرصد؟"),
+            ("वेधशाला की स्थापना ओर्टेगा ने की।", "वेधशाला की स्थापना किसने की?"),
+            ("def find_chunk_end(text): ...", "Where does find_chunk_end look?"),
+            ("Room 4417 is free.", "Which room is 4417?"),
+        ],
+    )
+    def test_the_passage_with_the_answer_comes_first_in_all_scripts(self, fact, question):
+        source = TextSource(FILLER * 20 + "\n\n" + fact + "\n\n" + FILLER * 20)
+
+        assert fact in best(source, question)
+
+    def test_nothing_is_found_where_none_of_the_words_stands(self):
+        assert open_index(TextSource(FILLER)).find("zebra crossing") == []
+        assert Index.of([]).find("zebra") == []
+
+    def test_the_best_come_first_and_no_more_than_asked_for(self):
+        index = Index.of(["a lion", "a lion and a tiger", "nothing", "tiger tiger lion", "lion"])
+
+        found = index.find("lion tiger", 3)
+
+        assert [passage.number for passage in found] == [3, 1, 4]
+        assert [passage.score for passage in found] == sorted(
+            (passage.score for passage in found), reverse=True
+        )
+        assert (found[0].start, found[0].end) == index.span(3) == (31, 47)
+
+    def test_a_rare_word_counts_more_than_one_that_is_everywhere(self):
+        index = Index.of(["ship", "ship", "ship", "ship", "whale"])
+
+        assert index.find("ship whale")[0].number == 4
+
+    def test_weights_of_terms_are_kept_to(self):
+        index = Index.of(["lion", "tiger"])
+
+        assert index.scores({"lion": 0.5, "tiger": 1.0}).tolist() == pytest.approx(
+            [index.scores({"lion": 1.0})[0] / 2, index.scores({"tiger": 1.0})[1]]
+        )
+
+    def test_a_file_is_found_by_its_name_with_its_first_passage(self):
+        corpus = JoinedSource(
+            [TextSource(FILLER, "walrus.txt"), TextSource(FILLER, "harbour.txt")], "corpus"
+        )
+
+        found = best(corpus, "harbour")
+
+        assert "===== harbour.txt =====" in found
+        assert "The ship sailed" in found
+
+    @given(st.lists(st.lists(st.sampled_from(["lion", "tiger", "zebra", "天文台"]), max_size=5)))
+    def test_parts_joined_find_what_one_index_of_all_finds(self, texts):
+        passages = [" ".join(words) for words in texts]
+        whole = Index.of(passages)
+        joined = Index([Part.of(passages[:2]), Part.of(passages[2:3]), Part.of(passages[3:])])
+
+        assert joined.find("lion 天文台") == whole.find("lion 天文台")
+
+
+class TestKept:
+    @given(st.lists(st.text(max_size=40), max_size=6))
+    def test_a_part_comes_back_from_its_bytes(self, texts):
+        part = Part.of(texts)
+        again = Part.decode(*part.encode())
+
+        assert again.terms == part.terms
+        assert Index([again]).find("".join(texts)) == Index([part]).find("".join(texts))
+
+    def test_a_file_is_indexed_once_and_of_a_folder_the_one_that_changed(
+        self, folder, indexed, tmp_path
+    ):
+        files = tmp_path / "files"
+        files.mkdir()
+        for number in range(3):
+            (files / f"{number}.txt").write_text(f"{FILLER} File {number}.")
+        open_index(open_source(files))
+        (files / "1.txt").write_text("The walrus has moved in.")
+
+        for _ in range(2):
+            forget_memory()
+            assert "walrus" in best(open_source(files), "Where is the walrus?")
+
+        assert len(indexed) == 4
+
+    def test_a_text_that_is_in_no_file_is_indexed_once_and_not_written(self, folder, indexed):
+        for _ in range(2):
+            open_index(TextSource(FILLER))
+
+        assert len(indexed) == 1
+        assert not folder.exists()
+
+    def test_what_stays_in_memory_is_bounded(self, folder, indexed, monkeypatch):
+        monkeypatch.setattr(indexes, "_RECENT_BYTES", 5 * Part.of([FILLER]).size // 2)
+        indexed.clear()
+        for number in (0, 1, 2, 2, 1, 0):
+            open_index(TextSource(f"{FILLER}{number}"))
+
+        assert len(indexed) == 4
+
+    def test_another_conversion_of_the_same_file_is_another_text(self, folder):
+        one, other = TextSource("The lion sleeps."), TextSource("The tiger sleeps.")
+        one.digest = other.digest = "0" * 64
+
+        assert open_index(one).find("lion")
+        assert not open_index(other).find("lion")
+
+    def test_entries_are_encrypted_with_the_key_of_the_store(self, folder, monkeypatch, tmp_path):
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+        (tmp_path / "a.txt").write_text("The swordfish is in the cellar.")
+        open_index(open_source(tmp_path / "a.txt"))
+        forget_memory()
+
+        (entry,) = folder.iterdir()
+        assert b"swordfish" not in entry.read_bytes()
+        assert best(open_source(tmp_path / "a.txt"), "Where is the swordfish?")
+
+    def test_entries_are_of_their_owner_and_a_torn_one_is_made_again(
+        self, folder, indexed, tmp_path
+    ):
+        (tmp_path / "a.txt").write_text("The swordfish is in the cellar.")
+        open_index(open_source(tmp_path / "a.txt"))
+        (entry,) = folder.iterdir()
+        assert os.name == "nt" or entry.stat().st_mode & 0o077 == 0
+        entry.write_bytes(entry.read_bytes()[:-1])
+        forget_memory()
+
+        assert best(open_source(tmp_path / "a.txt"), "Where is the swordfish?")
+        assert len(indexed) == 2
+
+
+class TestForgetting:
+    def of(self, tmp_path) -> Path:
+        write_headed(tmp_path / "a.docx", "The swordfish is in the cellar.")
+        return tmp_path / "a.docx"
+
+    def test_an_index_goes_with_its_file(self, folder, tmp_path):
+        (tmp_path / "a.txt").write_text("The swordfish is in the cellar.")
+        source = open_source(tmp_path / "a.txt")
+        open_index(source)
+
+        assert forget_converted(source.digest) == 1
+        assert [*folder.iterdir()] == []
+
+    def test_forgetting_a_source_takes_its_index_from_disk_and_memory(
+        self, folder, indexed, tmp_path
+    ):
+        (tmp_path / "a.txt").write_text("The swordfish is in the cellar.")
+        source = open_source(tmp_path / "a.txt")
+        open_index(source)
+
+        done = MemoryBank(InMemoryStore()).forget_source(source.digest)
+        open_index(source)
+
+        assert done.cached == 1
+        assert len(indexed) == 2
