@@ -24,6 +24,8 @@ VLLM_NEEDS = import importlib.metadata as m; \
 SUDO := $(shell command -v sudo)
 
 LEARNED ?= learned
+# A local folder with a model to train; one of random weights is made where it is missing.
+MODEL ?= gpu-model
 
 INTEGRATIONS := $(wildcard integrations/*/pyproject.toml)
 
@@ -47,7 +49,7 @@ echo "lint $$((linted - start)) s, types $$((typed - linted)) s, tests $$((teste
 exit $$code
 endef
 
-.PHONY: ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm learn quick
+.PHONY: ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm learn train-gpu quick
 .PHONY: lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
@@ -83,6 +85,9 @@ bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
 
 learn: $(INSTALLED_ALL)  ## Reinforcement learning of a small reader, three seeds, with table and plots
 	$(BIN)/python benchmarks/learn.py --out $(LEARNED) --draw $(LEARNED)
+
+train-gpu: $(INSTALLED_ALL)  ## Train a 0.5B model for a few iterations on one GPU, with seconds (MODEL names its folder)
+	$(BIN)/python benchmarks/train_gpu.py --model $(MODEL)
 
 quick: $(INSTALLED_ALL)  ## As `test`, without the tests that are marked as slow
 	$(call check,$(ELSEWHERE) and not slow)

@@ -100,9 +100,12 @@ class OnlineLoop:
         collected = perf_counter()
         metrics: dict[str, float] = {"iteration": state["iteration"] + 1, **counts}
         metrics |= self.trainer.step(rollouts)
+        trained = perf_counter()
         self._hand_on()
         state["iteration"] += 1
         metrics["reading_seconds"] = collected - started
+        metrics["training_seconds"] = trained - collected
+        metrics["handing_on_seconds"] = perf_counter() - trained
         return metrics
 
     async def _collect(self, state: dict[str, int]) -> tuple[list[Rollout], dict[str, int]]:

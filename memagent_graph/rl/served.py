@@ -1,16 +1,37 @@
-"""New weights for a policy that a vLLM server samples with."""
+"""A policy on a vLLM server: how it samples, and how it gets new weights."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import ModelError
+from memagent_graph.models.endpoint import ChatEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     import torch
+
+
+_WHOLE = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+def served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoint:
+    """A model on a vLLM server that samples from its whole distribution, at temperature 1.
+
+    All of that is sent with each request: what a request leaves out, vLLM takes from the
+    generation_config.json of the model, which for Qwen2.5 has top_k 20 and a repetition penalty.
+    Tokens drawn like that are not the policy's own, and its log-probabilities not theirs.
+
+    Args:
+        model: its name at the server.
+        base_url: of the server, up to `/v1`, or of a gateway before it.
+        options: more of `ChatEndpoint`.
+    """
+    body = {**(options.pop("extra_body", None) or {}), **_WHOLE}
+    sampling = {"temperature": 1.0, "top_p": 1.0, "extra_body": body}
+    return ChatEndpoint(model=model, base_url=base_url, **options, **sampling)
 
 
 class ServedWeights:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import parse_flag_from_env, set_seed
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.rl.advantages import Baseline
@@ -50,7 +50,8 @@ class MultiConversationGRPOTrainer:
 
     Every token of every conversation of a rollout has the rollout's advantage, and the loss is
     the mean over all of these tokens (MemAgent, arXiv 2507.02259, section 3.2; see `grpo_loss`).
-    Under `accelerate launch` each process brings rollouts of its own, whole groups of them.
+    It runs on one device, or under `accelerate launch` on several, each with the whole model
+    (DDP); there each process brings rollouts of its own, whole groups of them.
 
     Args:
         model: of `transformers`, without dropout.
@@ -59,7 +60,8 @@ class MultiConversationGRPOTrainer:
         folder: where trackers write.
 
     Raises:
-        ConfigurationError: A tracker of `report_to` is not installed.
+        ConfigurationError: A tracker of `report_to` is not installed, or the model would be
+            sharded over processes.
     """
 
     def __init__(
@@ -297,7 +299,19 @@ class _Progress:
         self.baseline = Baseline(**state["baseline"])
 
 
+_SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
+"""What `accelerate launch` may be told to shard a model with, by what it sets for that."""
+
+
 def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
+    for name, shown in _SHARDED.items():
+        if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
+            message = (
+                f"This trainer keeps the whole model on each GPU and does not run under {shown}. "
+                "Launch it without: lora_rank and gradient_checkpointing save memory. Larger ones "
+                "are trained on a cluster, with memagent-agent-lightning."
+            )
+            raise ConfigurationError(message)
     try:
         accelerator = Accelerator(
             mixed_precision=settings.mixed_precision,

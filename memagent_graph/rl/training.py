@@ -16,7 +16,7 @@ from memagent_graph.rl.loop import OnlineLoop, replay
 from memagent_graph.rl.questions import numbered_questions, task_questions
 from memagent_graph.rl.rewards import make_reward
 from memagent_graph.rl.rollouts import RolloutRunner
-from memagent_graph.rl.served import ServedWeights
+from memagent_graph.rl.served import ServedWeights, served_policy
 from memagent_graph.rl.traces import load
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
@@ -95,7 +95,10 @@ class Training:
         if settings.traces:
             self._replay(report)
         else:
-            model, hand_on = make_engine(settings)
+            accelerator = self.trainer.accelerator
+            model, hand_on = make_engine(
+                settings, device=str(accelerator.device), processes=accelerator.num_processes
+            )
             runner = RolloutRunner(
                 model,
                 self.tokenizer,
@@ -166,23 +169,45 @@ def _named_reward(settings: TrainingSettings) -> Reward:
 
 
 def make_engine(
-    settings: TrainingSettings,
+    settings: TrainingSettings, *, device: str = "cpu", processes: int = 1
 ) -> tuple[Any, Callable[[Mapping[str, torch.Tensor]], None]]:
     """The chat model that samples, to be closed, and what gives it new weights.
 
+    Args:
+        settings: name the engine.
+        device: where one of transformers is placed: where this process trains.
+        processes: that train together.
+
     Raises:
-        ConfigurationError: There is no such engine, or an option makes no sense.
+        ConfigurationError: There is no such engine, an option makes no sense, or several processes
+            want a vLLM each.
         MissingDependencyError: Its package is not installed.
     """
-    options = {"temperature": 1.0, "logprobs": True, **settings.engine_options}
-    if settings.engine == "hf":
-        options.setdefault("dtype", "float32")  # as the trainer computes
+    if shaping := _SAMPLING & settings.engine_options.keys():
+        message = (
+            f"engine_options cannot have {', '.join(sorted(shaping))}: a policy learns from tokens "
+            "that were drawn from its whole distribution. Leave it out."
+        )
+        raise ConfigurationError(message)
+    options = {"logprobs": True, **settings.engine_options}
     if settings.engine.startswith(("http://", "https://")):
-        name = f"openai:{settings.model}"
-        served = resolve_model(name, base_url=settings.engine, return_token_ids=True, **options)
+        served = served_policy(settings.model, settings.engine, return_token_ids=True, **options)
         return served, ServedWeights(settings.engine, settings.out)
     if settings.engine not in {"hf", "vllm"}:
         message = f"There is no engine {settings.engine!r}: hf, vllm, or a vLLM server's URL."
         raise ConfigurationError(message)
+    if settings.engine == "vllm" and processes > 1:
+        message = (
+            f"engine=vllm trains in one process, not {processes}: start a vLLM server and name "
+            "its URL as the engine."
+        )
+        raise ConfigurationError(message)
+    options |= {"temperature": 1.0, "top_p": 1.0}
+    if settings.engine == "hf":
+        options = {"dtype": "float32", "device": device} | options  # as the trainer computes
     model: Any = resolve_model(f"{settings.engine}:{settings.model}", **options)
     return model, model.load_weights
+
+
+_SAMPLING = {"temperature", "top_p", "sampling", "seed"}
+"""Options of engines that decide which tokens are drawn."""

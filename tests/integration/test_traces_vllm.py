@@ -14,6 +14,7 @@ from tiny_model import tiny_model
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.rl.recorder import TraceRecorder
+from memagent_graph.rl.served import served_policy
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import join
 
@@ -51,8 +52,7 @@ def model(request, folder, tmp_path):
 
 
 async def test_rollouts_hold_what_the_engine_wrote_and_how_likely_the_model_found_it(model, folder):
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     sink = ListSink()
@@ -67,18 +67,55 @@ async def test_rollouts_hold_what_the_engine_wrote_and_how_likely_the_model_foun
     loaded = join(sink.take())
     assert not loaded.skipped
     assert len({rollout.group for rollout in loaded.rollouts}) == 1
-    weights = AutoModelForCausalLM.from_pretrained(folder)
     for rollout in loaded.rollouts:
         output = outputs[int(rollout.rollout[1:])]
         assert rollout.response == output["response"]
         assert len(rollout.conversations) == output["usage"]["calls"]
         for one in rollout.conversations:
-            with torch.no_grad():
-                logits = weights(torch.tensor([one.prompt_ids + one.completion_ids])).logits[0]
-            chances = logits.log_softmax(-1)[len(one.prompt_ids) - 1 : -1]
-            expected = chances.gather(1, torch.tensor(one.completion_ids)[:, None])[:, 0]
-            assert one.logprobs == pytest.approx(expected.tolist(), abs=1e-3)
+            assert one.logprobs == pytest.approx(forced(folder, one), abs=1e-3)
             assert one.sampling["temperature"] == 0.8
             assert one.sampling["top_p"] == 0.9
     if isinstance(model, ChatEndpoint):
         await model.aclose()
+
+
+async def test_a_policy_samples_as_it_is_whatever_its_generation_config_says(tmp_path):
+    from transformers import AutoTokenizer
+
+    folder = tiny_model(tmp_path / "greedy", spread=0.1)
+    (folder / "generation_config.json").write_text('{"top_k": 1, "repetition_penalty": 5.0}')
+    sink = ListSink()
+    recorder = TraceRecorder(sink, tokenizer=AutoTokenizer.from_pretrained(folder))
+    asked = {"question": "Which line?", "document": numbered(20)}
+    with vllm_server(folder, tmp_path / "vllm.log", "--max-model-len", "2048") as server:
+        tells = {"logprobs": True, "return_token_ids": True}
+        greedy = ChatEndpoint(
+            model=server.name, base_url=server.base_url, temperature=1.0, max_tokens=8
+        )
+        policy = served_policy(server.name, server.base_url, **tells)
+        agent = create_memagent(Once(policy, config=CONFIG), config=CONFIG, tokenizer=folder)
+
+        replies = {(await greedy.ainvoke("Which line?")).text for _ in range(4)}
+        runs = (agent.ainvoke(asked, recorder.config(rollout=f"r{n}")) for n in range(8))
+        await asyncio.gather(*runs)
+        await greedy.aclose()
+        await policy.aclose()
+
+    assert len(replies) == 1  # the server does fill in what is left out
+    first = [rollout.conversations[0] for rollout in join(sink.take()).rollouts]
+    assert len({one.completion_ids for one in first}) == len(first) == 8
+    for one in first:
+        assert one.logprobs == pytest.approx(forced(folder, one), abs=1e-3)
+
+
+def forced(folder, conversation):
+    """Log-probabilities of a completion's tokens under the model, by teacher forcing."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    weights = AutoModelForCausalLM.from_pretrained(folder)
+    prompt, completion = conversation.prompt_ids, conversation.completion_ids
+    with torch.no_grad():
+        logits = weights(torch.tensor([prompt + completion])).logits[0]
+    chances = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+    return chances.gather(1, torch.tensor(completion)[:, None])[:, 0].tolist()

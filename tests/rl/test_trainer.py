@@ -270,6 +270,13 @@ def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_pat
         assert torch.equal(second.weights()[name], weight)
 
 
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
+def test_a_launch_that_would_shard_the_model_is_refused(model, tokenizer, monkeypatch, name):
+    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
+    with pytest.raises(ConfigurationError, match="memagent-agent-lightning"):
+        MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+
+
 def test_a_folder_without_a_checkpoint_is_refused(model, tokenizer, tmp_path):
     trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
     with pytest.raises(ConfigurationError, match="cannot go on"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 from langchain_core.messages import HumanMessage
 from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
+from servers.openai_server import OpenAIServer
 from servers.warm_python import PIPE, TRAINING, warm_python
 from tiny_model import tiny_model
 from transformers import AutoTokenizer
@@ -263,6 +266,55 @@ def test_the_engine_takes_the_options_that_it_is_given(folder, tmp_path):
     named, _ = make_engine(settings(folder, tmp_path, engine_options={"dtype": "bfloat16"}))
     default, _ = make_engine(settings(folder, tmp_path))
     assert (named.dtype, default.dtype) == ("bfloat16", "float32")
+
+
+@pytest.mark.parametrize("engine", ["hf", "http://127.0.0.1:1/v1"])
+def test_an_engine_that_would_draw_tokens_otherwise_is_refused(engine, folder, tmp_path):
+    fields = {"engine": engine, "engine_options": {"top_p": 0.9}}
+    with pytest.raises(ConfigurationError, match="top_p"):
+        make_engine(settings(folder, tmp_path, **fields))
+
+
+def test_a_served_policy_says_with_each_request_that_nothing_is_cut(folder, tmp_path):
+    server = OpenAIServer(lambda _body: "Nothing yet.")
+    model, _ = make_engine(settings(folder, tmp_path, engine=server.base_url, engine_options={}))
+    try:
+        model.invoke([HumanMessage("What is a class?")])
+    finally:
+        server.close()
+
+    wanted = {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
+    assert {name: server.requests[0].get(name) for name in wanted} == wanted
+
+
+def test_an_engine_in_the_process_is_on_the_device_that_it_trains_on(folder, tmp_path):
+    placed, _ = make_engine(settings(folder, tmp_path, engine_options={}), device="meta")
+    assert next(placed._engine.model.parameters()).device.type == "meta"
+    with pytest.raises(ConfigurationError, match="start a vLLM server"):
+        make_engine(settings(folder, tmp_path, engine="vllm", engine_options={}), processes=2)
+
+
+def test_one_command_trains_a_model_of_a_folder_and_says_where_the_time_went(
+    folder, tmp_path, capsys
+):
+    script = Path(__file__).parents[2] / "benchmarks" / "train_gpu.py"
+    spec = spec_from_file_location("train_gpu", script)
+    command = module_from_spec(spec)
+    spec.loader.exec_module(command)
+    small = {"length": 500, "chunk-tokens": 120, "memory-tokens": 5, "questions": 2}
+    fields = {"model": folder, "out": tmp_path, "iterations": 2, **small}
+
+    command.main([f"--{name}={value}" for name, value in fields.items()])
+
+    told = [line for line in capsys.readouterr().out.splitlines() if "iteration" in line]
+    assert len(told) == 2
+    for line, metrics in zip(told, lines(tmp_path), strict=True):
+        assert metrics["rollouts"] == 16
+        assert metrics["tokens"] > 0
+        for name in ("reading", "training", "handing on"):
+            assert float(re.search(rf"{name} seconds ([\d.]+)", line)[1]) >= 0
+    before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path / "model"))
+    assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
 def test_unknown_engines_and_rewards_are_refused(folder, tmp_path):

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, EmptyReplyError, ModelError
 from memagent_graph.graph.state import ReadingInput
-from memagent_graph.models.resolve import resolve_model
 from memagent_graph.rl.rewards import Reward, make_reward
+from memagent_graph.rl.served import served_policy
 
 if TYPE_CHECKING:
     from typing import Self
@@ -80,7 +80,7 @@ async def rollout(
         ModelError: The policy could not be asked.
     """
     options = {"api_key": api_key} if api_key else {}
-    policy = resolve_model("openai:policy", base_url=base_url, temperature=1.0, **options)
+    policy = served_policy("policy", base_url, **options)
     agent = create_memagent(policy, config=config, tokenizer=tokenizer, prompts=prompts)
     document = task.path if task.document is None else task.document
     try:
