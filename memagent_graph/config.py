@@ -41,7 +41,9 @@ class ReadingConfig(BaseModel):
         answer_tokens: longest answer.
         template_tokens: room for the words of the prompts themselves.
         segments: most parts of a document that are read at once, each with a memory of its own,
-            which are merged in the end; with 1 it is read from its beginning to its end.
+            which are merged in the end; with 1 it is read from its beginning to its end. "auto"
+            goes by its length and by how many calls the model answers at once; "chunks" makes one
+            of each chunk.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
             the last paragraph, sentence, line or word end in the final tenth.
         max_calls: stop reading after this many model calls, merges and the answer included;
@@ -69,7 +71,7 @@ class ReadingConfig(BaseModel):
     memory_tokens: PositiveInt = 1024
     answer_tokens: PositiveInt = 1024
     template_tokens: PositiveInt = 256
-    segments: PositiveInt = 1
+    segments: PositiveInt | Literal["auto", "chunks"] = 1
     exact_cuts: bool = False
     max_calls: int | None = Field(default=None, ge=2)
     deadline: PositiveFloat | None = None

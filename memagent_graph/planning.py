@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from memagent_graph.config import PART_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.merging import merge_levels, updates_each
+from memagent_graph.graph.merging import calls_each, merge_levels, updates_each
+from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.operations import ModelShape, attention_ratios, model_shape
-from memagent_graph.text.chunking import chunks, segments
+from memagent_graph.readers.base import Reader
+from memagent_graph.text.chunking import chunks
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from memagent_graph.text.opening import DocumentLike
-    from memagent_graph.text.source import Source
-    from memagent_graph.text.tokens import Tokenizer, TokenizerLike
+    from memagent_graph.text.tokens import TokenizerLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def plan(
     price: tuple[float, float] | None = None,
     tokens_per_second: float | None = None,
     tokenizer: TokenizerLike = None,
+    concurrency: int = Reader.concurrency,
 ) -> Plan:
     """Cut the document and add up what reading it will cost; no model is called.
 
@@ -99,6 +101,7 @@ def plan(
             sent, so that the time in which its prompt is read is part of it, while
             `calls_at_once` of them run: `usage["output_tokens"] / usage["seconds"]` of a reading.
         tokenizer: what counts; None estimates.
+        concurrency: calls that the model answers at once, for `segments="auto"`.
 
     Raises:
         SourceError: The document cannot be read.
@@ -110,7 +113,19 @@ def plan(
     shape = model if isinstance(model, ModelShape) else model_shape(model)
     counter = load_tokenizer(tokenizer)
     asked, memory = counter.count(question) + config.template_tokens, config.memory_tokens
-    everything, read = _chunks_read(open_source(document), config, counter, questions)
+    sizes = [
+        chunk.tokens
+        for chunk in chunks(
+            open_source(document),
+            tokenizer=counter,
+            chunk_tokens=config.chunk_tokens,
+            exact_cuts=config.exact_cuts,
+        )
+    ]
+    everything = sum(sizes)
+    places = starts(len(sizes), room_of(config, len(sizes), concurrency, questions))
+    each = updates_each(calls_each(config, questions, len(places)), len(places), config)
+    read = [sizes[start:end][:each] for start, end in pairwise([*places, len(sizes)])]
     levels = [*merge_levels(len(read), config)]
     calls = [
         (asked + (memory if number else 0) + tokens, memory)
@@ -155,26 +170,3 @@ def _check(questions: int, price: tuple[float, float] | None, speed: float | Non
     if speed is not None and not (isfinite(speed) and speed > 0):
         message = f"tokens_per_second must be a number above 0, not {speed}."
         raise ConfigurationError(message)
-
-
-def _chunks_read(
-    source: Source, config: ReadingConfig, counter: Tokenizer, questions: int
-) -> tuple[int, list[list[int]]]:
-    """Tokens of the document, and of the chunks that are read for a question, by segment."""
-    spans = segments(source, config.segments, chunk_tokens=config.chunk_tokens)
-    most = updates_each(config, questions, len(spans))
-    cut = [
-        [
-            chunk.tokens
-            for chunk in chunks(
-                source,
-                start,
-                end=end,
-                tokenizer=counter,
-                chunk_tokens=config.chunk_tokens,
-                exact_cuts=config.exact_cuts,
-            )
-        ]
-        for start, end in spans
-    ]
-    return sum(map(sum, cut)), [sizes[:most] for sizes in cut]

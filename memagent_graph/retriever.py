@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence  # noqa: TC003 - a field's type
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.language_models import BaseChatModel  # noqa: TC002 - a field's type
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import get_config_list
 from langgraph.store.base import BaseStore  # noqa: TC002 - a field's type
 from langgraph.store.memory import InMemoryStore
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, model_validator
 
 from memagent_graph.by_source import documents_by_source
 from memagent_graph.config import ReadingConfig
@@ -89,7 +89,7 @@ class MemAgentRetriever(BaseRetriever):
     prompts: Prompts | None = None
     tokenizer: Any = None
     verify: Any = None
-    segments: int | None = Field(default=None, ge=1)
+    segments: PositiveInt | Literal["auto", "chunks"] | None = None
 
     _agent: ReadingGraph = PrivateAttr()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import nullcontext
+from itertools import pairwise
 
 import pytest
 from doubles import numbered
@@ -24,9 +25,10 @@ from memagent_graph.errors import (
 )
 from memagent_graph.graph.merging import groups, merge, most_merges
 from memagent_graph.graph.reading import Reading
+from memagent_graph.graph.segments import Room, starts
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.text.chunking import segments
+from memagent_graph.text.chunking import chunks
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -83,6 +85,14 @@ def run(agent, asked, how="invoke", config=None):
     return asyncio.run(agent.ainvoke(asked, config))
 
 
+def bounds(text, most, chunk_tokens=50):
+    """Where the segments of a text begin and end."""
+    cut = chunks(TextSource(text), tokenizer=EstimatingTokenizer(), chunk_tokens=chunk_tokens)
+    begins = [chunk.start for chunk in cut]
+    places = [begins[place] for place in starts(len(begins), Room(most))]
+    return [*pairwise([*places, len(text)])]
+
+
 def ends(answer):
     """The spans in a memory: whole lines, each behind the one before it."""
     return [tuple(map(int, line.split("-"))) for line in answer.splitlines()]
@@ -116,6 +126,30 @@ def test_a_document_of_one_segment_is_read_as_ever():
     out = create_memagent(reader, config=config).invoke(ASKED)
 
     assert (ends(out["answer"]), reader.merges) == ([(0, len(TEXT))], [])
+
+
+def test_each_chunk_is_a_segment_of_its_own_if_asked_for():
+    reader = Listing()
+    config = SMALL.model_copy(update={"segments": "chunks"})
+
+    out = create_memagent(reader, config=config).invoke(ASKED)
+
+    assert covers(ends(out["answer"]))
+    assert reader.merges[0] == len(reader.spans)
+
+
+@pytest.mark.parametrize(("concurrency", "parts"), [(1, 1), (3, 3), (100, 13)])
+def test_automatic_segments_are_as_many_as_the_model_answers_at_once_and_not_too_short(
+    concurrency, parts
+):
+    reader = Listing()
+    reader.concurrency = concurrency
+    agent = create_memagent(reader, config=SMALL.model_copy(update={"segments": "auto"}))
+
+    events = [*agent.stream(ASKED, stream_mode="custom")]
+
+    assert covers(ends(events[-1]["answer"]))
+    assert len({event["fold"] for event in events if event["event"] == "chunk"}) == parts
 
 
 def test_a_named_memory_is_read_from_its_beginning_to_its_end():
@@ -351,21 +385,21 @@ def test_a_merged_version_says_whether_a_memory_lost_its_end():
     assert MemoryBank(store).get(out["version"]).cut
 
 
-def test_a_document_that_grows_is_read_on_from_its_last_segment():
+def test_a_document_that_grows_costs_what_it_grew_by():
     store, reader = InMemoryStore(), Listing()
     agent = create_memagent(reader, config=SMALL, store=store)
-    agent.invoke(ASKED)
-    read = {*reader.spans}
-    longer = TEXT + "".join(f"More {number}.\n" for number in range(12))
-    bounds = segments(TextSource(longer), 4, chunk_tokens=50)
-    assert bounds[:3] == segments(TextSource(TEXT), 4, chunk_tokens=50)[:3]
-    reader.spans.clear()
+    lines = [60, 62, 200, 201, 900, 1000]
+    before = 0
 
-    out = agent.invoke({"question": "?", "document": longer})
+    for number in lines:
+        reader.spans.clear()
+        text = numbered(number)
+        out = agent.invoke({"question": "?", "document": text})
 
-    assert covers(ends(out["answer"]), longer)
-    assert min(start for start, _ in reader.spans) > bounds[3][0]
-    assert len(reader.spans) < len(read) / 4
+        assert covers(ends(out["answer"]), text)
+        old = [start for start, _ in reader.spans if start < before]
+        assert len(old) <= 1  # the last chunk, which has more text now
+        before = len(text)
 
 
 def test_the_first_segment_takes_over_what_was_read_in_one():
@@ -532,7 +566,6 @@ def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, mo
     reader = Listing(delay=0.01)
     config = SMALL.model_copy(update={"chunk_tokens": 300})  # longer ones are cut ahead
     text = numbered(1100)
-    bounds = segments(TextSource(text), 4, chunk_tokens=300)
     questions = [f"What is {number}?" for number in range(4)]
 
     out = run(
@@ -542,17 +575,17 @@ def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, mo
     )
 
     assert all(covers(ends(record["answer"]), text) for record in out["answers"])
-    assert reader.most == 4 * len(bounds)
+    assert reader.most == 4 * 4
     chunks = len({*reader.spans})
     assert len(reader.spans) == 4 * chunks
     assert {record["usage"]["calls"] for record in out["answers"]} == {chunks + 2}
-    # Besides: whether there is any text, and where the segments end.
-    assert len(reads) == chunks + 1 + len(bounds) - 1
+    # Besides: whether there is any text, and where chunks and so segments begin.
+    assert len(reads) == 1 + (chunks + 1) + chunks
 
 
 async def test_no_segment_waits_for_another(monkeypatch):
     monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
-    *_, (last, _) = segments(TextSource(TEXT), 4, chunk_tokens=50)
+    *_, (last, _) = bounds(TEXT, 4)
     done = asyncio.Event()
 
     class Uneven(Listing):
@@ -594,7 +627,7 @@ def test_a_question_whose_segment_fails_says_so_and_takes_no_other_with_it():
 
 async def test_no_segment_waits_for_one_of_a_question_that_failed(monkeypatch):
     monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
-    *_, (last, _) = segments(TextSource(TEXT), 4, chunk_tokens=50)
+    *_, (last, _) = bounds(TEXT, 4)
     begun, failed, moved = set(), asyncio.Event(), asyncio.Event()
 
     class Holding(InMemoryStore):
@@ -630,27 +663,33 @@ async def test_no_segment_waits_for_one_of_a_question_that_failed(monkeypatch):
 # Where segments end, and how memories are grouped
 
 
+@given(st.integers(1, 3000), st.integers(1, 100), st.integers(1, 9))
+def test_segments_are_as_many_chunks_each_and_no_more_of_them_than_asked_for(chunks, most, least):
+    found = starts(chunks, Room(most, least))
+
+    sizes = [end - start for start, end in pairwise([*found, chunks])]
+    assert found[0] == 0
+    assert len(found) <= most
+    assert {*sizes[:-1]} <= {max(sizes)}
+    assert 1 <= sizes[-1] <= max(sizes)
+    assert max(sizes) <= max(least, 1.25 * -(-chunks // most))
+
+
 @given(
-    st.text(alphabet="ab .\n。\u0301👩🏽\u200d", min_size=1), st.integers(1, 9), st.integers(1, 4)
+    st.integers(1, 40), st.integers(1, 5), st.lists(st.integers(1, 400), min_size=1, max_size=12)
 )
-def test_segments_are_the_document_in_order_and_no_more_than_asked_for(text, most, tokens):
-    source = TextSource(text)
+def test_a_document_that_grows_keeps_its_segments_and_new_ones_are_no_more_than_asked_for(
+    most, least, grown
+):
+    chunks, known = grown[0], starts(grown[0], Room(most, least))
+    for more in grown[1:]:
+        chunks += more
 
-    spans = segments(source, most, chunk_tokens=tokens)
+        found = starts(chunks, Room(most, least), {*known})
 
-    assert len(spans) <= most
-    assert (spans[0][0], spans[-1][1]) == (0, len(text))
-    assert all(start < end for start, end in spans)
-    assert [start for start, _ in spans[1:]] == [end for _, end in spans[:-1]]
-
-
-def test_segments_end_where_a_sentence_does():
-    text = "One two three. " * 400
-
-    spans = segments(TextSource(text), 8, chunk_tokens=100)
-
-    assert len(spans) == 8
-    assert all(end % 15 == 0 for _, end in spans)
+        assert found[: len(known)] == known
+        assert len(found) - len(known) <= most
+        known = found
 
 
 @given(st.lists(st.integers(0, 1024), min_size=1), st.integers(0, 9000))

@@ -35,6 +35,7 @@ from memagent_graph.cli.options import (
     Verify,
     chosen_namespace,
     chosen_reader,
+    chosen_segments,
 )
 from memagent_graph.cli.reporting import reporting
 from memagent_graph.cli.resuming import is_unfinished, open_saver, thread_of
@@ -86,7 +87,7 @@ def ask(
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
-    segments: Segments = 1,
+    segments: Segments = "1",
     max_calls: Annotated[
         int | None, typer.Option(help="Answer after this many model calls.")
     ] = None,
@@ -145,7 +146,7 @@ def ask(
             chunk_tokens=chunk_tokens,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
-            segments=segments,
+            segments=chosen_segments(segments),
             max_calls=max_calls,
             deadline=deadline,
             reuse=reuse,
@@ -167,6 +168,7 @@ def ask(
                 price=chosen_price(price, prices, model),
                 tokens_per_second=tokens_per_second,
                 tokenizer=tokenizer or reader.identity.tokenizer,
+                concurrency=reader.concurrency,
             )
             print_plan(planned, as_json=as_json)
             return

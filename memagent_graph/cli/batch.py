@@ -26,6 +26,7 @@ from memagent_graph.cli.options import (
     Verify,
     chosen_namespace,
     chosen_reader,
+    chosen_segments,
 )
 from memagent_graph.cli.reporting import reporting
 from memagent_graph.cli.task_file import read_task_file, row
@@ -66,7 +67,7 @@ def batch(
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
-    segments: Segments = 1,
+    segments: Segments = "1",
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
     unsupported: Unsupported = "keep",
@@ -90,7 +91,7 @@ def batch(
             chunk_tokens=chunk_tokens,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
-            segments=segments,
+            segments=chosen_segments(segments),
             reuse=reuse,
             unsupported=unsupported,
         )

@@ -31,7 +31,12 @@ ModelArgs: TypeAlias = Annotated[
 ]
 ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
 Segments: TypeAlias = Annotated[
-    int, typer.Option(help="Parts of the document that are read at once, at most.")
+    str,
+    typer.Option(
+        metavar="NUMBER|auto|chunks",
+        help="Parts of the document that are read at once, at most; auto goes by its length and "
+        "the model, chunks makes one of each chunk.",
+    ),
 ]
 MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
 AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
@@ -113,6 +118,21 @@ def chosen_reader(
     if base_url and reader.identity.name == EXTRACTIVE:
         raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
     return reader
+
+
+def chosen_segments(given: str) -> int | Literal["auto", "chunks"]:
+    """What --segments says.
+
+    Raises:
+        BadParameter: It is neither a number from 1 nor a word that is known.
+    """
+    match given:
+        case "auto" | "chunks":
+            return given
+        case number if number.isdecimal() and int(number) > 0:
+            return int(number)
+    message = f"--segments is a number from 1, auto or chunks, not {given!r}."
+    raise typer.BadParameter(message)
 
 
 def chosen_namespace(labels: str | None) -> tuple[str, ...]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from itertools import compress
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError, QuestionError, SourceError
 from memagent_graph.graph.cutting import Cutter, cutter_of
 from memagent_graph.graph.events import OpenedEvent
-from memagent_graph.graph.merging import parts_of, updates_each
+from memagent_graph.graph.merging import calls_each, parts_of, updates_each
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.records import (
     SourceRecord,
@@ -18,6 +17,7 @@ from memagent_graph.graph.records import (
     fold_name,
     is_segmented,
     record_of,
+    segment_name,
     span_of,
 )
 from memagent_graph.graph.versions import Chain
@@ -25,6 +25,8 @@ from memagent_graph.sync import LateError, to_thread
 from memagent_graph.text.opening import open_source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.nodes import Changes
@@ -70,8 +72,6 @@ async def open_document(
     if left := dict.fromkeys(state.get("folds", ())):  # of a run that was broken off
         done["folds"] = left
     if several:
-        segments = record.get("segments", 1)
-        record["calls"] = updates_each(reading.config, _sharing(run, len(questions)), segments)
         return {**done, "source": record}
     begun = await _begun(reading, run, questions[0], record, config, stored, name)
     if "folds" in begun:
@@ -106,22 +106,34 @@ def _asked(state: ReadingState) -> list[str]:
 
 
 async def _open(reading: Reading, run: Run, questions: int, name: str | None) -> SourceRecord:
+    """What identifies the document, which is open and cut now, as each question begins with it."""
+    in_parts = reading.config.segments != 1 and not name
+
+    def open_and_cut() -> Cutter:
+        cutter = Cutter(reading, open_source(run.document), questions)
+        if in_parts:
+            cutter.spans()
+        return cutter
+
     try:
-        source = await to_thread(partial(open_source, run.document), reading.seconds_left(run))
+        cutter = await to_thread(open_and_cut, reading.seconds_left(run))
     except LateError as error:
         message = (
             f"The document was not open after {reading.config.deadline:g} seconds, the reading's "
             "deadline. Set it higher, or convert the document to text beforehand."
         )
         raise SourceError(message) from error
-    run.cutter = cutter = Cutter(reading, source, questions)
+    run.cutter, source = cutter, cutter.source
     record = record_of(source)
-    if reading.config.segments > 1 and not name:
-        record["segments"] = len(await to_thread(lambda: cutter.spans, None))
     if questions > 1:
         record["shared"] = questions
+    spans = cutter.spans() if in_parts else [(0, source.length)]
+    if len(spans) > 1:
+        record["segments"] = len(spans)
+    sharing = 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
+    record["calls"] = calls_each(reading.config, sharing, len(spans))
     for number in range(questions):
-        for part in _parts(reading, run, {**record, "fold": fold_name(number)}):
+        for part in _parts(reading, {**record, "fold": fold_name(number)}, spans):
             cutter.expect(part)
     run.emit(
         OpenedEvent(
@@ -136,18 +148,14 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
     return record
 
 
-def _parts(reading: Reading, run: Run, record: SourceRecord) -> list[SourceRecord]:
+def _parts(
+    reading: Reading, record: SourceRecord, spans: Sequence[tuple[int, int]]
+) -> list[SourceRecord]:
     """The segments of a question's document; all of it, where it is read in one."""
     if not is_segmented(record):
         return [record]
-    spans = cutter_of(reading, run, record).spans
-    sharing = _sharing(run, record.get("shared", 1))
-    return parts_of(record, spans, updates_each(reading.config, sharing, len(spans)))
-
-
-def _sharing(run: Run, questions: int) -> int:
-    """How many of the questions share `max_calls` out."""
-    return 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
+    calls = updates_each(record["calls"], len(spans), reading.config)
+    return parts_of(record, spans, calls)
 
 
 async def _begun(
@@ -160,19 +168,47 @@ async def _begun(
     name: str | None = None,
 ) -> Changes:
     """How a question begins, and its segments if there are any."""
+    if not stored and run.cutter is None:  # a resumed run may have to convert the document again
+        await to_thread(partial(cutter_of, reading, run, record), reading.seconds_left(run))
     whole = await _fold(reading, run, question, record, stored, name)
     for observer in observers(config):
         observer.opened(step_of(config), whole, config.get("metadata", {}))
-    parts = [] if stored else _parts(reading, run, record)
-    folds = [whole] * len(parts)
-    done: Changes = {**whole}
-    if is_segmented(record) and not whole["progress"]["stopped"]:
-        folds = await asyncio.gather(*(_fold(reading, run, question, part) for part in parts))
-        done |= {"folds": {fold["source"]["fold"]: fold for fold in folds}, "warnings": []}
-    if run.cutter is not None:
-        ended = [bool(fold["progress"]["stopped"]) for fold in folds]
-        run.cutter.leave(span_of(part).fold for part in compress(parts, ended))
-    return done
+    ended = whole["progress"]["stopped"]
+    if stored or ended or not is_segmented(record):
+        if run.cutter is not None and ended:
+            run.cutter.leave(_names(record))
+        return {**whole}
+    cutter = cutter_of(reading, run, record)
+    spans = await _spans(reading, cutter, run.chains.get(span_of(record).fold), record)
+    whole["source"] = {**record, "segments": len(spans)}
+    parts = _parts(reading, whole["source"], spans)
+    cutter.leave(_names(record))
+    for part in parts:
+        cutter.expect(part)
+    folds = await asyncio.gather(*(_fold(reading, run, question, part) for part in parts))
+    cutter.leave(span_of(fold["source"]).fold for fold in folds if fold["progress"]["stopped"])
+    return {**whole, "folds": {fold["source"]["fold"]: fold for fold in folds}, "warnings": []}
+
+
+def _names(record: SourceRecord) -> list[str]:
+    """The folds that the cutter expects of a question."""
+    name = span_of(record).fold
+    if not is_segmented(record):
+        return [name]
+    return [segment_name(name, number) for number in range(record["segments"])]
+
+
+async def _spans(
+    reading: Reading, cutter: Cutter, chain: Chain | None, record: SourceRecord
+) -> list[tuple[int, int]]:
+    """The segments of a question's document, among them those that the store knows.
+
+    Where `max_calls` is too few for so many, they are those that an unknown document has.
+    """
+    known = () if chain is None else await chain.begun_at(cutter)
+    spans = await to_thread(partial(cutter.spans, known), None)
+    calls = updates_each(record["calls"], len(spans), reading.config)
+    return spans if calls is None or calls >= 1 else cutter.spans()
 
 
 async def _fold(
@@ -189,6 +225,4 @@ async def _fold(
     chain = run.chains[record.get("fold", "")] = Chain(reading, run, question, record)
     if stored:
         return await chain.end_of(stored, record)
-    if run.cutter is None:  # a resumed run may have to convert the document again
-        await to_thread(partial(cutter_of, reading, run, record), reading.seconds_left(run))
-    return await chain.begin(cutter_of(reading, run, record).source, record, name)
+    return await chain.begin(cutter_of(reading, run, record), record, name)

@@ -187,7 +187,7 @@ def create_memagent(
         model, config=config, prompts=prompts, tokenizer=tokenizer, verify=verify
     )
     check_window(reader.identity, config, question_tokens=0)
-    if config.segments > 1 and not merges(reader):
+    if config.segments != 1 and not merges(reader):
         raise cannot_merge(reader)
     counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
     reading = Reading(name, reader, config, counter, store, check_namespace(namespace))
@@ -251,7 +251,7 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
     steps = ["read_chunk", "write_answer"]
     _add_fold(builder, reading, retry)
     builder.add_conditional_edges("overwrite_memory", _next_step, [*steps])
-    if reading.config.segments > 1:
+    if reading.config.segments != 1:
         steps += ["fold", "merge_memories"]
         builder.add_node("fold", fold_node(_fold_graph(reading, retry, stops)))
         builder.add_node("merge_memories", waiting_node(merge_memories, reading))

@@ -7,23 +7,24 @@ import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import SourceChangedError, SourceError
 from memagent_graph.graph.records import span_of
+from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.sync import in_thread
-from memagent_graph.text.chunking import next_chunk, segments
+from memagent_graph.text.chunking import Chunk, next_chunk
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold, SourceRecord
     from memagent_graph.graph.state import Run
-    from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
 
 _PATIENCE = 0.002
@@ -69,14 +70,26 @@ class Cutter:
         self._few = type(source) is TextSource and reading.config.chunk_tokens <= _FEW_TOKENS
         self._begun: dict[int, _Begun] = {}
         self._folds: dict[str, tuple[int, int]] = {}  # where their segments start, and steps
+        self._starts: set[int] = set()  # of segments
         self._left: set[str] = set()
         self._lock = threading.Lock()
 
     @cached_property
-    def spans(self) -> list[tuple[int, int]]:
-        """Where the segments begin and end that the document is read in."""
-        config = self._reading.config
-        return segments(self.source, config.segments, chunk_tokens=config.chunk_tokens)
+    def cuts(self) -> dict[int, tuple[int, int]]:
+        """Where each chunk begins, with its end and its tokens: cuts the whole document, once."""
+        cut = self._reading.chunks(self.source)
+        return {chunk.start: (chunk.end, chunk.tokens) for chunk in cut}
+
+    def spans(self, known: Collection[int] = ()) -> list[tuple[int, int]]:
+        """Where the segments begin and end that the document is read in; cuts all of it.
+
+        Args:
+            known: chunks, counted from 0, at which segments began that have been read before.
+        """
+        reading, begins = self._reading, [*self.cuts]
+        room = room_of(reading.config, len(begins), reading.reader.concurrency, self._shared)
+        places = starts(len(begins), room, known)
+        return [*pairwise([*(begins[place] for place in places), self.source.length])]
 
     def chunk(self, fold: Fold) -> Chunk:
         """The chunk at a fold's position.
@@ -84,10 +97,10 @@ class Cutter:
         Raises:
             SourceChangedError: The document ends before it.
         """
-        position, end = fold["progress"]["position"], span_of(fold["source"]).end
+        position = fold["progress"]["position"]
         begun, mine = self._taken(position, taken=1)
         if mine:
-            _settle(begun.future, partial(self._cut, position, end))
+            _settle(begun.future, partial(self.cut, position))
         chunk = begun.future.result()
         if chunk is None:
             message = f"{self.source.name} ends before the position that the reading had reached."
@@ -105,7 +118,7 @@ class Cutter:
         if self._few or chunk.end >= end:
             yield
             return
-        starting = asyncio.get_running_loop().call_later(_PATIENCE, self._begin, chunk.end, end)
+        starting = asyncio.get_running_loop().call_later(_PATIENCE, self._begin, chunk.end)
         try:
             yield
         finally:
@@ -114,7 +127,9 @@ class Cutter:
     def expect(self, record: SourceRecord) -> None:
         """A fold is going to begin: those that read the same and are faster wait for it."""
         name, start, _ = span_of(record)
+        self._left.discard(name)
         self._folds[name] = start, 0
+        self._starts.add(start)
 
     async def turn(self, fold: Fold, seconds: float | None) -> None:
         """Wait for folds that are far behind this one, for so many seconds and not for ever."""
@@ -144,10 +159,10 @@ class Cutter:
             self._left.add(name)
             self._folds.pop(name, None)
 
-    def _begin(self, position: int, end: int) -> None:
+    def _begin(self, position: int) -> None:
         begun, mine = self._taken(position, taken=0)
         if mine:
-            in_thread(partial(_settle, begun.future, partial(self._cut, position, end)))
+            in_thread(partial(_settle, begun.future, partial(self.cut, position)))
 
     def _taken(self, position: int, taken: int) -> tuple[_Begun, bool]:
         """The chunk at a position, and whether who asks is to cut it."""
@@ -159,16 +174,21 @@ class Cutter:
                 self._begun.pop(position, None)
             else:
                 self._begun[position] = begun
-            while len(self._begun) > _KEPT * len(self.spans):
+            while len(self._begun) > _KEPT * max(len(self._starts), 1):
                 del self._begun[next(iter(self._begun))]
             return begun, found is None
 
-    def _cut(self, position: int, end: int) -> Chunk | None:
+    def cut(self, position: int) -> Chunk | None:
+        """The chunk that begins there; None at the end of the document."""
+        known = self.__dict__.get("cuts", {}).get(position)  # not to be cut for this
+        if known is not None:
+            end, tokens = known
+            text = self.source.read(position, end - position)
+            return Chunk(text, position, end, tokens, self.source)
         reading = self._reading
         return next_chunk(
             self.source,
             position,
-            end=end,
             tokenizer=reading.tokenizer,
             chunk_tokens=reading.config.chunk_tokens,
             exact_cuts=reading.config.exact_cuts,

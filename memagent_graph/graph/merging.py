@@ -168,8 +168,8 @@ def most_merges(segments: int, config: ReadingConfig) -> int:
     return sum(map(len, merge_levels(segments, config)))
 
 
-def updates_each(config: ReadingConfig, questions: int, segments: int) -> int | None:
-    """How many updates each of several questions may have, in each of several segments.
+def calls_each(config: ReadingConfig, questions: int, segments: int) -> int | None:
+    """How many calls each of several questions may make before its answer.
 
     Raises:
         ConfigurationError: `max_calls` is too few for an update each, the merges and an answer.
@@ -177,14 +177,18 @@ def updates_each(config: ReadingConfig, questions: int, segments: int) -> int | 
     most = config.max_calls
     if most is None:
         return None
-    others = most_merges(segments, config) + 1
-    least = questions * (segments + others)
+    least = questions * (segments + most_merges(segments, config) + 1)
     if most < least:
         parts = f" in {segments} segments" if segments > 1 else ""
         who = f"A question{parts} needs" if questions == 1 else f"{questions} questions{parts} need"
         message = f"{who} max_calls of {least} or more, not {most}."
         raise ConfigurationError(message)
-    return (most // questions - others) // segments
+    return most // questions - 1
+
+
+def updates_each(calls: int | None, segments: int, config: ReadingConfig) -> int | None:
+    """How many of a question's calls are left for each of its segments when merges have theirs."""
+    return None if calls is None else (calls - most_merges(segments, config)) // segments
 
 
 def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:

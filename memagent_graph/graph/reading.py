@@ -80,12 +80,10 @@ class Reading:
         """
         check_window(await self.reader.prepare(), self.config, question_tokens)
 
-    def chunks(self, source: Source, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
-        """All chunks of a source, or of a part of it."""
+    def chunks(self, source: Source) -> Iterator[Chunk]:
+        """All chunks of a source."""
         return chunks(
             source,
-            start,
-            end=end,
             tokenizer=self.tokenizer,
             chunk_tokens=self.config.chunk_tokens,
             exact_cuts=self.config.exact_cuts,

@@ -36,9 +36,9 @@ class SourceRecord(TypedDict, total=False):
         memory_name: the named memory that this reading continues, if any.
         head: the version that it had when the reading began.
         fold: as start and end, of a `Span`, where there are several folds.
-        calls: most updates of that fold; None for no limit.
+        calls: most calls of that fold, and of those that it is merged from; None for no limit.
         shared: folds that read the same, if more than one.
-        segments: parts that are read at once, each by a fold of its own, if more than one.
+        segments: parts that are read at once, each by a fold of its own, if it is read in parts.
         whole: of such a part, the name of the fold that all of them are merged into.
     """
 
@@ -167,7 +167,7 @@ def segment_name(whole: str, segment: int) -> str:
 
 def is_segmented(record: SourceRecord) -> bool:
     """Whether a fold is merged from those of several segments."""
-    return record.get("segments", 1) > 1 and "whole" not in record
+    return "segments" in record and "whole" not in record
 
 
 def span_of(record: SourceRecord) -> Span:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from memagent_graph.graph.cutting import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Run
     from memagent_graph.text.chunking import Chunk
@@ -55,6 +56,9 @@ _CLOSED = (
     "Memory {name!r} could not be opened: {error} Read again when the store is back, or without "
     "memory_name."
 )
+
+_IDS_AT_ONCE = 1000
+"""Versions that the store is asked for in one round trip."""
 
 _FORGOTTEN = (
     "A document was forgotten while this was read: what this reading stored of it is deleted. Read "
@@ -107,7 +111,7 @@ class Chain:
         """The id before the first chunk."""
         return root_id(self.question, self.fingerprint)
 
-    async def begin(self, source: Source, record: SourceRecord, name: str | None) -> Fold:
+    async def begin(self, cutter: Cutter, record: SourceRecord, name: str | None) -> Fold:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
 
         Only a named memory needs the store: a fold without a name goes on without what it knows.
@@ -125,9 +129,9 @@ class Chain:
                 if head is not None:
                     fold = {**fold, **noted(head.memory)}
                     fold["progress"]["version"] = head.id
-            return await self._past_what_is_known(source, fold) if self.reuses else fold
+            return await self._past_what_is_known(cutter, fold) if self.reuses else fold
         except MemoryConflictError:  # the name was moved meanwhile
-            return await self.begin(source, record, name)
+            return await self.begin(cutter, record, name)
         except StoreError as error:
             if name and isinstance(error, BadRecordError | MemoryNotFoundError):
                 raise
@@ -135,6 +139,23 @@ class Chain:
                 raise StoreError(_CLOSED.format(name=name, error=error)) from error
             self._missed = str(error)
             return fold
+
+    async def begun_at(self, cutter: Cutter) -> set[int]:
+        """The chunks, counted from 0, at which segments begin of which the store has memories."""
+        if not self.reuses or self._missed is not None:
+            return set()
+        ids = await asyncio.to_thread(self._first_of_each, cutter)
+        found: set[int] = set()
+        try:
+            for first in range(0, len(ids), _IDS_AT_ONCE):
+                places = [(self.bank.records.versions, key) for key in ids[first:][:_IDS_AT_ONCE]]
+                values = await self.bank.records.values(places, refresh=False)
+                found |= {
+                    first + number for number, value in enumerate(values) if value is not None
+                }
+        except StoreError as error:
+            self._missed = str(error)
+        return found - {0}
 
     async def end_of(self, reference: str, record: SourceRecord) -> Fold:
         """A stored memory as the end of a fold, to be answered from.
@@ -339,16 +360,16 @@ class Chain:
             return f"Whether a document was forgotten meanwhile is not known: {error}"
         return _FORGOTTEN if read or strays else None
 
-    async def _past_what_is_known(self, source: Source, fold: Fold) -> Fold:
+    async def _past_what_is_known(self, cutter: Cutter, fold: Fold) -> Fold:
         """The fold, moved on past all chunks that the store knows from there."""
         name = fold["source"].get("memory_name")
         segmented = is_segmented(fold["source"])
         read: list[Chunk] = []
-        ids = self._ids(source, fold, read)
+        ids = self._ids(cutter, fold, read)
         found = None if segmented else await self.bank.afind(ids)
         if found is None and not name and self._whole is None:
-            found = await self._read_to_its_end(source)
-        if found is None or (segmented and found.end < source.length):
+            found = await self._read_to_its_end(cutter.source)
+        if found is None or (segmented and found.end < cutter.source.length):
             return fold
         await asyncio.to_thread(_cut_up_to, found.end, ids, read)
         known = [chunk for chunk in read if chunk.end <= found.end]
@@ -369,18 +390,26 @@ class Chain:
         }
         return {**fold, **noted(found.memory)}
 
-    def _ids(self, source: Source, fold: Fold, read: list[Chunk]) -> Iterator[str]:
+    def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
         """Ids of the versions after each chunk, worked out as they are asked for."""
         self.parent = fold["progress"]["version"] or self.root
-        _, start, end = span_of(fold["source"])
-        spans = [(start, end)]
-        if is_segmented(fold["source"]) and self._run.cutter is not None:
-            spans = self._run.cutter.spans
-        for span in spans:
-            for chunk in self._reading.chunks(source, *span):
-                read.append(chunk)
-                self.parent = self._child(chunk)
-                yield self.parent
+        _, position, end = span_of(fold["source"])
+        while position < end and (chunk := cutter.cut(position)):
+            read.append(chunk)
+            self.parent = self._child(chunk)
+            yield self.parent
+            position = chunk.end
+
+    def _first_of_each(self, cutter: Cutter) -> list[str]:
+        """Of each chunk the id of the version that a segment which begins there has after it."""
+        found = []
+        for start in cutter.cuts:
+            chunk = cutter.cut(start)
+            assert chunk is not None  # noqa: S101 - it was cut
+            fingerprint = _from(self._reading.fingerprint, start)
+            root = root_id(self.question, fingerprint)
+            found.append(child_id(root, chunk.digest, fingerprint))
+        return found
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
@@ -483,12 +512,14 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
 
 def _fingerprint(reading: Reading, record: SourceRecord) -> str:
     """Of a reading; a first segment is read as the beginning of the whole document is."""
-    known = reading.fingerprint
-    if record.get("start"):
-        known = reading_fingerprint(known, "from", record["start"])
+    known = _from(reading.fingerprint, record.get("start", 0))
     if is_segmented(record):
-        known = reading_fingerprint(known, "segments", record["segments"])
+        known = reading_fingerprint(known, "segments", reading.config.segments)
     return known
+
+
+def _from(fingerprint: str, start: int) -> str:
+    return reading_fingerprint(fingerprint, "from", start) if start else fingerprint
 
 
 def _whole(reading: Reading, run: Run, question: str, record: SourceRecord) -> Chain | None:

@@ -223,10 +223,12 @@ class Reader(Protocol):
         identity: what there is to know of it.
         shortens: whether an update asked for again, with `Step.shorter`, is likely to keep to the
             budget. If not, a memory over its budget is cut at once.
+        concurrency: calls that are answered at once in about the time of one.
     """
 
     identity: Identity
     shortens: bool = False
+    concurrency: int = 16
 
     async def prepare(self) -> Identity:
         """Awaited when a reading begins; for a reader that must ask its model what it holds.

@@ -83,6 +83,8 @@ class ChatReader(Reader):
             getattr(model, "tokenizer", None),
             getattr(model, "window_tokens", None),
         )
+        most = getattr(model, "max_concurrency", None) or getattr(model, "max_batch", None)
+        self.concurrency = most or Reader.concurrency
         self._memory_tokens = config.memory_tokens
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)

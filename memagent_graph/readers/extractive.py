@@ -44,6 +44,8 @@ class ExtractiveReader(Reader):
         tokenizer: measures the memory; the built-in estimate by default.
     """
 
+    concurrency = 1  # it takes the processor
+
     def __init__(
         self, config: ReadingConfig | None = None, tokenizer: Tokenizer | None = None
     ) -> None:

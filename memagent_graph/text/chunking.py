@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import regex
@@ -48,7 +47,6 @@ def next_chunk(
     tokenizer: Tokenizer,
     chunk_tokens: int,
     exact_cuts: bool = False,
-    end: int | None = None,
 ) -> Chunk | None:
     """Cut the chunk that begins at `offset`. Joined, the chunks are the source.
 
@@ -63,7 +61,6 @@ def next_chunk(
         chunk_tokens: the budget, in tokens of the chunk's own text.
         exact_cuts: cut after exactly `chunk_tokens` tokens of the text ahead, as the paper
             does, wherever that is.
-        end: where to end before the source does.
 
     Returns:
         The chunk, or None at the end.
@@ -71,8 +68,7 @@ def next_chunk(
     Raises:
         SourceChangedError: The source is no longer what was opened.
     """
-    most = None if end is None else end - offset
-    window, fits = _fitting_prefix(source, offset, tokenizer, chunk_tokens, most)
+    window, fits = _fitting_prefix(source, offset, tokenizer, chunk_tokens)
     if not window:
         return None
     if exact_cuts:
@@ -91,7 +87,6 @@ def chunks(
     tokenizer: Tokenizer,
     chunk_tokens: int,
     exact_cuts: bool = False,
-    end: int | None = None,
 ) -> Iterator[Chunk]:
     """All chunks of a source, one after the other; arguments are those of `next_chunk`."""
     cut = partial(
@@ -100,50 +95,10 @@ def chunks(
         tokenizer=tokenizer,
         chunk_tokens=chunk_tokens,
         exact_cuts=exact_cuts,
-        end=end,
     )
     while chunk := cut(offset):
         yield chunk
         offset = chunk.end
-
-
-_LIKELY_CHARACTERS = 4
-"""Code points of a token, about."""
-_LOOK_BACK = 2000
-"""Code points before the place for a cut in which a better one is looked for."""
-
-
-def segments(source: Source, most: int, *, chunk_tokens: int) -> list[tuple[int, int]]:
-    """Cut a source into parts that are read at once: their starts and ends in code points.
-
-    All have the same length but for the last, and but for what their ends are moved back to that
-    of a paragraph, sentence, line or word. That length is the smallest that gives no more than
-    `most`, of a chunk's length and its doubles: so a document that grows keeps its segments
-    until it has become twice as long, and each second one is the first half of one even then.
-
-    Args:
-        source: what to cut; of each cut no more than its surroundings is read.
-        most: how many parts.
-        chunk_tokens: of which a part has room for one chunk at least.
-    """
-    size = _LIKELY_CHARACTERS * chunk_tokens
-    while size * most < source.length:
-        size *= 2
-    back = min(_LOOK_BACK, size // 2)
-    places = range(size, source.length, size)
-    cuts = [_segment_end(source, place - back, back) for place in places]
-    return [*pairwise([0, *cuts, source.length])]
-
-
-def _segment_end(source: Source, start: int, length: int) -> int:
-    text = source.read(start, length + 64)  # with what a grapheme may have beyond
-    end = min(length, len(text))
-    for pattern in _ENDS:
-        ends = [found.end() for found in pattern.finditer(text, 0, end)]
-        if ends:
-            end = ends[-1]
-            break
-    return start + (_grapheme_end(text, end) or end)
 
 
 _PASSAGE = 800
@@ -179,17 +134,19 @@ def _passage_end(window: str, start: int) -> int:
 
 _LONGEST_GRAPHEME = 64
 """Code points that are looked at beyond the end of a passage, so that no grapheme is split."""
+
+
 _LIKELY_SIZE = 6
 """Code points that a token rarely has more of."""
 
 
 def _fitting_prefix(
-    source: Source, offset: int, tokenizer: Tokenizer, tokens: int, most: int | None
+    source: Source, offset: int, tokenizer: Tokenizer, tokens: int
 ) -> tuple[str, int]:
     """A window that is longer than the budget or reaches the end, and how much of it fits."""
     size = _LIKELY_SIZE * tokens + 64
     while True:
-        window = source.read(offset, size if most is None else min(size, most))
+        window = source.read(offset, size)
         end = max(tokenizer.prefix(window, tokens), 1)
         if end < len(window) or len(window) < size:
             return window, end

@@ -507,7 +507,7 @@ def test_a_dry_run_says_dollars_and_minutes_by_price_and_speed(book, tmp_path):
     assert dollars < 1 < by_option["minutes"]
     assert f"dollars         {dollars:>14.2g} at most" in asked.stdout
     assert f"minutes         {by_option['minutes']:>14.2f} at most" in asked.stdout
-    assert (by_option["questions"], by_option["calls_at_once"]) == (5, 15)
+    assert (by_option["questions"], by_option["calls_at_once"]) == (5, 20)
     assert "has no price for 'openai:other'" in missing.stderr
     assert "dollars" not in missing.stdout
 

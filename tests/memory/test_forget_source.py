@@ -48,7 +48,7 @@ class FactReader(Reader):
                 lines.append(text)
                 evidence.append(Evidence(text, place.name, place.line, start, start + len(text)))
             at += len(line)
-        return Update(Memory("\n".join(lines), tuple(evidence)))
+        return Update(Memory("\n".join(lines), tuple(evidence)) if lines else None)
 
     async def merge(self, question, query, memories, *, config=None):
         text = "\n".join(memory.text for memory in memories if memory.text)

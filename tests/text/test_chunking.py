@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 import regex
@@ -100,27 +99,6 @@ def test_exact_cuts_are_lossless_too(text, budget):
     found = chunks(text, ESTIMATE, budget, exact_cuts=True)
 
     assert "".join(chunk.text for chunk in found) == text
-
-
-@given(ANY_TEXT, st.integers(1, 60), st.lists(st.floats(0, 1), max_size=3), st.booleans())
-def test_parts_of_a_text_are_read_to_their_end_and_no_further(text, budget, shares, exact):
-    bounds = sorted({0, len(text), *(int(share * len(text)) for share in shares)})
-
-    for start, end in pairwise(bounds):
-        found, source, offset = [], TextSource(text), start
-        while offset < end:
-            found.append(
-                next_chunk(
-                    source,
-                    offset,
-                    tokenizer=ESTIMATE,
-                    chunk_tokens=budget,
-                    exact_cuts=exact,
-                    end=end,
-                )
-            )
-            offset = found[-1].end
-        assert "".join(chunk.text for chunk in found) == text[start:end]
 
 
 @settings(max_examples=40)
