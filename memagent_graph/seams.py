@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
     from langgraph.runtime import Runtime
+    from langgraph.store.memory import InMemoryStore
     from langgraph.types import Checkpointer
 
     Compiled = CompiledStateGraph[Any, Any, Any, Any]
@@ -26,6 +27,7 @@ __all__ = [
     "RunnableCallable",
     "as_kind",
     "checkpointer_of",
+    "drop_empty_namespaces",
     "identifying_params",
     "runtime_of",
     "with_checkpointer",
@@ -68,3 +70,11 @@ def with_runtime_only(config: RunnableConfig) -> RunnableConfig:
 def identifying_params(model: BaseChatModel) -> Mapping[str, object]:
     """What LangChain tells two configurations of a model apart by."""
     return model._identifying_params  # noqa: SLF001 - it has no public name
+
+
+def drop_empty_namespaces(store: InMemoryStore) -> None:
+    """Let a store in memory forget the labels of namespaces whose items were all deleted."""
+    for held in (store._data, store._vectors):  # noqa: SLF001 - they have no public name
+        for namespace in [*held]:
+            if not held[namespace]:
+                held.pop(namespace, None)

@@ -214,10 +214,10 @@ def test_forgetting_a_user_leaves_nothing_of_them_in_the_store(any_store):
     for user in ("ann", "annabel", "Ann"):
         memory.save([("human", f"I am {user} and keep llamas.")], user=user, thread="x-thread")
 
-    assert memory.forget("ann") > 0
+    assert memory.forget("ann").items > 0
 
     assert memory.load("ann") == ""
-    assert memory.forget("ann") == 0
+    assert memory.forget("ann").items == 0
     assert "annabel" in memory.load("annabel")
     assert "Ann and" in memory.load("Ann")
     assert not any("user-ann" in item.namespace for item in any_store.search((), limit=1000))

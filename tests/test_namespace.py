@@ -121,7 +121,7 @@ async def test_nor_do_the_conversations_of_two_namespaces():
     assert "Ada" in ann.load("eve")
     assert await ben.aload("eve") == ben.load("eve") == ""
     await ben.asave(said, user="eve", thread="1")
-    assert ben.forget("eve") > 0
+    assert ben.forget("eve").items > 0
     assert "Ada" in await ann.aload("eve")
 
 

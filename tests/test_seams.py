@@ -11,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import create_memagent
 from memagent_graph.models.endpoint import ChatEndpoint
@@ -18,6 +19,7 @@ from memagent_graph.seams import (
     RunnableCallable,
     as_kind,
     checkpointer_of,
+    drop_empty_namespaces,
     identifying_params,
     runtime_of,
     with_checkpointer,
@@ -123,3 +125,16 @@ def test_two_configurations_of_a_model_are_told_apart():
     )
 
     assert identifying_params(cold) != identifying_params(warm)
+
+
+def test_a_store_in_memory_forgets_the_labels_of_what_was_deleted():
+    store = InMemoryStore()
+    store.put(("user-ann", "notes"), "a", {"text": "x"})
+    store.put(("user-ben", "notes"), "b", {"text": "x"})
+    store.delete(("user-ann", "notes"), "a")
+    assert ("user-ann", "notes") in store.list_namespaces()  # as if there were something
+
+    drop_empty_namespaces(store)
+
+    assert store.list_namespaces() == [("user-ben", "notes")]
+    assert store.get(("user-ben", "notes"), "b").value == {"text": "x"}

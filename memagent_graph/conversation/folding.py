@@ -60,6 +60,7 @@ class Folding:
         self.reading = Reading("conversation", reader, config, counter)
         self._question = standing_question(keep, never)
         self._redact = redact
+        self._model = reader.identity.name
         self._known = max(_REMEMBERED, 2 * window)
         self._warned: set[str] = set()
         if counter.count(self._question) > config.question_tokens:
@@ -103,9 +104,10 @@ class Folding:
                 return 0
             # Others may still want to fold what left the thread only now.
             known = done[-self._known :]
-            ids = (*known, *(str(message.id) for message in new))
+            fresh = [str(message.id) for message in new]
+            ids = (*known, *fresh)
             version = await self._version(head, rendered(new, self._redact), thread, ids, config)
-            if await memory.add(version, after=head):
+            if await memory.add(version, after=head, new=fresh, model=self._model):
                 return len(new)
         message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
         raise MemoryConflictError(message)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
 
 from memagent_graph.config import ReadingConfig
+from memagent_graph.conversation import threads
 from memagent_graph.conversation.background import fold_all
 from memagent_graph.conversation.folding import Folding
 from memagent_graph.conversation.messages import is_instruction, is_reply, marked
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import MessageLikeRepresentation
     from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.redaction import Redact
     from memagent_graph.memory.history import History
+    from memagent_graph.memory.personal import ForgottenUser
+    from memagent_graph.memory.users import Users
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
@@ -68,6 +72,7 @@ class ConversationMemory:
         tokenizer: as for `create_memagent`.
         namespace: where in the store, below a label of each user's own.
         keep_versions: how many of a memory's newest versions stay; None for all.
+        keep_days: days that a version stays after a newer one replaced it; None for ever.
         ttl: minutes that a memory lives on when it is not read; None for the store's default.
         keep: what to remember above all, in words. A chat model is told so; to the built-in
             reader, statements with one of these words count double.
@@ -102,6 +107,7 @@ class ConversationMemory:
         tokenizer: TokenizerLike = None,
         namespace: Sequence[str] = NAMESPACE,
         keep_versions: int | None = 10,
+        keep_days: float | None = None,
         ttl: float | None = None,
         keep: str = "",
         never: str = "",
@@ -117,7 +123,9 @@ class ConversationMemory:
         self.window = window
         self.remember: Remember = remember
         self.remember_within = remember_within
-        self.people = People(store, namespace, keep_versions=keep_versions, ttl=ttl)
+        self.people = People(
+            store, namespace, keep_versions=keep_versions, keep_days=keep_days, ttl=ttl
+        )
         self._folding = Folding(
             model,
             config or ReadingConfig(),
@@ -236,14 +244,35 @@ class ConversationMemory:
         """
         return await self.people.of(user, store).history()
 
-    async def aforget(self, user: str, *, store: BaseStore | None = None) -> int:
-        """Delete all that is stored of a user; return how many items that were.
+    async def aforget(
+        self,
+        user: str,
+        *,
+        store: BaseStore | None = None,
+        checkpointer: BaseCheckpointSaver[Any] | None = None,
+        by: str = "application",
+    ) -> ForgottenUser:
+        """Delete all that is stored of a user, and what SQLite files keep of it.
 
-        Conversations that a checkpointer keeps are not this memory's: delete their threads there.
+        Args:
+            user: whose.
+            store: of the host graph, used when this memory has no store of its own.
+            checkpointer: where their threads are deleted too, if they are theirs alone. Without
+                it, delete the `threads` of the result there.
+            by: whom, for the line of changes that stays under a digest of the user's id.
         """
         backlog = self.people.backlog(user, store)
         await backlog.drop()
-        return await self.people.of(user, store).forget()
+        personal = self.people.of(user, store)
+        return await threads.aforget(personal, by=by, checkpointer=checkpointer)
+
+    def users(self, *, store: BaseStore | None = None) -> Users:
+        """All who are remembered, for those who run the chatbot.
+
+        Args:
+            store: of the host graph, used when this memory has no store of its own.
+        """
+        return self.people.users(store)
 
     load = blocking(aload)
     prompt = blocking(aprompt)

@@ -8,10 +8,10 @@ from weakref import WeakSet
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.background import backlog_of
-from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.personal import PersonalMemory
 from memagent_graph.memory.records import check_namespace
+from memagent_graph.memory.users import Users
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,7 @@ class People:
         namespace: Sequence[str],
         *,
         keep_versions: int | None,
+        keep_days: float | None,
         ttl: float | None,
     ) -> None:
         self.namespace = check_namespace(namespace)
@@ -42,6 +43,7 @@ class People:
         self._store = store
         self._here: BaseStore | None = None
         self._keep_versions = keep_versions
+        self._keep_days = keep_days
         self._ttl = ttl
 
     def of(self, user: str, store: BaseStore | None) -> PersonalMemory:
@@ -54,19 +56,19 @@ class People:
         Raises:
             ConfigurationError: The user is empty.
         """
-        if not user:
-            raise ConfigurationError("Whose memory? The user is empty: name one.")
-        chosen = self._store or store or self._here
-        if chosen is None:
-            chosen = self._here = InMemoryStore()
         return PersonalMemory(
-            chosen,
+            self._chosen(store),
             self.namespace,
             user,
             keep_versions=self._keep_versions,
+            keep_days=self._keep_days,
             ttl=self._ttl,
             patience=store_seconds,
         )
+
+    def users(self, store: BaseStore | None) -> Users:
+        """All who are remembered; the store as of `of`."""
+        return Users(self._chosen(store), self.namespace, ttl=self._ttl)
 
     def backlog(self, user: str, store: BaseStore | None) -> Backlog:
         """What a person has said that is not folded yet; arguments as of `of`."""
@@ -74,3 +76,9 @@ class People:
         found = backlog_of(bank.store, bank.namespace)
         self.seen.add(found)
         return found
+
+    def _chosen(self, store: BaseStore | None) -> BaseStore:
+        chosen = self._store or store or self._here
+        if chosen is None:
+            chosen = self._here = InMemoryStore()
+        return chosen

@@ -19,7 +19,7 @@ from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from langgraph.store.base import BaseStore, Op, PutOp
 
@@ -291,14 +291,23 @@ class MemoryBank:
         """The digests of the documents of that name that memories were made from."""
         return await sources.digests_of(self.records, name)
 
-    async def athin(self, name: str, keep: int) -> int:
+    async def athin(
+        self,
+        name: str,
+        keep: int | None,
+        *,
+        replaced: datetime | None = None,
+        preview: bool = False,
+    ) -> int:
         """Delete all but the newest versions of a memory; say how many.
 
         Args:
             name: the memory's.
-            keep: how many stay, at least 1.
+            keep: how many stay, at least 1; None for all.
+            replaced: when a version must have been replaced to stay, at the earliest.
+            preview: whether to say only how many would go.
         """
-        return await removal.thin(self.records, name, keep)
+        return await removal.thin(self.records, name, keep, replaced, preview=preview)
 
     async def acollect(self, older_than: timedelta | None = None) -> int:
         """Delete versions that nothing leads to and that are older than that; say how many.

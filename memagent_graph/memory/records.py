@@ -8,7 +8,9 @@
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
 | leases | what is being read | its holder: see `Lease` |
 | forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
+| forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
 | threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
+| changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
 
 `read` is there if versions before this one were thinned out or forgotten: digests and names of the
 documents that those had read.

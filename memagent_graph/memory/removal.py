@@ -15,8 +15,10 @@ from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import datetime
 
     from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.history import History
     from memagent_graph.memory.provenance import Rows
     from memagent_graph.memory.records import Records
 
@@ -64,10 +66,17 @@ async def forget(records: Records, name: str) -> Forgotten:
     return Forgotten(deleted, dict(shared))
 
 
-async def thin(records: Records, name: str, keep: int) -> int:
+async def thin(
+    records: Records,
+    name: str,
+    keep: int | None,
+    replaced: datetime | None = None,
+    *,
+    preview: bool = False,
+) -> int:
     """See `MemoryBank.athin`."""
     ids = await records.keys(records.members(name))
-    if len(ids) <= keep:
+    if replaced is None and (keep is None or len(ids) <= keep):
         return 0
     pointers = await records.pointers(name)
     values = {key: value for key, value in await records.by_id(ids) if isinstance(value, dict)}
@@ -76,7 +85,10 @@ async def thin(records: Records, name: str, keep: int) -> int:
     tip = known.get(str(heads[0])) if heads else None
     if tip is None:
         return 0
-    kept = {version.id for version in walk(tip, known, ())[:keep]}
+    whole = walk(tip, known, ())
+    kept = {version.id for version in _fresh(whole, replaced)[:keep]}
+    if preview:
+        return len(ids) - len(kept)
     readable = {
         place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
     }
@@ -87,6 +99,15 @@ async def thin(records: Records, name: str, keep: int) -> int:
             if (rows := inherited(lineage, key, gone)) != listed(values[key]) and rows:
                 read[key] = rows
     return (await owners.release(records, name, ids, readable, kept, read=read)).deleted
+
+
+def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
+    """The newest version, and those that were replaced after that time."""
+    limit = "" if replaced is None else replaced.isoformat()
+    newer = history[:-1]
+    return history[:1] + [
+        version for by, version in zip(newer, history[1:], strict=True) if by.created_at >= limit
+    ]
 
 
 async def clear(records: Records) -> int:

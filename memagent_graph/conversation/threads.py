@@ -1,0 +1,106 @@
+"""The threads of a person that a checkpointer keeps, and how they are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memagent_graph.memory.erasing import erase
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+    from memagent_graph.memory.personal import ForgottenUser, PersonalMemory
+
+
+class Threads(NamedTuple):
+    """What a checkpointer holds of a person.
+
+    Attributes:
+        own: ids of the threads that are theirs alone.
+        shared: ids of threads in which others spoke as well. Nothing deletes them for you.
+        left: where deleted text may still be, and what to do about it; empty if nowhere.
+    """
+
+    own: tuple[str, ...]
+    shared: tuple[str, ...]
+    left: str = ""
+
+
+async def aforget(
+    personal: PersonalMemory,
+    *,
+    by: str,
+    checkpointer: BaseCheckpointSaver[Any] | None = None,
+) -> ForgottenUser:
+    """Forget a person, and delete their threads if a checkpointer is given.
+
+    The threads go first: if one cannot be deleted, the memory is still there and says which it was.
+
+    Args:
+        personal: their memory.
+        by: whom.
+        checkpointer: where the threads are.
+    """
+    if checkpointer is None:
+        return await personal.forget(by=by)
+    found = await adelete_threads(checkpointer, personal.user, await personal.threads())
+    done = await personal.forget(by=by)
+    left = " ".join(filter(None, (found.left, done.left)))
+    return done._replace(threads=found.shared, deleted=found.own, left=left)
+
+
+async def athreads_of(
+    checkpointer: BaseCheckpointSaver[Any], user: str, known: Collection[str] = ()
+) -> Threads:
+    """Find the threads of a person: those whose state names them in any checkpoint.
+
+    Agents with `MemAgentMiddleware` and graphs with `ConversationNode` have such a state. Every
+    checkpoint is looked at.
+
+    Args:
+        checkpointer: where the threads are.
+        user: who speaks in them.
+        known: ids of threads that are theirs if no state names another.
+    """
+    named: dict[str, set[str]] = {}
+    try:
+        async for found in checkpointer.alist(None):
+            _note(named, [found])
+    except NotImplementedError:  # it has only its sync side
+        await asyncio.to_thread(lambda: _note(named, checkpointer.list(None)))
+    theirs = sorted(
+        thread
+        for thread, users in named.items()
+        if user in users or (thread in known and not users)
+    )
+    own = tuple(thread for thread in theirs if named[thread] <= {user})
+    return Threads(own, tuple(thread for thread in theirs if thread not in own))
+
+
+async def adelete_threads(
+    checkpointer: BaseCheckpointSaver[Any], user: str, known: Collection[str] = ()
+) -> Threads:
+    """Delete the threads that are a person's alone, and what SQLite files keep of them.
+
+    Arguments as of `athreads_of`.
+    """
+    found = await athreads_of(checkpointer, user, known)
+    for thread in found.own:
+        try:
+            await checkpointer.adelete_thread(thread)
+        except NotImplementedError:
+            await asyncio.to_thread(checkpointer.delete_thread, thread)
+    return found._replace(left=await erase(checkpointer))
+
+
+def _note(named: dict[str, set[str]], listed: Iterable[CheckpointTuple]) -> None:
+    """Note whom the checkpoints of each thread name."""
+    for found in listed:
+        thread = str(found.config.get("configurable", {}).get("thread_id"))
+        users = named.setdefault(thread, set())
+        user = found.checkpoint["channel_values"].get("memory_user")
+        if isinstance(user, str) and user:
+            users.add(user)

@@ -1,0 +1,130 @@
+"""An operator finds the users of a chatbot from the shell, on a file and on Redis."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from servers.redis_server import RedisServer
+from servers.warm_python import COMMAND_LINE, warm_python
+
+from memagent_graph import ConversationMemory, ConversationNode
+from memagent_graph.memory.stores import open_store
+
+PYTHON = warm_python(*COMMAND_LINE)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def where(request, tmp_path):
+    """A store as an operator names it."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "memories.sqlite")
+    else:
+        server = RedisServer(tmp_path)
+        yield server.url
+        server.kill()
+
+
+@pytest.fixture
+def chatbot(where, tmp_path):
+    """Ann and Ben have talked with it; its threads are in a file."""
+    checkpoints = tmp_path / "threads.sqlite"
+    with open_store(where) as store, SqliteSaver.from_conn_string(str(checkpoints)) as saver:
+        memory = ConversationMemory(store=store, remember_within=0)
+        builder = StateGraph(MessagesState)
+        builder.add_node("remember", ConversationNode(memory))
+        builder.add_edge(START, "remember")
+        builder.add_edge("remember", END)
+        agent = builder.compile(checkpointer=saver)
+        for user, text in (("ann", "I breed quokkas in Hobart."), ("ben", "I breed hens.")):
+            said = [HumanMessage(text, id=f"m-{user}")]
+            who = {"user_id": user, "thread_id": f"{user}-1"}
+            agent.invoke({"messages": said}, {"configurable": who})
+        memory.flush()
+    return checkpoints
+
+
+@pytest.fixture
+def memory(where):
+    def run(*arguments, check=True, **options):
+        environment = {**os.environ, "MEMAGENT_STORE": where, "USER": "olga", "LOGNAME": "olga"}
+        environment |= options.pop("env", {})
+        command = [sys.executable, "-m", "memagent_graph", "memory", *arguments]
+        return PYTHON.run(command, env=environment, check=check, **options)
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_path):
+    editor = f"{sys.executable} -c \"import sys; open(sys.argv[1], 'w').write('Breeds emus.')\""
+
+    assert [line.split("\t")[0] for line in memory("users").stdout.splitlines()] == ["ann", "ben"]
+    assert "quokkas in Hobart" in memory("show", "--user", "ann").stdout
+    assert memory("search", "QUOKKAS", "hobart").stdout == "ann\tI breed quokkas in Hobart.\n"
+    assert memory("search", "wombats", check=False).returncode == 1
+    edited = memory("edit", "--user", "ann", env={"EDITOR": editor, "VISUAL": editor})
+    history = memory("history", "--user", "ann").stdout
+    lines = memory("export", "--user", "ann").stdout
+    pruned = memory("prune", "--versions", "1").stdout
+    preview = memory("forget", "--user", "ann", "--dry-run").stdout
+    assert memory("show", "--user", "ann").stdout == "Breeds emus.\n"
+    forgotten = memory("forget", "--user", "ann", "--yes").stdout
+    rest = memory("forget", "--user", "ann", "--yes", "--checkpoints", chatbot).stdout
+    after = memory("history", "--user", "ann").stdout
+
+    first, *_ = history.splitlines()
+    assert edited.stdout.strip() in first
+    assert "edited by olga" in first
+    assert "folded by conversation, thread ann-1, messages m-ann, model extractive" in history
+    assert "  + I breed quokkas in Hobart." in history.splitlines()
+    assert lines.startswith('{"user": "ann"}\n')
+    assert pruned == "ann\t1 version deleted\n"
+    assert preview.startswith("ann\t")
+    assert "hold the threads ann-1" in forgotten
+    assert "0 items and 1 thread deleted" in rest
+    assert after.endswith("  forgotten by olga\n")
+    assert "emus" not in after
+    assert memory("users").stdout.startswith("ben\t")
+    for file in (chatbot, tmp_path / "memories.sqlite"):
+        assert not file.exists() or b"quokkas" not in file.read_bytes()
+    assert memory("import", "-", input=lines).stdout == "ann\timported\n"
+    assert memory("show", "--user", "ann").stdout == "Breeds emus.\n"
+
+
+@pytest.mark.parametrize("where", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show"], "`memagent memory users` lists them"),
+        (["show", "--user", "zoe"], "Nothing is remembered of the user 'zoe'"),
+        (["history", "--user", "zoe"], "`memagent memory users` lists those"),
+        (["edit", "--user", "zoe"], "Nothing is remembered of the user 'zoe'"),
+        (["forget"], "Give a document with --source, or a --user"),
+        (["forget", "--user", "ann", "--source", "x"], "Give a document with --source"),
+        (["prune"], "Give --versions, --days or --idle-days"),
+        (["export", "name", "--user", "ann"], "Give only one of"),
+    ],
+)
+def test_a_command_that_cannot_be_carried_out_says_what_to_do(memory, arguments, said):
+    done = memory(*arguments, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("memagent: error: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", ["sqlite"], indirect=True)
+def test_a_users_id_cannot_forge_a_line(memory, where):
+    with open_store(where) as store:
+        said = [HumanMessage("Hello,\tI breed bees.")]
+        ConversationMemory(store=store).save(said, user="ann\nben\t1 token", thread="1")
+
+    (line,) = memory("users").stdout.splitlines()
+
+    assert line.startswith("ann\\x0aben\\x091 token\t")
