@@ -121,7 +121,7 @@ class _Readings:
         self._done: deque[Result] = deque()
         self._failed = 0
         total = len(asked.tasks) if isinstance(asked.tasks, Sized) else None
-        self._bar = tqdm(total=total, unit="document", disable=not asked.progress)
+        self._bar = tqdm(total=total, unit=" documents", disable=not asked.progress)
 
     async def next(self) -> Result | None:
         """The next result, None at the end."""

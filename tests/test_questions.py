@@ -108,7 +108,7 @@ def test_a_question_that_fails_says_why_and_takes_no_other_with_it():
     first, failed, last = out["answers"]
     assert (first["answer"], last["answer"]) == (alone(QUESTIONS[0]), alone(QUESTIONS[2]))
     assert failed["error"] == (
-        "Reading chunk 2 for question 2 failed: No. The memory of the 1 chunks before it is kept."
+        "Reading chunk 2 for question 2 failed: No. The memory of the chunk before it is kept."
     )
     assert "answer" not in failed
 

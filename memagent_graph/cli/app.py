@@ -15,12 +15,17 @@ from memagent_graph.cli.doctor import doctor
 from memagent_graph.cli.evaluate import evaluate
 from memagent_graph.cli.train import train
 
+_HELP = """Read documents of any length through a small memory, and answer from it.
+
+Try `memagent ask "Who signed the lease?" lease.pdf`, or `memagent doctor`.
+"""
+
 app = typer.Typer(
     name="memagent",
-    help="Read documents of any length through a small memory, and answer from it.",
+    help=_HELP,
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -44,20 +49,46 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass
 
 
+_OPTIONAL = ("mcp", "serve")
+"""Commands that come with an extra of the same name."""
+
+
 def _add_plugins() -> None:
     """Add the `typer.Typer` of each entry point in `memagent_graph.commands` under its name."""
-    for entry in entry_points(group="memagent_graph.commands"):
+    found = entry_points(group="memagent_graph.commands")
+    for name in _OPTIONAL:
+        if name not in found.names:
+            _add_missing(name)
+    for entry in found:
         try:
             app.add_typer(_load(entry), name=entry.name)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken plugin breaks no command
             message = f"memagent: the command {entry.name!r} cannot be loaded: {error}"
             print(message, file=sys.stderr)
+
+
+def _add_missing(name: str) -> None:
+    """Add a command that says what to install."""
+    install = f'pip install "memagent-graph[{name}]"'
+
+    @app.command(
+        name,
+        short_help=f"Not installed: {install}",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def missing() -> None:
+        print(f"memagent: error: the command {name!r} needs: {install}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _load(entry: EntryPoint) -> typer.Typer:

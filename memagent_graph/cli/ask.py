@@ -33,6 +33,7 @@ from memagent_graph.cli.options import (
     TokenizerFile,
     Unsupported,
     Verify,
+    check_server,
     chosen_namespace,
     chosen_reader,
     chosen_segments,
@@ -49,21 +50,17 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Answer a question from files, folders or standard input.
 
-**Examples**
+Examples:
 
-    memagent ask "Who signed the lease?" contract.pdf
+\b
+  memagent ask "Who signed the lease?" contract.pdf
+  memagent ask "Where is the cache invalidated?" src/ --show-memory
+  journalctl | memagent ask "Why did the disk fail?" - --json
+  memagent ask "Who pays?" leases/ --dry-run --price 2.5,10
+  memagent ask "What did they agree on?" minutes/*.md --model openai:gpt-4o
+  memagent ask "Who is she?" novel.txt --checkpoint run.sqlite
 
-    memagent ask "Where is the cache invalidated?" src/ --show-memory
-
-    journalctl | memagent ask "Why did the disk fail?" - --json
-
-    memagent ask "Who pays?" leases/ --dry-run --price 2.5,10 --tokens-per-second 60
-
-    memagent ask "What did they agree on?" minutes/*.md --model openai:gpt-4o
-
-    memagent ask "Who is she?" novel.txt --checkpoint run.sqlite
-
-**Exit codes**: 0 answered, 1 an error said in one line, 2 wrong usage, 130 interrupted.
+Exit codes: 0 answered, 1 an error said in one line, 2 wrong usage, 130 interrupted.
 """
 
 _RESUMABLE = "memagent: stopped. To go on:\n  {command}"
@@ -75,11 +72,13 @@ _LOST = (
 
 
 def ask(
-    question: Annotated[str, typer.Argument(help="What to find out.", show_default=False)],
+    question: Annotated[str, typer.Argument(help="Question to answer.", show_default=False)],
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SOURCE", help="Files, folders or globs; - is stdin.", show_default=False
+            metavar="SOURCE",
+            help="Files, folders or globs to read; - reads standard input.",
+            show_default=False,
         ),
     ] = None,
     model: Model = None,
@@ -102,21 +101,24 @@ def ask(
         bool, typer.Option("--show-memory", help="Print the final memory.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print all there is as one JSON document.")
+        bool,
+        typer.Option(
+            "--json", help="Print the answer and all that is known of it as one JSON document."
+        ),
     ] = False,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="SQLite file: the same command goes on where a stopped one was."),
+        typer.Option(help="SQLite file that keeps a stopped run: the same command resumes it."),
     ] = None,
     store: Store = None,
     namespace: Namespace = None,
     reuse: Reuse = True,
     name: Annotated[
-        str | None, typer.Option(help="Continue the memory of this name, or begin it.")
+        str | None, typer.Option(help="Continue the memory of this name, or start it.")
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="Answer from this stored memory (a name or an id); read nothing."),
+        typer.Option(help="Answer from this stored memory, a name or an id, and read nothing."),
     ] = None,
     dry_run: DryRun = False,
     questions: Questions = 1,
@@ -124,7 +126,10 @@ def ask(
     prices: Prices = None,
     tokens_per_second: TokensPerSecond = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Start over, whatever the checkpoint file has.")
+        bool,
+        typer.Option(
+            "--restart", help="Ignore the stopped run in the checkpoint file, and start over."
+        ),
     ] = False,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
@@ -172,6 +177,7 @@ def ask(
             )
             print_plan(planned, as_json=as_json)
             return
+        check_server(reader)
         saver = stack.enter_context(open_saver(checkpoint)) if checkpoint else None
         kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(
@@ -223,8 +229,8 @@ def _read(
                 output = part
                 continue
             if part["event"] == "opened" and part["skipped"]:
-                why = "hidden, not text, or links that lead away."
-                print(f"memagent: left out {part['skipped']} files, {why}", file=sys.stderr)
+                why = "hidden, binary, or links out of the folder"
+                print(f"memagent: skipped {part['skipped']} files ({why}).", file=sys.stderr)
             if show is not None:
                 show(part)
     return output

@@ -24,6 +24,7 @@ from memagent_graph.cli.options import (
     TokenizerFile,
     Unsupported,
     Verify,
+    check_server,
     chosen_namespace,
     chosen_reader,
     chosen_segments,
@@ -34,36 +35,41 @@ from memagent_graph.cli.task_file import read_task_file, row
 if TYPE_CHECKING:
     from memagent_graph.batch import Result
 
-_EXAMPLES = """Answer many questions, several at once; the same command goes on where it stopped.
+_EXAMPLES = """Answer a file of questions, many at once.
+
+The same command resumes a run that was stopped.
 
 Each line of TASKS is one JSON object: `question`, `document`, and `id` if it has one. Other fields
 are kept. A `document` is text, or `{"path": ...}`, a file, folder or glob relative to TASKS, or a
 list of these. Tasks about one document that follow one another are read in one pass.
 
-**Examples**
+Examples:
 
-    memagent batch tasks.jsonl --out results.jsonl --model openai:gpt-4o
-
-    memagent batch tasks.jsonl --out results.jsonl --model vllm:Qwen/Qwen2.5-7B-Instruct
-
-    memagent batch tasks.jsonl --out results/ --ray ray://head:10001 --store redis://head:6379/0
+\b
+  memagent batch tasks.jsonl --out results.jsonl --model openai:gpt-4o
+  memagent batch tasks.jsonl --out results.jsonl --model vllm:MODEL
+  memagent batch tasks.jsonl --out results/ --ray ray://head:10001
 
 Each result is added to RESULTS when it is done: the task's fields with `id`, and `answer`,
 `memory`, `evidence`, `usage`, ... or else `error`. What has an answer there is not asked again;
 what failed is.
 
-**Exit codes**: 0 all answered, 1 some failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 all answered, 1 some failed, 2 wrong usage, 130 interrupted.
 """
 
 _STOPPED = "memagent: stopped. The results so far are kept. To go on:\n  {command}"
 
 
 def batch(
-    tasks: Annotated[Path, typer.Argument(help="A file of JSON lines.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Where results are added, as JSON lines.")],
+    tasks: Annotated[
+        Path, typer.Argument(help="File of tasks, a JSON object on each line.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(help="File to add the results to, a JSON object on each line.")
+    ],
     model: Model = None,
     base_url: BaseUrl = None,
-    concurrency: Annotated[int, typer.Option(help="Documents that are read at once.")] = 64,
+    concurrency: Annotated[int, typer.Option(help="Documents to read at once.")] = 64,
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
@@ -117,6 +123,7 @@ def batch(
         failed = 0
         with open_store(store) as kept_in, out.open("a", encoding="utf-8") as results:
             reader = chosen_reader(model, base_url, prompts, tokenizer, config, verify=verify)
+            check_server(reader)
             agent = create_memagent(
                 reader, config=config, tokenizer=tokenizer, store=kept_in, namespace=place
             )

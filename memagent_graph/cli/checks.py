@@ -199,6 +199,7 @@ def extras() -> Check:
     for line in lines:
         if found := _REQUIREMENT.match(line):
             needs.setdefault(found[2], []).append(found[1])
+    needs.pop("all", None)  # it only names the others
     missing = [extra for extra, names in needs.items() if not all(map(_is_installed, names))]
     there = [extra for extra in needs if extra not in missing]
     text = f"installed: {', '.join(there) or 'none'}"

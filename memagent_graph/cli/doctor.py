@@ -41,9 +41,11 @@ def doctor(
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     tokenizer: TokenizerFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the checks as one JSON document.")
+    ] = False,
 ) -> None:
-    """Check the model, its server and window, the store, the GPU and what is installed.
+    """Check the model, its server, the store and the GPU.
 
     Options are those of `memagent ask`. Exit code 1 when something would keep a reading from
     running.

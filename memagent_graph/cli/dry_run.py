@@ -16,7 +16,7 @@ DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Say what it would cost, and read nothing.")
 ]
 Questions: TypeAlias = Annotated[
-    int, typer.Option(help="With --dry-run: for as many questions, all read for in one pass.")
+    int, typer.Option(help="With --dry-run: number of questions, all read for in one pass.")
 ]
 PriceOption: TypeAlias = Annotated[
     str | None,
@@ -36,8 +36,8 @@ Prices: TypeAlias = Annotated[
 TokensPerSecond: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        help="With --dry-run: tokens of replies that one call yields in a second, from when it "
-        "is sent, beside the others."
+        help="With --dry-run: tokens a second of one call, from its start, with the others "
+        "under way."
     ),
 ]
 

@@ -19,6 +19,7 @@ from memagent_graph.cli.options import (
     ModelArgs,
     PromptsFile,
     TokenizerFile,
+    check_server,
     chosen_reader,
 )
 from memagent_graph.cli.reporting import reporting
@@ -30,45 +31,44 @@ if TYPE_CHECKING:
     from memagent_graph.evaluation.results import Result
     from memagent_graph.evaluation.samples import Task
 
-_EXAMPLES = """Measure a model on documents of many lengths, with MemAgent and without.
+_EXAMPLES = """Measure a model, with MemAgent and without.
 
 Tasks are RULER's, and questions over files of SQuAD, HotpotQA, LoCoMo, LongMemEval, BEAM: --list
 shows them with what each needs. Methods: memagent, whole, truncate, bm25, map_reduce, refine.
 
-**Examples**
+Examples:
 
-    memagent eval --tasks niah_single_1,vt --lengths 8k,128k,1m --out results/
-
-    memagent eval --model openai:gpt-4o --methods memagent,truncate,bm25 --essays novels/ --out o/
-
-    memagent eval --compare before/ after/
-
-    memagent eval --download longmemeval --out data/
+\b
+  memagent eval --tasks niah_single_1,vt --lengths 8k,128k,1m --out results/
+  memagent eval --model openai:gpt-4o --methods memagent,bm25 --out o/
+  memagent eval --compare before/ after/
+  memagent eval --download longmemeval --out data/
 
 Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
 report.md, a report.html and plots. To compare two runs, which asks no model, it may be left out.
 The score is of the final answer: what the reply boxes, or the whole of it.
 
-**Exit codes**: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
 """
 _USUAL = "niah_single_1,vt,cwe,fwe"
 _STOPPED = "memagent: stopped. The samples so far are kept. To go on:\n  {command}"
 
 
 def evaluate(
-    out: Annotated[
-        Path | None, typer.Option(help="A folder for samples, tables and plots.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for samples, tables and plots.")] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help="Names, with commas; niah_single_1,vt,cwe,fwe by default."),
+        typer.Option(help="Names with commas between them; niah_single_1,vt,cwe,fwe by default."),
     ] = None,
     lengths: Annotated[
-        str, typer.Option(help="Tokens, with commas: 8k,128k,3.5m; paragraphs for ruler_hqa.")
+        str,
+        typer.Option(help="Lengths in tokens, such as 8k,128k,3.5m; in paragraphs for ruler_hqa."),
     ] = "8k,32k",
-    methods: Annotated[str, typer.Option(help="Names, with commas.")] = "memagent",
+    methods: Annotated[
+        str, typer.Option(help="Names of methods, with commas between them.")
+    ] = "memagent",
     samples: Annotated[
-        int, typer.Option(min=1, help="At most, for each task and length: a file may have fewer.")
+        int, typer.Option(min=1, help="Most samples for each task and length.")
     ] = 20,
     ruler_file: Annotated[
         Path | None, typer.Option(help="Official samples of RULER (jsonl), run as they are.")
@@ -83,7 +83,8 @@ def evaluate(
         Path | None, typer.Option(help="Text of any kind, a file or a folder, as haystack.")
     ] = None,
     compare: Annotated[
-        tuple[Path, Path] | None, typer.Option(help="Two folders of runs: what has changed?")
+        tuple[Path, Path] | None,
+        typer.Option(help="Compare two folders of results, and ask no model."),
     ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="Show the tasks with what each needs.")
@@ -96,9 +97,9 @@ def evaluate(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Another one makes other samples, and asks other questions first.")
+        int, typer.Option(help="Seed of the samples and of the order of questions.")
     ] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Samples at once.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, help="Samples to work on at once.")] = 8,
     model: Model = None,
     model_args: ModelArgs = None,
     base_url: BaseUrl = None,
@@ -139,6 +140,7 @@ def evaluate(
         wanted = _lengths(lengths)
         made = _tasks(tasks, ruler_file, essays)
         reader = chosen_reader(model, base_url, prompts, tokenizer, config, model_args)
+        check_server(reader)
         if tokenizer is not None:
             reader.identity = replace(reader.identity, tokenizer=load_tokenizer(tokenizer))
         for method in methods.split(","):

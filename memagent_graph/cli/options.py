@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from contextlib import suppress
@@ -18,67 +19,72 @@ Model: TypeAlias = Annotated[
     str | None,
     typer.Option(
         envvar="MEMAGENT_MODEL",
-        help="extractive, openai:MODEL, vllm:MODEL, hf:MODEL, or a name that LangChain's "
-        "init_chat_model knows.",
+        help="Model to read with: extractive, openai:MODEL, vllm:MODEL, hf:MODEL, or a name that "
+        "LangChain's init_chat_model knows.",
     ),
 ]
 BaseUrl: TypeAlias = Annotated[
-    str | None, typer.Option(help="Of an OpenAI-compatible server; or OPENAI_BASE_URL.")
+    str | None, typer.Option(help="URL of an OpenAI-compatible server; else OPENAI_BASE_URL.")
 ]
 ModelArgs: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="Arguments of the model, as JSON: '{\"max_model_len\": 131072}'."),
+    typer.Option(help="Arguments of the model as JSON, such as '{\"max_model_len\": 8192}'."),
 ]
-ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
+ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of a chunk.")]
 Segments: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="NUMBER|auto|chunks",
-        help="Parts of the document that are read at once, at most; auto goes by its length and "
-        "the model, chunks makes one of each chunk.",
+        help="Most parts of the document to read at once. auto goes by its length and the model, "
+        "chunks makes one of each chunk.",
     ),
 ]
-MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
-AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the memory.")]
+AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the answer.")]
 TokenizerFile: TypeAlias = Annotated[
-    str | None, typer.Option("--tokenizer", help="A tokenizer.json, its folder or a hub id.")
+    str | None,
+    typer.Option(
+        "--tokenizer", help="Tokenizer that counts: a tokenizer.json, its folder or a hub id."
+    ),
 ]
 PromptsFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--prompts", help="JSON file with the prompts `update` and `answer`."),
+    typer.Option("--prompts", help="JSON or YAML file with the prompts `update` and `answer`."),
 ]
 Verify: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="cross-encoder/MODEL, a hub id or a folder: decides which statements of the memory "
-        "the text supports."
+        help="Model that decides which statements of the memory the text supports: "
+        "cross-encoder/ and a hub id or a folder."
     ),
 ]
 Unsupported: TypeAlias = Annotated[
     Literal["keep", "drop"],
-    typer.Option(help="What becomes of statements that the text does not support."),
+    typer.Option(help="Keep or drop statements of the memory that the text does not support."),
 ]
 Store: TypeAlias = Annotated[
     str | None,
     typer.Option(
         envvar="MEMAGENT_STORE",
-        help="Where memories are kept for the next time: a Redis URL, an SQLite file "
-        "(by default one in your data folder), or none.",
+        help="Where to keep memories for the next time: a Redis URL, an SQLite file or none. "
+        "By default a file in your data folder.",
     ),
 ]
 Reuse: TypeAlias = Annotated[
     bool,
-    typer.Option("--reuse/--no-reuse", help="Take over what the store has of earlier readings."),
+    typer.Option("--reuse/--no-reuse", help="Start from what the store has of earlier readings."),
 ]
 Namespace: TypeAlias = Annotated[
     str | None,
     typer.Option(
         envvar="MEMAGENT_NAMESPACE",
-        help="Where in the store: labels with / between them, such as ann/memagent. "
-        "Memories of other namespaces are not seen. [default: memagent]",
+        help="Labels under which the store keeps memories, with / between them: ann/memagent. "
+        "Other namespaces are not seen.  [default: memagent]",
     ),
 ]
 
+_LONGEST_LOOK = 2.0
+"""Seconds in which a server should list its models."""
 _NO_MODEL = (
     "memagent: no model was named, so the built-in extractive reader quotes what fits the "
     "question; it understands nothing. Name a model with --model or MEMAGENT_MODEL."
@@ -133,6 +139,37 @@ def chosen_segments(given: str) -> int | Literal["auto", "chunks"]:
             return int(number)
     message = f"--segments is a number from 1, auto or chunks, not {given!r}."
     raise typer.BadParameter(message)
+
+
+def check_server(reader: Reader) -> None:
+    """Say at once that a server is not there, which a reading would find out by many attempts.
+
+    Args:
+        reader: that is going to ask it.
+
+    Raises:
+        ModelError: No connection can be made to it, or there is no key for it.
+    """
+    from memagent_graph.errors import ModelError
+    from memagent_graph.models.endpoint import ChatEndpoint
+    from memagent_graph.models.failures import is_unreachable
+    from memagent_graph.sync import wait_for
+
+    model = getattr(reader, "model", None)
+    if not isinstance(model, ChatEndpoint):
+        return
+    try:
+        wait_for(asyncio.wait_for(model.amodels(), _LONGEST_LOOK))
+    except TimeoutError:  # it is slow, but may be there
+        return
+    except ModelError as error:
+        if error.__cause__ is None:  # there is no key for it
+            raise
+        cause = error.__cause__
+        if isinstance(cause, Exception) and is_unreachable(cause):
+            fix = "Start the server, or correct --base-url or OPENAI_BASE_URL."
+            message = f"{str(error).rstrip('.')}. {fix}"
+            raise ModelError(message) from error
 
 
 def chosen_namespace(labels: str | None) -> tuple[str, ...]:

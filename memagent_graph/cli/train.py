@@ -16,34 +16,35 @@ from memagent_graph.cli.reporting import reporting
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_EXAMPLES = """Train a model to read, by reinforcement learning over its own readings.
+_EXAMPLES = """Train a model to read, by reinforcement learning.
 
 RUN is a YAML file with the fields of `memagent_graph.rl.TrainingSettings`; `--set FIELD=VALUE`
 overrides one, or gives all of them without a file.
 
-**Examples**
+Examples:
 
-    memagent train run.yaml
-
-    memagent train run.yaml --set learning_rate=3e-6 --set out=second
-
-    memagent train --set model=Qwen/Qwen2.5-7B-Instruct --set engine=vllm --set out=first
-
-    memagent train run.yaml --set traces='[production.jsonl]'
+\b
+  memagent train run.yaml
+  memagent train run.yaml --set learning_rate=3e-6 --set out=second
+  memagent train --set model=MODEL --set engine=vllm --set out=first
+  memagent train run.yaml --set traces='[production.jsonl]'
 
 A run that was stopped goes on where it was when the same command is given again. OUT gets
 `metrics.jsonl`, `curves.png`, checkpoints, and the trained model in `model/`. On several GPUs:
 `accelerate launch -m memagent_graph train run.yaml`.
 
-**Exit codes**: 0 done, 1 training failed, 2 wrong usage, 130 stopped.
+Exit codes: 0 done, 1 training failed, 2 wrong usage, 130 stopped.
 """
 _STOPPED = "memagent: stopped. What was trained is kept. To go on:\n  {command}"
 
 
 def train(
-    run: Annotated[Path | None, typer.Argument(help="A YAML file.", show_default=False)] = None,
+    run: Annotated[
+        Path | None, typer.Argument(help="YAML file with the settings.", show_default=False)
+    ] = None,
     fields: Annotated[
-        list[str] | None, typer.Option("--set", help="FIELD=VALUE, in YAML; repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Setting FIELD=VALUE, in YAML. Repeat it for more."),
     ] = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""

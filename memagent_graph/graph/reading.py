@@ -60,7 +60,7 @@ class Reading:
     def check_question(self, question: str | None) -> int:
         """Count the question's tokens; `QuestionError` when it is empty or over its budget."""
         if not question or not question.strip():
-            message = 'The question is empty: invoke with {"question": ...}.'
+            message = 'The question is empty: ask one, such as "Who signed the lease?".'
             raise QuestionError(message, question=question)
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
         if tokens > budget:
@@ -99,8 +99,9 @@ class Reading:
         place = "answering" if step is None else f"reading chunk {step}"
         place += where(record)
         times = f" after {attempt} attempts" if attempt > 1 else ""
-        kept = "" if step is None else f" The memory of the {step - 1} chunks before it is kept."
-        message = f"{place.capitalize()} failed{times}: {error}{kept}"
+        said = str(error) or type(error).__name__
+        said += "" if said.endswith((".", "!", "?")) else "."
+        message = f"{place.capitalize()} failed{times}: {said}{_kept((step or 1) - 1)}"
         lasting = ModelError if isinstance(error, TransientModelError) else type(error)
         return lasting(message, chunk=step)
 
@@ -130,6 +131,13 @@ class Reading:
         """Seconds until the deadline, None without one."""
         deadline = self.config.deadline
         return None if deadline is None else run.started + deadline - monotonic()
+
+
+def _kept(chunks: int) -> str:
+    if chunks == 0:
+        return ""
+    before = "the chunk" if chunks == 1 else f"the {chunks} chunks"
+    return f" The memory of {before} before it is kept."
 
 
 def where(record: SourceRecord) -> str:

@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from openai import OpenAIError
 from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr, ValidationError
 
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.models.completion import PartialCompletion, to_result
 from memagent_graph.models.connections import streaming
 from memagent_graph.models.request import (
@@ -148,13 +148,16 @@ class ChatEndpoint(BaseChatModel):
         None where it does not tell, or cannot be asked now: the first call will say why.
 
         Raises:
-            ModelError: It has no model of this name; the message says which it has.
+            ModelError: It has no model of this name; the message says which it has. Or the server
+                is OpenAI's, and there is no key.
         """
+        self._check_key()
         self._window = await self._server.window(self.model)
         return self._window
 
     async def amodels(self) -> dict[str, int | None]:
         """Names of the models that the server has, with their context lengths where it tells."""
+        self._check_key()
         return await self._server.models()
 
     def models(self) -> dict[str, int | None]:
@@ -243,6 +246,14 @@ class ChatEndpoint(BaseChatModel):
                     yield partial.chunk(part)
             yield partial.last()
 
+    def _check_key(self) -> None:
+        if self.base_url == _DEFAULT_URL and self.api_key is None:
+            message = (
+                f"There is no API key for {_DEFAULT_URL}: set OPENAI_API_KEY, or name a local "
+                "server with --base-url or OPENAI_BASE_URL."
+            )
+            raise ModelError(message)
+
     async def _create(
         self,
         client: AsyncOpenAI,
@@ -250,6 +261,7 @@ class ChatEndpoint(BaseChatModel):
         stop: list[str] | None,
         options: dict[str, object],
     ) -> Any:
+        self._check_key()
         fields = {name: getattr(self, name) for name in _FIELDS} | options
         if stop is not None:
             fields["stop"] = stop

@@ -70,7 +70,7 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
         return TransientModelError(f"The model's reply is malformed: {text}")
     if _is_transient(error, lineage, text):
         return TransientModelError(
-            f"The model cannot be reached: {text}", retry_after=_retry_after(error)
+            f"The model cannot be reached{_place(error)}: {text}", retry_after=_retry_after(error)
         )
     return ModelError(f"The model call failed: {type(error).__name__}: {text}")
 
@@ -132,6 +132,14 @@ def _from_status(status: int, text: str, error: Exception, served: Sequence[str]
             f"The server does not know this model or path (404): {hint}. It said: {text}"
         )
     return ModelError(f"The server answered {status}: {text}")
+
+
+def _place(error: Exception) -> str:
+    """Where the request went, if the client says it."""
+    with suppress(Exception):  # some clients raise when there was no request
+        url = str(error.request.url).partition("?")[0]  # type: ignore[attr-defined]
+        return f" at {url.removesuffix('/chat/completions').removesuffix('/models')}"
+    return ""
 
 
 def _text(error: Exception) -> str:

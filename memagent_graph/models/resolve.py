@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: object)
     Args:
         model: "openai:<model>" for any OpenAI-compatible server, "vllm:<path or hub id>"
             and "hf:<path or hub id>" for one in this process, or whatever LangChain's
-            `init_chat_model` knows ("anthropic:claude-...").
+            `init_chat_model` knows ("anthropic:claude-..."). The provider may be left out of the
+            names of OpenAI's models ("gpt-4o") and, with `base_url`, of the server's.
         base_url: of the server; `OPENAI_BASE_URL` by default.
         options: passed on to the model.
 
@@ -27,7 +29,7 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: object)
         ConfigurationError: The string names no model.
         MissingDependencyError: The model's package is not installed.
     """
-    provider, _, name = model.partition(":")
+    provider, _, name = named(model, base_url).partition(":")
     if provider in _IN_PROCESS and name:
         module, kind, extra = _IN_PROCESS[provider]
         try:
@@ -45,6 +47,20 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: object)
     )
 
 
+def named(model: str, base_url: str | None = None) -> str:
+    """The model's whole name: with its provider, if that can be told.
+
+    Args:
+        model: as for `resolve_model`.
+        base_url: likewise.
+    """
+    if ":" not in model and (base_url or _OPENAI.match(model)):
+        return f"openai:{model}"
+    return model
+
+
+_OPENAI = re.compile(r"(gpt|chatgpt|o\d)-|o\d$")
+"""Names that are OpenAI's own."""
 _IN_PROCESS = {
     "vllm": ("memagent_graph.models.vllm", "ChatVLLM", "vllm"),
     "hf": ("memagent_graph.models.transformers", "ChatTransformers", "transformers"),
@@ -56,8 +72,8 @@ def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
         message = (
-            f"{model!r} is none of the built-in kinds (extractive, openai:<model>, vllm:<model>, "
-            'hf:<model>). For other providers: pip install "memagent-graph[langchain]" and the '
+            f"{model!r} is none of the built-in kinds: extractive, openai:<model>, vllm:<model>, "
+            'hf:<model>. For other providers: pip install "memagent-graph[langchain]" and the '
             "provider's package."
         )
         raise MissingDependencyError(message) from error
@@ -65,8 +81,8 @@ def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:
         found = init_chat_model(model, **options)
     except ImportError as error:
         raise MissingDependencyError(str(error)) from error
-    except ValueError as error:
-        message = f"LangChain does not know the model {model!r}: {error}"
+    except Exception as error:
+        message = f"LangChain cannot make the model {model!r}: {error}"
         raise ConfigurationError(message) from error
     if not isinstance(found, BaseChatModel):  # pragma: no cover - only for configurable models
         message = f"{model!r} names no chat model."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from langchain_core.language_models import BaseChatModel
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.models.resolve import resolve_model
+from memagent_graph.models.resolve import named, resolve_model
 from memagent_graph.readers.base import Reader
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
@@ -64,7 +64,8 @@ def resolve_reader(
         return ExtractiveReader(config, load_tokenizer(tokenizer))
     if isinstance(model, str):
         chat = resolve_model(model, base_url=base_url, **(options or {}))
-        return ChatReader(chat, prompts=prompts, config=config, name=model, verify=verify)
+        name = named(model, base_url)
+        return ChatReader(chat, prompts=prompts, config=config, name=name, verify=verify)
     if isinstance(model, BaseChatModel):
         return ChatReader(model, prompts=prompts, config=config, verify=verify)
     if isinstance(model, Reader):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,10 @@ from memagent_graph.text.source import JoinedSource, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+_ADDRESS = re.compile(r"(\w{2,}):/+(.+)", re.DOTALL)
+"""What a `Path` makes of a URL: one slash of two. A drive has one letter."""
 
 
 def open_path(path: Path, name: str | None = None) -> Source:
@@ -47,6 +52,13 @@ def open_path(path: Path, name: str | None = None) -> Source:
         if files:
             root = Path(os.path.commonpath([file.parent for file in files]))
             return _join_files(files, root, name or str(path), path)
+    if address := _ADDRESS.match(str(path)):
+        url = f"{address[1]}://{address[2]}"
+        message = (
+            f"{url} is an address, and nothing is downloaded. Save it as a file, or read it from "
+            f"standard input: curl --location {url} | memagent ask QUESTION -"
+        )
+        raise SourceNotFoundError(message)
     message = f"There is no {path}. Is the path right, and relative to {Path.cwd()}?"
     raise SourceNotFoundError(message)
 

@@ -181,3 +181,17 @@ def test_a_gpu_is_named_and_a_build_of_pytorch_that_cannot_use_it_is_a_warning(
     assert checks.gpu(wanted=True).status == "ok"
     driver.write_text("#!/bin/sh\nexit 9\n")
     assert checks.gpu(wanted=True).status == "warn"
+
+
+def test_extras_that_only_name_others_are_not_listed(monkeypatch):
+    lines = [
+        'typer>=0.20; extra == "cli"',
+        'vllm>=0.20; extra == "vllm"',
+        'memagent-graph[cli,vllm]; extra == "all"',
+        'typer>=0.20; extra == "all"',
+        'vllm>=0.20; extra == "all"',
+    ]
+    monkeypatch.setattr(checks.metadata, "requires", lambda _: lines)
+    monkeypatch.setattr(checks, "_is_installed", lambda package: package != "vllm")
+
+    assert checks.extras().text == "installed: cli; not installed: vllm"

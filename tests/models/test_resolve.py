@@ -65,3 +65,33 @@ def test_the_address_reaches_the_models_of_other_providers(monkeypatch):
     resolve_reader("anthropic:claude", config=CONFIG)
 
     assert asked == {"ollama:small": {"base_url": "http://localhost:1"}, "anthropic:claude": {}}
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "o3-mini", "chatgpt-4o-latest"])
+def test_a_model_of_openai_needs_no_provider_before_its_name(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
+
+    found = resolve_reader(name, config=CONFIG)
+
+    assert isinstance(found.model, ChatEndpoint)
+    assert (found.identity.name, found.model.model) == (f"openai:{name}", name)
+
+
+def test_a_name_without_a_provider_is_of_the_server_that_is_named_with_it():
+    found = resolve_reader("Qwen/Qwen2.5-7B", config=CONFIG, base_url="http://localhost:1/v1")
+
+    assert isinstance(found.model, ChatEndpoint)
+    assert found.model.base_url == "http://localhost:1/v1"
+
+
+def test_whatever_another_provider_raises_when_it_is_made_is_one_of_our_errors(monkeypatch):
+    def init_chat_model(model, **options):
+        raise RuntimeError("Missing credentials")
+
+    langchain = types.ModuleType("langchain.chat_models")
+    langchain.init_chat_model = init_chat_model
+    monkeypatch.setitem(sys.modules, "langchain", types.ModuleType("langchain"))
+    monkeypatch.setitem(sys.modules, "langchain.chat_models", langchain)
+
+    with pytest.raises(ConfigurationError, match="mistral:large.*Missing credentials"):
+        resolve_reader("mistral:large", config=CONFIG)

@@ -46,7 +46,7 @@ app = typer.Typer(invoke_without_command=True)
 @app.callback()
 def mcp(
     root: Annotated[
-        list[str], typer.Option(help="A file or folder that clients may read; several times.")
+        list[str], typer.Option(help="File or folder that clients may read. Repeat it for more.")
     ],
     model: Model = None,
     base_url: BaseUrl = None,
@@ -58,12 +58,13 @@ def mcp(
     store: Store = None,
     namespace: Namespace = None,
     port: Annotated[
-        int | None, typer.Option(help="Serve streamable HTTP there, not standard input and output.")
+        int | None,
+        typer.Option(help="Port for streamable HTTP. Without one, standard input and output."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(help="A site whose pages may call this server from a browser."),
+        typer.Option(help="Site whose pages may call this server from a browser."),
     ] = None,
 ) -> None:
     """Let MCP clients read documents of any length.

@@ -33,22 +33,18 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-app = typer.Typer(
-    context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode="markdown"
-)
+app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None)
 
 _LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
-_HELP = """Serve the OpenAI API, with a context without end, in front of any model.
+_HELP = """Serve the OpenAI API with an unlimited context.
 
-**Examples**
+Examples:
 
-    memagent serve
-
-    memagent serve --model openai:Qwen/Qwen2.5-7B-Instruct --base-url http://localhost:8000/v1
-
-    memagent serve --model openai:gpt-4o --keys keys.txt --host 0.0.0.0 --store redis://redis:6379/0
-
-    memagent serve --models models.toml
+\b
+  memagent serve
+  memagent serve --model openai:MODEL --base-url http://localhost:8000/v1
+  memagent serve --model openai:gpt-4o --keys keys.txt --host 0.0.0.0
+  memagent serve --models models.toml
 
 Keys are lines of a name and a key, in the file that --keys names or in MEMAGENT_API_KEYS, where
 commas may stand between them. Each name has memories of its own. Without keys, only this machine is
@@ -61,41 +57,41 @@ def serve(
     model: Model = None,
     base_url: BaseUrl = None,
     models: Annotated[
-        Path | None, typer.Option(help="TOML file with a table for each of several models.")
+        Path | None, typer.Option(help="TOML file with a table for each model, to serve several.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
     keys: Annotated[
-        Path | None, typer.Option(help="File with a name and a key on each line.")
+        Path | None, typer.Option(help="File of callers, a name and a key on each line.")
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(help="A site whose pages may call this server from a browser."),
+        typer.Option(help="Site whose pages may call this server from a browser."),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(help="Context of the model in tokens, where its server does not tell."),
+        typer.Option(help="Context of the model in tokens, if its server does not report it."),
     ] = None,
     requests_per_minute: Annotated[
-        int, typer.Option(help="Of one key, or of one address; 0: any number.")
+        int, typer.Option(help="Most requests of one key, or of one address; 0 sets no limit.")
     ] = 0,
     readings: Annotated[
-        int, typer.Option(help="Calls of readings to the model at once, shared by all callers.")
+        int, typer.Option(help="Most calls of readings to the model at once, over all callers.")
     ] = 64,
     workers: Annotated[
-        int, typer.Option(help="Processes that serve; they need a store, which they share.", min=1)
+        int, typer.Option(help="Processes that serve. More than one need a store to share.", min=1)
     ] = 1,
-    body_megabytes: Annotated[int, typer.Option(help="Longest body of a request.")] = 32,
+    body_megabytes: Annotated[int, typer.Option(help="Largest body of a request.")] = 32,
     megabytes_under_way: Annotated[
-        int, typer.Option(help="Bodies of all requests at once; one caller may hold half.")
+        int, typer.Option(help="Largest bodies of all requests together; one caller may hold half.")
     ] = 256,
     keep_days: Annotated[
         float,
-        typer.Option(help="Days after which what nobody used is forgotten; 0: never.", min=0),
+        typer.Option(help="Days after which unused memories are forgotten; 0 keeps them.", min=0),
     ] = 30,
     keep_megabytes: Annotated[
         int,
-        typer.Option(help="Of responses and memories of one key; the oldest go first.", min=0),
+        typer.Option(help="Most responses and memories of one key; the oldest go first.", min=0),
     ] = 256,
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
