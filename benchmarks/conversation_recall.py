@@ -26,7 +26,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
-from memagent_graph.conversation.messages import TOLD_AT, rendered
+from memagent_graph.conversation.messages import TOLD_AT
+from memagent_graph.conversation.rendering import rendered
 from memagent_graph.conversation.salient import SalientReader
 from memagent_graph.readers.base import Memory, Step
 from memagent_graph.readers.statements import statements

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-from memagent_graph.conversation.messages import LINE, beyond, groups, marked, rendered
+from memagent_graph.conversation.messages import beyond, groups, marked
+from memagent_graph.conversation.rendering import LINE, rendered
 
 ALL = 10**9
 

@@ -28,7 +28,7 @@ from memagent_graph import (
     ReadingConfig,
 )
 from memagent_graph.conversation.catching_up import catch_up
-from memagent_graph.conversation.messages import rendered
+from memagent_graph.conversation.rendering import rendered
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.readers.base import Memory, Update
 

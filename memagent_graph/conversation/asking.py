@@ -61,16 +61,17 @@ _ENDS = " .!,;:"
 _TOLD = regex.compile(r"^[-*•\s]*+(?:\[?\d{4}-\d\d-\d\d\]?[:\s]*+)?")
 
 
-def standing_question(keep: str = "", never: str = "") -> str:
+def standing_question(keep: str = "", never: str = "", question: str = STANDING_QUESTION) -> str:
     """What the memory of a conversation is to answer.
 
     Args:
         keep: what to remember above all, in words.
         never: what must not be remembered, in words.
+        question: what is asked in any case.
     """
     above_all = f" Remember above all: {keep.strip()}" if keep.strip() else ""
     ban = f" Never note, whoever asks for it: {never.strip()}" if never.strip() else ""
-    return STANDING_QUESTION + above_all + ban
+    return question + above_all + ban
 
 
 class NotesReader(ChatReader):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from memagent_graph.conversation.asking import standing_question
-from memagent_graph.conversation.messages import rendered
+from memagent_graph.conversation.asking import STANDING_QUESTION, standing_question
+from memagent_graph.conversation.profile import Said, attest
+from memagent_graph.conversation.profiling import PROFILE_QUESTION, ProfileReader, keep_fitting
+from memagent_graph.conversation.rendering import render
 from memagent_graph.conversation.resolve import resolve_keeper
-from memagent_graph.conversation.room import fold_within
+from memagent_graph.conversation.room import fold_within, keep_newest
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.graph.reading import Reading, check_window
-from memagent_graph.graph.records import begun, record_of
+from memagent_graph.graph.records import begun, memory_of, record_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, child_id, reading_fingerprint, root_id
 from memagent_graph.text.source import TextSource
@@ -25,10 +29,12 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation.fields import Fields
     from memagent_graph.conversation.redaction import Redact
     from memagent_graph.memory.personal import PersonalMemory
+    from memagent_graph.memory.version import Told
     from memagent_graph.readers.base import Reader
-    from memagent_graph.text.tokens import TokenizerLike
+    from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
 _REMEMBERED = 100
 """Folded messages of a thread that are known by their ids after they left it, at least."""
@@ -38,6 +44,10 @@ _log = logging.getLogger(__name__)
 
 class Folding:
     """Folds messages into memories; arguments as of `ConversationMemory`.
+
+    Args:
+        fields: of the profile that the memory is; None for a text.
+        past: values of each of its fields that no longer stand and are kept, at most.
 
     Attributes:
         reading: who folds, with the budgets.
@@ -53,14 +63,23 @@ class Folding:
         never: str,
         redact: Redact,
         window: int,
+        fields: Fields[Any] | None = None,
+        past: int = 0,
     ) -> None:
-        reader = resolve_keeper(model, config=config, tokenizer=tokenizer, keep=keep, never=never)
+        reader = resolve_keeper(
+            model, config=config, tokenizer=tokenizer, keep=keep, never=never, fields=fields
+        )
         check_window(reader.identity, config, question_tokens=0)
         counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
-        self.reading = Reading("conversation", reader, config, counter)
-        self._question = standing_question(keep, never)
+        if fields is not None:
+            config = _with_room_for(fields, config, counter)
+        cut = keep_newest if fields is None else keep_fitting(fields)
+        self.reading = Reading("conversation", reader, config, counter, cut=cut)
+        asked = STANDING_QUESTION if fields is None else PROFILE_QUESTION
+        self._question = standing_question(keep, never, asked)
         self._redact = redact
         self._model = reader.identity.name
+        self._past = past
         self._known = max(_REMEMBERED, 2 * window)
         self._warned: set[str] = set()
         if counter.count(self._question) > config.question_tokens:
@@ -89,6 +108,7 @@ class Folding:
             ModelError: The model failed; nothing was folded.
             StoreError: The store failed.
             MemoryConflictError: Other turns of this user were faster each time.
+            ConfigurationError: The memory is a profile, and this one has no schema.
         """
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
         before: MemoryVersion | None = None
@@ -97,6 +117,7 @@ class Folding:
             head = await memory.head()
             if head is None and before is not None:
                 return 0  # the user was forgotten at this moment
+            self._check(head)
             before = head
             done = await memory.folded(thread)
             new = [message for message in folding if message.id not in done]
@@ -106,21 +127,34 @@ class Folding:
             known = done[-self._known :]
             fresh = [str(message.id) for message in new]
             ids = (*known, *fresh)
-            version = await self._version(head, rendered(new, self._redact), thread, ids, config)
+            version = await self._version(head, new, thread, ids, config)
             if await memory.add(version, after=head, new=fresh, model=self._model):
                 return len(new)
         message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
         raise MemoryConflictError(message)
 
+    def _check(self, head: MemoryVersion | None) -> None:
+        if head is None or not head.told or isinstance(self.reading.reader, ProfileReader):
+            return
+        message = (
+            "This memory is a profile, which notes would overwrite: give its schema to "
+            "ConversationMemory, or forget the user first."
+        )
+        raise ConfigurationError(message)
+
     async def _version(
         self,
         head: MemoryVersion | None,
-        text: str,
+        new: Sequence[BaseMessage],
         thread: str,
         messages: tuple[str, ...],
         config: RunnableConfig,
     ) -> MemoryVersion:
-        reading = self.reading
+        reading, profiling = self.reading, None
+        if isinstance(reading.reader, ProfileReader):
+            profiling = reading.reader.for_one_fold()
+            reading = replace(reading, reader=profiling)
+        said, text = self._rendered(new)
         source = TextSource(text, thread)
         fingerprint = reading_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
@@ -130,6 +164,12 @@ class Folding:
             fold["memory"] = head.text
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
+        told: tuple[Told, ...] = ()
+        if profiling is not None:
+            warnings += profiling.warnings
+            before = () if head is None else head.told
+            evidence = memory_of(fold).evidence
+            told = attest(before, fold["memory"], evidence, said, thread=thread, past=self._past)
         self._warn(warnings)
         progress = fold["progress"]
         return MemoryVersion(
@@ -149,8 +189,18 @@ class Folding:
             cut=progress["cut"],
             thread=thread,
             messages=messages,
+            told=told,
             warnings=warnings,
         )
+
+    def _rendered(self, messages: Sequence[BaseMessage]) -> tuple[list[Said], str]:
+        """The messages as text, and where each begins in it."""
+        said, parts, start = [Said(0, "", "")], [], 0
+        for message, at, text in render(messages, self._redact):
+            said.append(Said(start, str(message.id), at))
+            parts.append(text)
+            start += len(text)
+        return said[1:] or said, "".join(parts)
 
     def _warn(self, warnings: Sequence[str]) -> None:
         """Log each kind of warning once: all are in the history of the memory they are about."""
@@ -159,3 +209,19 @@ class Folding:
             if kind not in self._warned:
                 self._warned.add(kind)
                 _log.warning("%s (Logged once; `history` has it for each memory.)", warning)
+
+
+def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenizer) -> ReadingConfig:
+    """The budgets, with chunks that leave room for the schema, which the model is told each time.
+
+    Raises:
+        ConfigurationError: It leaves less than half of a chunk.
+    """
+    schema = counter.count(json.dumps(fields.changes, ensure_ascii=False))
+    if 2 * schema > config.chunk_tokens:
+        message = (
+            f"The schema of {fields.schema.__name__} has {schema} tokens, which is more than half "
+            f"of chunk_tokens ({config.chunk_tokens}): raise that, or leave out fields."
+        )
+        raise ConfigurationError(message)
+    return config.model_copy(update={"chunk_tokens": config.chunk_tokens - schema})

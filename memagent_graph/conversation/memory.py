@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
+from typing_extensions import TypeVar
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation import threads
 from memagent_graph.conversation.background import fold_all
+from memagent_graph.conversation.fields import Fields
 from memagent_graph.conversation.folding import Folding
 from memagent_graph.conversation.messages import is_instruction, is_reply, marked
 from memagent_graph.conversation.people import People
 from memagent_graph.conversation.privacy import for_itself
+from memagent_graph.conversation.profile import entries_of
 from memagent_graph.conversation.redaction import checked
 from memagent_graph.conversation.talk import Remember, Talk
 from memagent_graph.errors import ConfigurationError
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
+    from pydantic import BaseModel
 
+    from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.redaction import Redact
     from memagent_graph.memory.history import History
     from memagent_graph.memory.personal import ForgottenUser
@@ -38,10 +43,15 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
+Shape = TypeVar("Shape", bound="str | BaseModel", default=str)
+
+_MOST_PAST = 100
+"""Values of each field of a profile that no longer stand and are kept, at most."""
+
 _log = logging.getLogger(__name__)
 
 
-class ConversationMemory:
+class ConversationMemory(Generic[Shape]):
     """Remembers people across conversations, in a text of fixed size for each.
 
     After each turn, what was said is folded into the memory of its user by the same step with
@@ -81,11 +91,15 @@ class ConversationMemory:
         redact: a function that each message's text goes through before the model reads it or
             anything is stored, such as one that masks the numbers of cards. It is called in the
             event loop; if it fails, the messages stay unfolded.
+        schema: what a memory is: `str`, a text, or a pydantic model, a profile of which each field
+            has a default. That takes a chat model. What it says has changed is validated and
+            merged field by field; `entries` has the evidence for each.
 
     Raises:
         ConfigurationError: The window does not fit the model, the model is not known, LangGraph
             does not allow the namespace, `keep` and `never` are too long, `never` has no word
-            that the built-in reader can go by, or `redact` is a coroutine function.
+            that the built-in reader can go by, `redact` is a coroutine function, or `schema`
+            is no pydantic model, has a field without a default, or the model is no chat model.
 
     Example:
         ```python
@@ -112,6 +126,7 @@ class ConversationMemory:
         keep: str = "",
         never: str = "",
         redact: Redact | None = None,
+        schema: type[Shape] = str,  # type: ignore[assignment]
     ) -> None:
         if window < 1:
             raise ConfigurationError("window must be at least 1 message.")
@@ -126,6 +141,7 @@ class ConversationMemory:
         self.people = People(
             store, namespace, keep_versions=keep_versions, keep_days=keep_days, ttl=ttl
         )
+        self._fields = None if schema is str else Fields(cast("type[BaseModel]", schema))
         self._folding = Folding(
             model,
             config or ReadingConfig(),
@@ -134,10 +150,14 @@ class ConversationMemory:
             never=never,
             redact=checked(redact),
             window=window,
+            fields=self._fields,
+            past=min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1),
         )
 
-    async def aload(self, user: str, *, store: BaseStore | None = None) -> str:
+    async def aload(self, user: str, *, store: BaseStore | None = None) -> Shape:
         """The memory of a user, after what waits of them here is folded; empty if there is none.
+
+        Of a profile, what its schema has no place for is left out, which is logged once.
 
         Args:
             user: whose.
@@ -147,7 +167,26 @@ class ConversationMemory:
             StoreError: The store failed.
         """
         await self.people.backlog(user, store).fold()
-        return await self._head(user, store)
+        return self._shaped(await self._head(user, store))
+
+    async def aentries(self, user: str, *, store: BaseStore | None = None) -> list[ProfileEntry]:
+        """What is known of the fields of a user's profile, who said so and when; then what was.
+
+        Of each field as many values that no longer stand are kept as `keep_versions` allows.
+
+        Args:
+            user: whose.
+            store: of the host graph, used when this memory has no store of its own.
+
+        Raises:
+            ConfigurationError: The memory is a text.
+            StoreError: The store failed.
+        """
+        if self._fields is None:
+            raise ConfigurationError("A text has no entries: give ConversationMemory a schema.")
+        await self.people.backlog(user, store).fold()
+        head = await self.people.of(user, store).head()
+        return [] if head is None else entries_of(head, self._fields)
 
     async def aprompt(self, user: str, *, store: BaseStore | None = None) -> list[SystemMessage]:
         """What a model is to be told of a user now: one system message, or none.
@@ -164,7 +203,7 @@ class ConversationMemory:
             _log.warning("The memory of a user could not be loaded: %s", error)
             text = backlog.told
         backlog.told = text
-        told = remembered(text)
+        told = remembered(text if self._fields is None else self._fields.tell(text))
         return [SystemMessage(told)] if told else []
 
     async def aobserve(
@@ -202,7 +241,7 @@ class ConversationMemory:
         thread: str,
         store: BaseStore | None = None,
         config: RunnableConfig | None = None,
-    ) -> str:
+    ) -> Shape:
         """Fold a whole conversation now, at its end, say; return the memory.
 
         Messages that were folded before are not folded again, if they have the same ids.
@@ -217,7 +256,7 @@ class ConversationMemory:
         talk = self.talk(user, thread, store, config)
         await talk.fold(said)
         talk.backlog.remove(thread, said)
-        return await self._head(user, store)
+        return self._shaped(await self._head(user, store))
 
     async def aflush(self, user: str | None = None, *, store: BaseStore | None = None) -> int:
         """Fold now what waits in this process: at a shutdown, at the end of a session, in tests.
@@ -275,6 +314,7 @@ class ConversationMemory:
         return self.people.users(store)
 
     load = blocking(aload)
+    entries = blocking(aentries)
     prompt = blocking(aprompt)
     observe = blocking(aobserve)
     save = blocking(asave)
@@ -301,3 +341,6 @@ class ConversationMemory:
     async def _head(self, user: str, store: BaseStore | None) -> str:
         head = await self.people.of(user, store).head()
         return "" if head is None else head.text
+
+    def _shaped(self, text: str) -> Shape:
+        return cast("Shape", text if self._fields is None else self._fields.load(text))

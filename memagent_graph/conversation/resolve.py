@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.conversation.asking import NotesReader
+from memagent_graph.conversation.profiling import ProfileReader
 from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import resolve_reader
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation.fields import Fields
     from memagent_graph.readers.base import Reader
 
 
@@ -25,6 +28,7 @@ def resolve_keeper(
     tokenizer: TokenizerLike = None,
     keep: str = "",
     never: str = "",
+    fields: Fields[Any] | None = None,
 ) -> Reader:
     """Make a reader of whatever names one; a chat model is asked for notes on people.
 
@@ -34,12 +38,22 @@ def resolve_keeper(
         tokenizer: for the built-in reader, to measure its memory.
         keep: for the built-in reader, words that make a statement count more.
         never: for the built-in reader, words of statements to leave out.
+        fields: of a profile, which takes a chat model.
 
     Raises:
-        ConfigurationError: The string names no model, or `never` has no word to go by.
+        ConfigurationError: The string names no model, `never` has no word to go by, or a profile
+            is to be kept by what is no chat model.
         MissingDependencyError: The model's package is not installed.
     """
     reader = resolve_reader(model, config=config, tokenizer=tokenizer)
+    if fields is not None:
+        if not isinstance(reader, ChatReader):
+            message = (
+                f"{reader.identity.name} keeps no profile: with a schema, name a chat model, as "
+                '"openai:gpt-4o".'
+            )
+            raise ConfigurationError(message)
+        return ProfileReader(reader.model, fields, config=config, name=reader.identity.name)
     if type(reader) is ExtractiveReader:  # no word of the standing question would be found
         return SalientReader(config, load_tokenizer(tokenizer), keep=keep, never=never)
     if type(reader) is ChatReader and reader is not model:

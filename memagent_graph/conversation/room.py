@@ -12,6 +12,8 @@ from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import cut_at_sentence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
@@ -30,7 +32,7 @@ async def fold_within(
     """Fold a whole conversation into a memory, of which the oldest lines go if it has no room.
 
     Args:
-        reading: the reader and its budgets.
+        reading: the reader, its budgets, and by `cut` which lines go.
         fold: with the memory so far.
         source: the conversation.
         config: of the run.
@@ -38,7 +40,7 @@ async def fold_within(
     Returns:
         The fold after it; and what had to give way, in words that quote nothing.
     """
-    room = _Room()
+    room = _Room(reading.cut)
     within = replace(reading, cut=room.cut)
     was_cut, again, unfinished = fold["progress"]["cut"], 0, 0
     for chunk in reading.chunks(source):
@@ -72,15 +74,19 @@ async def fold_within(
 class _Room:
     """Cuts the memories of one conversation to their budget.
 
+    Args:
+        cut: how.
+
     Attributes:
         dropped: how many lines that has cost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cut: Callable[[str, int, Tokenizer], str]) -> None:
         self.dropped = 0
+        self._cut = cut
 
     def cut(self, text: str, tokens: int, tokenizer: Tokenizer) -> str:
-        kept = keep_newest(text, tokens, tokenizer)
+        kept = self._cut(text, tokens, tokenizer)
         self.dropped += len(_pieces(text)) - len(_pieces(kept))
         return kept
 

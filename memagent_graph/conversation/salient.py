@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.conversation.messages import ASSISTANT, LINE, TOOL, USER
+from memagent_graph.conversation.heard import goes_on
+from memagent_graph.conversation.rendering import ASSISTANT, LINE, TOOL, USER
 from memagent_graph.conversation.salience import replaces, salience, topics
 from memagent_graph.conversation.spread import newest, serial, shares
 from memagent_graph.errors import ConfigurationError
@@ -20,7 +20,6 @@ from memagent_graph.readers.statements import statements
 from memagent_graph.text.terms import terms
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterator, Sequence
 
     from langchain_core.runnables import RunnableConfig
@@ -37,8 +36,6 @@ _WANTED = 2
 """What a statement counts that has a word of `keep`, against others."""
 _RECENT, _SERIAL = 0.3, 0.5
 """Shares of the memory for what was said last: at least by day, at most with a series of facts."""
-_LOOK = 1 << 14
-"""Code points that are looked at first for the beginning of a message; most are shorter."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = regex.compile(rf"(?P<day>\d\d?) (?P<month>{'|'.join(_MONTHS)})(?: (?P<year>\d{{4}}))?")
 
@@ -169,7 +166,7 @@ def _remembered(memory: str) -> Iterator[Fact]:
 
 def _told(chunk: Chunk) -> Iterator[Fact]:
     """The statements of a rendered conversation; what tools were given and returned is left out."""
-    begins = _begun(chunk)
+    begins = goes_on(chunk)
     begins_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
     for number, line in enumerate(chunk.text.splitlines()):
         if number > 0 or begins_line:  # else a person could write another's name where chunks end
@@ -181,20 +178,6 @@ def _told(chunk: Chunk) -> Iterator[Fact]:
             text = statement.text.lstrip("@ ")
             if not _DAY.fullmatch(text):  # it would pass for one of the memory's own lines
                 yield Fact(begins["day"], begins["speaker"], text)
-
-
-def _begun(chunk: Chunk) -> re.Match[str] | None:
-    """The beginning of the message that goes on in a chunk; it is looked for from the end."""
-    size = _LOOK
-    while True:
-        start = max(0, chunk.start - size)
-        text = chunk.source.read(start, chunk.start - start)
-        # A window that begins within a line could take what is said there for a beginning.
-        lines = 0 if start == 0 else text.find("\n") + 1 or len(text)
-        found = deque(LINE.finditer(text, lines), maxlen=1)
-        if found or start == 0:
-            return found[0] if found else None
-        size *= 2
 
 
 def _current(facts: list[Fact]) -> list[Fact]:

@@ -6,7 +6,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from memagent_graph.conversation.messages import ASSISTANT
+from memagent_graph.conversation.rendering import ASSISTANT
 from memagent_graph.conversation.salience import subject_matter
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ reader, asked the same question, has read the same chunks in the same order.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -23,6 +23,25 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """Of the records that this release writes; it reads these and older ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Who told a line of a profile, and when.
+
+    Attributes:
+        line: exactly as the memory has it.
+        message: id of the message that says so; empty if that is not known.
+        thread: of which conversation.
+        at: when it was said (ISO 8601).
+        until: when another value took its place, or it was taken out; empty while it stands.
+    """
+
+    line: str
+    message: str
+    thread: str
+    at: str
+    until: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +73,7 @@ class MemoryVersion:
         edited: whether a person wrote it.
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
+        told: of a profile, who told its lines and when; with lines that stood before.
         warnings: what had to give way for want of room, in words that quote nothing of it.
         created_at: ISO 8601, UTC.
     """
@@ -80,6 +100,7 @@ class MemoryVersion:
     messages: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
     parts: tuple[tuple[str, str], ...] = ()
+    told: tuple[Told, ...] = ()
     warnings: tuple[str, ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
@@ -91,6 +112,7 @@ class MemoryVersion:
         values["unsupported"] = [[item.text, *item.missing] for item in self.unsupported]
         values["merged"] = [*self.merged]
         values["parts"] = [[*part] for part in self.parts]
+        values["told"] = [[*astuple(item)] for item in self.told]
         values["warnings"] = [*self.warnings]
         for name in _RARE:
             if not values[name]:
@@ -140,6 +162,7 @@ class MemoryVersion:
             values["messages"] = tuple(values["messages"])
             values["merged"] = tuple(values.get("merged", ()))
             values["parts"] = tuple((digest, name) for digest, name in values.get("parts", ()))
+            values["told"] = tuple(Told(*item) for item in values.get("told", ()))
             values["warnings"] = tuple(values.get("warnings", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
@@ -148,7 +171,7 @@ class MemoryVersion:
 
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
 _FIELDS = tuple(item.name for item in fields(MemoryVersion))
-_RARE = ("merged", "parts", "unsupported", "dropped", "warnings")
+_RARE = ("merged", "parts", "unsupported", "dropped", "told", "warnings")
 """Fields that a record has if they are not empty."""
 
 
@@ -159,6 +182,7 @@ def _told(item: Evidence) -> dict[str, Value]:
 
 def edited(before: MemoryVersion, text: str) -> MemoryVersion:
     """The version that follows `before` when a person made its text `text`."""
+    now = datetime.now(UTC).isoformat()
     return replace(
         before,
         id=edited_id(before.id, text, before.fingerprint),
@@ -173,8 +197,17 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         messages=(),
         merged=(),
         parts=(),
+        told=still_told(before.told, text, now),
         warnings=(),
-        created_at=datetime.now(UTC).isoformat(),
+        created_at=now,
+    )
+
+
+def still_told(told: Sequence[Told], text: str, now: str) -> tuple[Told, ...]:
+    """The same, where lines that are no longer in the text stand until now."""
+    lines = {*text.splitlines()}
+    return tuple(
+        item if item.until or item.line in lines else replace(item, until=now) for item in told
     )
 
 

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
 from memagent_graph.errors import ConfigurationError, ResponseFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from langchain_core.language_models import BaseChatModel
 
 ResponseFormat = type[Any] | Mapping[str, Any]
 """A pydantic model, a dataclass, a TypedDict, or a JSON schema of an object."""
@@ -174,11 +174,23 @@ def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:
     """Options of a call that hold a model to a shape while it writes; empty where there are none.
 
     Args:
-        model: one whose class has a method `constraint` is asked for them.
+        model: one whose class has a method `constraint` is asked for them; of others they are
+            those of `with_structured_output`, where that knows JSON schemas.
         shape: of the reply.
     """
     found = getattr(model, "constraint", None)
-    return found(shape.name, shape.schema) if callable(found) else {}
+    if callable(found):
+        return dict(found(shape.name, shape.schema))
+    if type(model).with_structured_output is BaseChatModel.with_structured_output:
+        return {}
+    schema = {"title": shape.name, "description": "", **shape.schema}
+    try:
+        bound = model.with_structured_output(schema, method="json_schema")
+    except (NotImplementedError, TypeError, ValueError):  # it knows other means only
+        return {}
+    first = bound.first if isinstance(bound, RunnableSequence) else None
+    options = dict(first.kwargs) if isinstance(first, RunnableBinding) else {}
+    return {} if "tools" in options else options
 
 
 def _parse_or_fail(shape: Shape, text: str) -> dict[str, Any]:
@@ -194,8 +206,10 @@ def _parse_or_fail(shape: Shape, text: str) -> dict[str, Any]:
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects in a text that are not within others, from the last to the first."""
-    found = _decode_all(text) or _decode_all(_TRAILING_COMMA.sub("", text))
-    yield from reversed(found)
+    yield from reversed(_decode_all(text))
+    cleaned = _TRAILING_COMMA.sub("", text)  # what an object holds may decode where it does not
+    if cleaned != text:
+        yield from reversed(_decode_all(cleaned))
 
 
 def _decode_all(text: str) -> list[dict[str, Any]]:

@@ -112,9 +112,9 @@ class ChatReader(Reader):
         text = _whole_sentences(reply, text)
         return Update(
             await self._mark(align(text, step.memory, step.chunk, step.question)),
-            usage=_usage(reply),
+            usage=usage_of(reply),
             finish_reason=_finish_reason(reply),
-            unfinished=_is_cut_off(reply),
+            unfinished=is_cut_off(reply),
         )
 
     async def merge(
@@ -130,7 +130,7 @@ class ChatReader(Reader):
         prompt = self.prompts.for_merge(query, texts, self._memory_tokens)
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
         aligned = carry(_whole_sentences(reply, text), memories, question)
-        return Merge(await self._mark(aligned), usage=_usage(reply))
+        return Merge(await self._mark(aligned), usage=usage_of(reply))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -198,7 +198,7 @@ async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
     _check_refusal(reply)
     text = _without_reasoning(reply.text).strip()
     if not text:
-        cut = _is_cut_off(reply)
+        cut = is_cut_off(reply)
         raise EmptyReplyError(
             "The model's reply was cut off while it was still thinking: give it room with "
             "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
@@ -209,12 +209,13 @@ async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
     return reply, text
 
 
-def _is_cut_off(reply: AIMessage) -> bool:
+def is_cut_off(reply: AIMessage) -> bool:
+    """Whether a reply ended because there was no room for more."""
     return _finish_reason(reply) in _CUT_OFF
 
 
 def _whole_sentences(reply: AIMessage, text: str) -> str:
-    if not _is_cut_off(reply):
+    if not is_cut_off(reply):
         return text
     return text[: last_sentence_end(text)].rstrip() or text
 
@@ -225,7 +226,7 @@ def _answer(reply: AIMessage, text: str, question: str, memory: Memory) -> Answe
         text,
         final,
         evidence=cite(final, memory, question),
-        usage=_usage(reply),
+        usage=usage_of(reply),
         finish_reason=_finish_reason(reply),
     )
 
@@ -273,7 +274,8 @@ def _finish_reason(reply: AIMessage) -> str | None:
     return next((metadata[name] for name in names if metadata.get(name)), None)
 
 
-def _usage(reply: AIMessage) -> Usage:
+def usage_of(reply: AIMessage) -> Usage:
+    """What one call cost, as far as its model says so."""
     found = reply.usage_metadata
     if found is None:
         return Usage(calls=1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.conversation.messages import rendered
+from memagent_graph.conversation.rendering import rendered
 from memagent_graph.conversation.salience import replaces, salience
 from memagent_graph.conversation.salient import SalientReader
 from memagent_graph.readers.base import Memory, Step
