@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,26 +16,59 @@ README = Path(__file__).parents[1] / "README.md"
 RAG = README.with_name("docs") / "replacing-rag.md"
 
 
+HOME = "https://github.com/memagent-graph/memagent-graph/blob/main/"
+
+
+def blocks_of(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+
+
+def links_of(page):
+    pattern = re.compile(r"\]\(([^)#]+)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
+    return [one or other for one, other in pattern.findall(page.read_text("utf-8"))]
+
+
+def write_the_files_of_the_first_commands():
+    first, _ = blocks_of(README, "sh")
+    *writes, asks = first.partition("cat > ")[2].strip().splitlines()
+    subprocess.run(["bash", "-c", "\n".join(["cat > " + writes[0], *writes[1:]])], check=True)
+    return asks
+
+
+@pytest.mark.slow
+def test_the_first_commands_of_the_readme_print_what_it_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name, *words = shlex.split(write_the_files_of_the_first_commands())
+    environment = {**os.environ, "MEMAGENT_STORE": "none", "MEMAGENT_MODEL": "extractive"}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "memagent_graph", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    (shown,) = blocks_of(README, "text")
+    assert name == "memagent"
+    assert done.stdout.startswith(shown)
+
+
 def test_the_code_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("contract.txt").write_text("It rained.\n\nThe lease was signed by Mr. Fox.\n")
-    Path("contracts").mkdir()
-    Path("contracts", "lease.txt").write_text("The lease was signed by Mr. Fox.\n")
-    Path("contracts", "people.txt").write_text("Mr. Fox lives in Rue Morgue.\n")
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    write_the_files_of_the_first_commands()
     module, shown = ModuleType("readme"), []
     monkeypatch.setitem(sys.modules, "readme", module)  # where LangGraph looks up annotations
 
-    for block in blocks:
+    for block in blocks_of(README, "python"):
         exec(block, vars(module))
         shown.append(capsys.readouterr().out)
 
-    assert len(blocks) == 5
     first, node, retriever, tool, chatbot = shown
-    assert first.startswith("The lease was signed by Mr. Fox.")
-    assert "'finding': 'The lease was signed by Mr. Fox.'" in node
-    assert "Mr. Fox lives in Rue Morgue." in retriever
-    assert "contract.txt:3" in tool
+    assert first.startswith("The lease was signed by Ann Kestrel on 3 May 2024.\n")
+    assert "'finding': 'The lease was signed by Ann Kestrel" in node
+    assert "lives in Rue Morgue" in retriever
+    assert "lease.txt:2" in tool
     assert "My sister Edda breeds goats in Husum." in chatbot
 
 
@@ -59,7 +95,18 @@ def test_the_code_for_teams_with_a_rag_pipeline_runs_as_it_stands(tmp_path, monk
 
 @pytest.mark.parametrize("page", [README, RAG], ids=["readme", "rag"])
 def test_the_files_that_a_page_links_to_are_there(page):
-    links = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text("utf-8"))
+    links = links_of(page)
+    ours = [link.removeprefix(HOME) for link in links if link.startswith(HOME)]
+    beside = [link for link in links if not link.startswith(("http://", "https://"))]
 
-    assert links
-    assert all((page.parent / link).exists() for link in links)
+    assert ours or beside
+    assert all((README.parent / link).exists() for link in ours)
+    assert all((page.parent / link).exists() for link in beside)
+
+
+def test_links_of_the_readme_lead_somewhere_on_the_page_of_a_package_index():
+    used = set(re.findall(r"\]\[([^\]]+)\]", README.read_text("utf-8")))
+    defined = set(re.findall(r"^\[([^\]]+)\]: ", README.read_text("utf-8"), re.MULTILINE))
+
+    assert used == defined
+    assert all(link.startswith("https://") for link in links_of(README))
