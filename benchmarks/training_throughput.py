@@ -86,7 +86,7 @@ def main() -> None:
     given = rollouts(fingerprint(tokenizer))
     rows = [one for rollout in given for one in rollout.conversations]
     tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
-    settings = GRPOSettings(kl_weight=0.0, token_budget=BUDGET)
+    settings = GRPOSettings(kl_weight=0.0, token_budget=BUDGET, updates=1)
     trainer = MultiConversationGRPOTrainer(deepcopy(model), tokenizer, settings)
     seconds: dict[str, list[float]] = {"bare": [], "trainer": []}
     padding = 0.0

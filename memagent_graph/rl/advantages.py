@@ -2,13 +2,15 @@
 
 The advantage is the reward less the mean of the group (arXiv 2402.03300), by default without
 dividing by the standard deviation (Dr. GRPO, arXiv 2503.20783), and is the same number for every
-token of every conversation of the rollout (MemAgent, arXiv 2507.02259, section 3).
+token of every conversation of the rollout (MemAgent, arXiv 2507.02259, section 3). Conversations
+that have rewards of their own have a share of an advantage of their own.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import fsum, isfinite, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -98,12 +100,17 @@ class Informative(NamedTuple):
     dropped: int
 
 
-def informative(rewards: Sequence[float], groups: Sequence[str]) -> Informative:
+def informative(
+    rewards: Sequence[float],
+    groups: Sequence[str],
+    steps: Sequence[Sequence[float | None]] = (),
+) -> Informative:
     """Leave out groups whose rewards are all equal (dynamic sampling of DAPO, arXiv 2503.14476).
 
     Args:
         rewards: of the rollouts.
         groups: of the rollouts, in the same order.
+        steps: rewards of their conversations, likewise; none by default.
 
     Raises:
         TraceError: As `group_advantages`.
@@ -111,28 +118,86 @@ def informative(rewards: Sequence[float], groups: Sequence[str]) -> Informative:
     _check_groups(rewards, groups)
     kept: list[int] = []
     dropped = 0
+    differing = [any(found) for found in step_advantages(steps, groups)] if steps else ()
     for places in _members(groups).values():
-        if len({rewards[place] for place in places}) > 1:
+        spread_out = len({rewards[place] for place in places}) > 1
+        if spread_out or (steps and any(differing[place] for place in places)):
             kept += places
         else:
             dropped += 1
     return Informative(sorted(kept), dropped)
 
 
+def step_advantages(
+    rewards: Sequence[Sequence[float | None]], groups: Sequence[str]
+) -> list[list[float | None]]:
+    """The advantage of each conversation by itself, without dividing by a deviation.
+
+    It is its reward less the mean of those that the rollouts of the group got for their
+    conversation of the same number (GRU-Mem, arXiv 2602.10560).
+
+    Args:
+        rewards: of the conversations of each rollout; None for one that has none.
+        groups: of the rollouts, in the same order.
+
+    Returns:
+        For each rollout as many as it has rewards; None where the reward is.
+
+    Raises:
+        TraceError: A reward is no finite number, or there are not as many groups as rollouts.
+    """
+    if len(groups) != len(rewards):
+        message = f"There are {len(rewards)} rollouts and {len(groups)} groups; each needs one."
+        raise TraceError(message)
+    same_step: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for group, steps in zip(groups, rewards, strict=True):
+        known = [(step, reward) for step, reward in enumerate(steps) if reward is not None]
+        _check([reward for _, reward in known])
+        for step, reward in known:
+            same_step[group, step].append(reward)
+    return [
+        [
+            None if reward is None else reward - _mean(same_step[group, step])
+            for step, reward in enumerate(steps)
+        ]
+        for group, steps in zip(groups, rewards, strict=True)
+    ]
+
+
 def spread(
-    rollouts: Sequence[Rollout], advantages: Sequence[float]
+    rollouts: Sequence[Rollout], advantages: Sequence[float], *, step_weight: float = 0.0
 ) -> list[tuple[Conversation, float]]:
-    """All conversations, each with the advantage of its rollout, which all its tokens have.
+    """All conversations, each with its advantage, which all its tokens have.
+
+    That is the advantage of its rollout. Where the conversation has a reward of its own, its own
+    advantage is mixed in.
 
     Args:
         rollouts: as loaded.
         advantages: of the rollouts, in the same order.
+        step_weight: share of a conversation's own advantage in the mixture.
+
+    Raises:
+        TraceError: A rollout has step rewards, but not as many as conversations.
     """
+    for rollout in rollouts:
+        if len(rollout.step_rewards) not in {0, len(rollout.conversations)}:
+            message = (
+                f"Rollout {rollout.rollout!r} has {len(rollout.step_rewards)} step rewards for "
+                f"{len(rollout.conversations)} conversations: give one to each, or None."
+            )
+            raise TraceError(message)
+    groups = [rollout.group for rollout in rollouts]
+    own = step_advantages([rollout.step_rewards for rollout in rollouts], groups)
     return [
-        (conversation, advantage)
-        for rollout, advantage in zip(rollouts, advantages, strict=True)
-        for conversation in rollout.conversations
+        (conversation, advantage if step is None else _mix(advantage, step, step_weight))
+        for rollout, advantage, steps in zip(rollouts, advantages, own, strict=True)
+        for conversation, step in zip_longest(rollout.conversations, steps)
     ]
+
+
+def _mix(whole: float, step: float, step_weight: float) -> float:
+    return (1 - step_weight) * whole + step_weight * step
 
 
 def _relative(rewards: Sequence[float], *, scale: bool) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -108,32 +109,38 @@ class OnlineLoop:
         metrics["handing_on_seconds"] = perf_counter() - trained
         return metrics
 
-    async def _collect(self, state: dict[str, int]) -> tuple[list[Rollout], dict[str, int]]:
+    async def _collect(self, state: dict[str, int]) -> tuple[list[Rollout], dict[str, float]]:
         """Rollouts of whole groups, refilled where groups taught nothing."""
         settings = self.settings
         rollouts: list[Rollout] = []
         useful: list[Rollout] = []
         failed: Counter[str] = Counter()
+        worth: list[float] = []
         missing = settings.questions
         for _ in range(settings.refills + 1):
             samples = await self._samples(state, missing)
             found = await self.runner.collect(samples, times=settings.group_size)
             failed += found.failed
+            worth.append(found.answer_reward)
             rollouts = [*useful, *found.rollouts] or rollouts
             if not rollouts:
                 message = f"No reading succeeded: {failed.most_common(1)[0][0]}"
                 raise TraceError(message)
             if not found.rollouts:
                 break
-            rewards = [one.reward or 0.0 for one in found.rollouts]
-            kept = informative(rewards, [one.group for one in found.rollouts])
+            kept = informative(
+                [one.reward or 0.0 for one in found.rollouts],
+                [one.group for one in found.rollouts],
+                [one.step_rewards for one in found.rollouts],
+            )
             useful += [found.rollouts[place] for place in kept.kept]
             missing = kept.dropped
             if not missing:
                 break
         # One process may have asked more than another.
         state["question"] = int(self.trainer.over_processes(state["question"], "max"))
-        return rollouts, {"failed": failed.total(), "groups_dropped": missing}
+        counts = {"failed": failed.total(), "groups_dropped": missing}
+        return rollouts, counts | {"answer_reward": fmean(worth)}
 
     async def _samples(self, state: dict[str, int], count: int) -> list[Sample]:
         """The next questions, without those that need no document if the settings say so."""
@@ -169,7 +176,7 @@ class OnlineLoop:
         """Mean reward over the held-out questions, one reading each; a failed one counts 0."""
         samples = self.questions.held_out
         found = await self.runner.collect(samples, times=1)
-        return sum(one.reward or 0.0 for one in found.rollouts) / len(samples)
+        return found.answer_reward * len(found.rollouts) / len(samples)
 
     def _tell(self, metrics: dict[str, float]) -> None:
         self.journal.log(metrics)

@@ -33,6 +33,7 @@ def grpo_loss(
     reference: torch.Tensor | None = None,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
+    dual_clip: float = 3.0,
     importance_cap: float = 2.0,
     kl_weight: float = 1e-3,
 ) -> LossTerms:
@@ -42,8 +43,10 @@ def grpo_loss(
     \(-w \min(rA, \mathrm{clip}(r, 1-\epsilon_{low}, 1+\epsilon_{high})A) + \beta k_3\), where
     every token of every conversation of a rollout has the rollout's advantage (MemAgent,
     arXiv 2507.02259, section 3.2; the asymmetric clip and the average over tokens are DAPO's,
-    arXiv 2503.14476). \(k_3 = \exp(d) - d - 1\) with \(d = \log\pi_{ref} - \log\pi\) estimates
-    the divergence from the reference (J. Schulman, "Approximating KL Divergence", 2020).
+    arXiv 2503.14476). Where \(A\) is negative, the gain is at least \(cA\), so that a token that
+    has become much likelier does not outweigh all others (dual clip, arXiv 1912.09729).
+    \(k_3 = \exp(d) - d - 1\) with \(d = \log\pi_{ref} - \log\pi\) estimates the divergence from
+    the reference (J. Schulman, "Approximating KL Divergence", 2020).
     \(w = \min(\pi_{old}/\pi_{sampled}, cap)\) corrects for tokens that an older policy, or an
     engine that rounds differently, has sampled (truncated importance sampling; Ionides 2008).
 
@@ -55,6 +58,7 @@ def grpo_loss(
         reference: `[tokens]`, of the reference policy; None leaves the divergence out.
         clip_low: how far below 1 the ratio may lower the loss.
         clip_high: how far above 1.
+        dual_clip: c, above 1; infinity leaves the gain without a bound.
         importance_cap: largest weight.
         kl_weight: of the divergence.
     """
@@ -62,7 +66,9 @@ def grpo_loss(
     clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
     gain, clipped_gain = ratio * advantages, clipped_ratio * advantages
     weight = torch.exp(old.detach() - sampled).clamp(max=importance_cap)
-    loss = -(weight * torch.minimum(gain, clipped_gain)).sum()
+    least = torch.where(advantages < 0, dual_clip * advantages, -torch.inf)
+    bounded = torch.maximum(torch.minimum(gain, clipped_gain), least)
+    loss = -(weight * bounded).sum()
     kl = logprobs.new_zeros(())
     if reference is not None:
         distance = reference - logprobs

@@ -94,8 +94,9 @@ def _pyarrow() -> tuple[ModuleType, ModuleType]:
 def _schema(arrow: ModuleType) -> object:
     """Columns of all kinds of records; those that a kind does not have are empty."""
     words = ("kind", "rollout", "sample", "group", "tokenizer", "sampling", "answer", "response")
-    columns = dict.fromkeys(words, arrow.string())
-    columns |= dict.fromkeys(("step", "conversations", "policy"), arrow.int64())
+    columns = dict.fromkeys((*words, "finish_reason"), arrow.string())
+    numbers = ("step", "conversations", "policy", "start", "end")
+    columns |= dict.fromkeys(numbers, arrow.int64())
     columns |= dict.fromkeys(("prompt_ids", "completion_ids"), arrow.list_(arrow.int32()))
-    columns |= {"final": arrow.bool_(), "reward": arrow.float64()}
+    columns |= {"final": arrow.bool_(), "changed": arrow.bool_(), "reward": arrow.float64()}
     return arrow.schema({**columns, "logprobs": arrow.list_(arrow.float64())})

@@ -217,8 +217,13 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             return
         if before["progress"]["position"] == span_of(before["source"]).start:
             known.steps = 0  # perhaps not for the first time
+        read = {
+            "start": before["progress"]["position"],
+            "end": after["progress"]["position"],
+            "changed": before["memory"] != after["memory"],
+        }
         for reply in self._attempts[step].replies:
-            self._record(known, reply, final=False)
+            self._record(known, reply, final=False, **read)
 
     def answered(self, step: UUID, answer: Answer) -> None:
         """The answer was written."""
@@ -234,7 +239,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             self._record(known, reply, final=reply is replies[-1])
         self.sink.write(End(known.rollout, known.steps, answer.final, response=answer.text))
 
-    def _record(self, reading: _Reading, reply: Call, *, final: bool) -> None:
+    def _record(self, reading: _Reading, reply: Call, *, final: bool, **read: Any) -> None:
         generation = reply.generation
         if not generation:
             raise TraceError(_NO_TOKENS)
@@ -254,6 +259,8 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             policy=reply.policy,
             sampling=reply.sampling,
             tokenizer=self.tokenizer,
+            finish_reason=generation.get("finish_reason"),
+            **read,
         )
         reading.steps += 1
         self.sink.write(conversation)

@@ -33,6 +33,10 @@ class Conversation:
         policy: version of the weights that wrote it.
         sampling: temperature, top_p and whatever else shaped the sampling.
         tokenizer: `fingerprint` of the model's tokenizer.
+        start: first code point of the chunk that was read; None if none was.
+        end: one past its last.
+        changed: whether the memory is another after the chunk; None if none was read.
+        finish_reason: the engine's word for why the completion ended, if it gave one.
 
     Raises:
         TraceError: These are not a prompt and a completion with its log-probabilities.
@@ -49,6 +53,10 @@ class Conversation:
     policy: int
     sampling: Mapping[str, float | int | None]
     tokenizer: str
+    start: int | None = None
+    end: int | None = None
+    changed: bool | None = None
+    finish_reason: str | None = None
 
     kind: ClassVar[str] = "conversation"
 

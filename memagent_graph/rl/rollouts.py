@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import fsum
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import EmptyReplyError, MemAgentError
@@ -14,6 +15,7 @@ from memagent_graph.graph.state import ReadingInput
 from memagent_graph.readers.base import Answer, Memory, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
+from memagent_graph.rl.rescoring import Case
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Rollout, join
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from memagent_graph.evaluation.samples import Sample
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
+    from memagent_graph.rl.rescoring import Rescore
     from memagent_graph.rl.rewards import Reward
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
@@ -40,10 +43,12 @@ class Collected:
     Attributes:
         rollouts: the whole ones, each with its reward.
         failed: readings that failed, by their error.
+        answer_reward: what their answers were worth by themselves, in the mean.
     """
 
     rollouts: list[Rollout]
     failed: Counter[str]
+    answer_reward: float = 0.0
 
 
 class RolloutRunner:
@@ -61,6 +66,7 @@ class RolloutRunner:
         config: budgets of the readings.
         prompts: what the model is told.
         reward: what an answer is worth.
+        rescore: changes the rewards of whole rollouts, once their answers have theirs.
         concurrency: readings at once.
         seed: of the sampling.
 
@@ -75,11 +81,13 @@ class RolloutRunner:
         *,
         config: ReadingConfig,
         reward: Reward,
+        rescore: Rescore | None = None,
         prompts: Prompts | None = None,
         concurrency: int = 256,
         seed: int = 0,
     ) -> None:
         self._reward = reward
+        self._rescore = rescore
         self._slots = concurrency
         self.reader = _SeededReader(model, prompts=prompts, config=config, seed=seed)
         self._agent = create_memagent(self.reader, config=config, tokenizer=tokenizer)
@@ -100,7 +108,11 @@ class RolloutRunner:
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
         self.reader.begin()
-        answers = {sample.id: sample.answers for sample in samples}
+        opened = {sample.id: sample.opened() for sample in samples}
+        cases = {
+            sample.id: Case(sample.question, sample.answers, tuple(opened[sample.id][1]))
+            for sample in samples
+        }
 
         async def read(sample: Sample, source: Source, index: int) -> None:
             name = f"{sample.id}#{self.version}.{index}"
@@ -114,16 +126,19 @@ class RolloutRunner:
 
         await asyncio.gather(
             *(
-                read(sample, source, index)
+                read(sample, opened[sample.id][0], index)
                 for sample in samples
-                for source in [sample.opened()[0]]
                 for index in range(times)
             )
         )
         found = join(self._sink.take()).rollouts
         # In an order that does not tell which reading was done first.
         found.sort(key=lambda one: one.rollout)
-        return Collected([self._scored(one, answers[one.sample]) for one in found], failed)
+        scored = [self._scored(one, cases[one.group].answers) for one in found]
+        worth = fsum(one.reward or 0.0 for one in scored) / max(1, len(scored))
+        if self._rescore is not None:
+            scored = self._rescore(scored, cases)
+        return Collected(scored, failed, worth)
 
     async def guessed(self, samples: Sequence[Sample]) -> set[str]:
         """Ids of those whose answer without the document is worth 1 or more."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memagent_graph.rl.advantages import Baseline
+    from memagent_graph.rl.settings import GRPOSettings
     from memagent_graph.rl.traces import Conversation, Rollout
 
 
@@ -41,8 +42,7 @@ def training_rows(
     rollouts: Sequence[Rollout],
     *,
     vocabulary: str,
-    token_budget: int,
-    scale: bool,
+    settings: GRPOSettings,
     baseline: Baseline,
 ) -> tuple[list[Row], dict[str, float]]:
     """The rows of all rollouts, and what the rollouts were like.
@@ -50,8 +50,7 @@ def training_rows(
     Args:
         rollouts: whole groups, each with its reward.
         vocabulary: `fingerprint` of the tokenizer of the model to train.
-        token_budget: tokens that a conversation may have.
-        scale: divide advantages by the standard deviation of their group.
+        settings: how to train.
         baseline: what rollouts that are alone in their group are measured against.
 
     Raises:
@@ -63,14 +62,16 @@ def training_rows(
     rewards = [_reward(rollout) for rollout in rollouts]
     conversations = [one for rollout in rollouts for one in rollout.conversations]
     for conversation in conversations:
-        _check(conversation, vocabulary, token_budget)
+        _check(conversation, vocabulary, settings.token_budget)
     if any(one.sampling.get("temperature") not in {1, None} for one in conversations):
         warnings.warn(_TEMPERATURE, stacklevel=3)
     groups = [rollout.group for rollout in rollouts]
+    scale = settings.scale_advantages
     advantages = group_advantages(rewards, groups, scale=scale, baseline=baseline)
     rows = [
         Row(one.prompt_ids, one.completion_ids, one.logprobs, advantage)
-        for one, advantage in spread(rollouts, advantages)
+        for one, advantage in spread(rollouts, advantages, step_weight=settings.step_weight)
+        if not (settings.mask_overlong and one.finish_reason == _CUT_OFF)
     ]
     return rows, {
         "reward": fmean(rewards),
@@ -79,7 +80,14 @@ def training_rows(
         "rollouts_without_spread": sum(not advantage for advantage in advantages),
         "completion_tokens": fmean(len(one.completion_ids) for one in conversations),
         "memory_tokens": fmean(rollout.memory_tokens for rollout in rollouts),
+        "calls": fmean(len(rollout.conversations) for rollout in rollouts),
+        "rollout_tokens": fmean(rollout.tokens for rollout in rollouts),
+        "cut_off": fmean(one.finish_reason == _CUT_OFF for one in conversations),
     }
+
+
+_CUT_OFF = "length"
+"""The engines' word for a completion that was ended by its budget."""
 
 
 _TEMPERATURE = (

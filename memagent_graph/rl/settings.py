@@ -51,11 +51,16 @@ class GRPOSettings(_Settings):
         max_grad_norm: length to which the gradient is cut.
         clip_low: how far below 1 a token's ratio may lower the loss.
         clip_high: how far above 1.
+        dual_clip: how many times its advantage, if that is negative, a token's gain may come to.
         kl_weight: of the divergence from the model as it was at the beginning; 0 keeps no copy
             of it.
         importance_cap: largest weight of a token that an older policy sampled.
         scale_advantages: divide by the standard deviation of the group, as GRPO does and
             Dr. GRPO (arXiv 2503.20783) does not.
+        step_weight: share of a conversation's own advantage, where it has a reward of its own, in
+            its advantage; the rest is that of the whole rollout.
+        mask_overlong: learn nothing from completions that were cut off by their budget, as DAPO
+            does (arXiv 2503.14476, section 3.4).
         updates: optimizer steps that the rows of one step are split over.
         token_budget: tokens of one forward pass; the longest conversation must fit.
         gradient_checkpointing: compute activations twice, to keep less of them.
@@ -72,10 +77,13 @@ class GRPOSettings(_Settings):
     max_grad_norm: float = Field(default=1.0, gt=0)
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     clip_high: float = Field(default=0.2, gt=0)
+    dual_clip: float = Field(default=3.0, gt=1)
     kl_weight: float = Field(default=1e-3, ge=0)
     importance_cap: float = Field(default=2.0, ge=1)
     scale_advantages: bool = False
-    updates: int = Field(default=1, ge=1)
+    step_weight: float = Field(default=0.1, ge=0, le=1)
+    mask_overlong: bool = False
+    updates: int = Field(default=16, ge=1)
     token_budget: int = Field(default=16_384, ge=2)
     gradient_checkpointing: bool = False
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
@@ -94,6 +102,8 @@ class TrainingSettings(GRPOSettings):
         essays: text to hide evidence in, a file or a folder, for the tasks that need it.
         length: tokens of the documents.
         reward: name of a reward, or several with their weights.
+        shaping: rewards of the whole rollout to be added, with their weights: "exit", "boxed",
+            "information", and "update", which is one of each step (`rl.rescoring`).
         skip_guessable: leave out questions that the model answers rightly without the document.
         iterations: how often to read and then train.
         questions: of an iteration.
@@ -109,6 +119,7 @@ class TrainingSettings(GRPOSettings):
         chunk_tokens: as in `ReadingConfig`, as are the next two.
         memory_tokens: of the memory.
         answer_tokens: of the answer.
+        reading: more fields of `ReadingConfig`, by name (`{update_gate: true}`).
         prompts: a file with the prompts.
         concurrency: readings at once.
         deterministic: sample one call at a time, so that not even rounding depends on timing.
@@ -122,9 +133,10 @@ class TrainingSettings(GRPOSettings):
     essays: Path | None = None
     length: int = Field(default=28_000, ge=1)
     reward: str | dict[str, float] = "exact"
+    shaping: dict[str, float] = Field(default_factory=dict)
     skip_guessable: bool = False
     iterations: int = Field(default=100, ge=1)
-    questions: int = Field(default=16, ge=1)
+    questions: int = Field(default=128, ge=1)
     group_size: int = Field(default=16, ge=2)
     refills: int = Field(default=0, ge=0)
     evaluate_every: int = Field(default=10, ge=0)
@@ -135,6 +147,7 @@ class TrainingSettings(GRPOSettings):
     chunk_tokens: int = 5000
     memory_tokens: int = 1024
     answer_tokens: int = 1024
+    reading: dict[str, Any] = Field(default_factory=dict)
     prompts: Path | None = None
     concurrency: int = Field(default=256, ge=1)
     deterministic: bool = False

@@ -7,14 +7,17 @@ small against the answer's.
 from __future__ import annotations
 
 from math import fsum
-from typing import TYPE_CHECKING
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, TypeAlias
 
 from memagent_graph.errors import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memagent_graph.rl.traces import Rollout
+    from memagent_graph.rl.traces import Conversation, Rollout
+
+    Span: TypeAlias = tuple[int, int]
 
 
 def length_penalty(rollout: Rollout, *, budget: int, margin: int) -> float:
@@ -55,88 +58,68 @@ def boxed_once(rollout: Rollout) -> float:
     return 0.0
 
 
-def update_reward(rollout: Rollout, evidence: Sequence[bool]) -> float:
-    """The share of chunks after which the memory was changed if, and only if, there was reason to.
+def update_rewards(rollout: Rollout, evidence: Sequence[Span]) -> tuple[float | None, ...]:
+    """For each conversation 1 where its update gate was right, and -1 where it was not.
 
-    After the idea of GRU-Mem's update reward (arXiv 2602.10560), which rewards the opening of its
-    update gate for chunks with evidence and its closing for others. Its exact formula was not at
-    hand, and readers have no gate here: a memory counts as changed when it was not repeated token
-    for token. The first one always counts as changed.
+    The update reward of GRU-Mem (arXiv 2602.10560): the memory is to change where the chunk has
+    evidence, and to stay where it has none. A gate is taken to be open where the memory changed,
+    whether a reader has gates or repeats its memory. None for conversations that read no chunk.
 
     Args:
-        rollout: of K updates.
-        evidence: of each of the K chunks, whether it held what the answer needs.
+        rollout: as recorded.
+        evidence: where it stands in the document, as first and one past the last code point.
+    """
+    return tuple(
+        None if one.changed is None else 1.0 if one.changed == _holds(one, evidence) else -1.0
+        for one in rollout.conversations
+    )
+
+
+def exit_reward(rollout: Rollout, evidence: Sequence[Span]) -> float:
+    """0 for a reading that ended with the chunk of the last evidence, -0.75 before, -0.5 after it.
+
+    The exit reward of GRU-Mem (arXiv 2602.10560).
+
+    Args:
+        rollout: as recorded, of a document that was read from its beginning.
+        evidence: where it stands in the document, as first and one past the last code point.
 
     Raises:
-        TraceError: There are not as many updates as that, or none.
+        TraceError: No evidence is known, or the rollout was recorded without what it read.
     """
-    updates = [one.completion_ids for one in rollout.conversations if not one.final]
-    if not updates or len(updates) != len(evidence):
+    ends = [one.end for one in rollout.conversations if one.end is not None]
+    if not evidence or not ends:
         message = (
-            f"Rollout {rollout.rollout!r} has {len(updates)} updates, and it was said of "
-            f"{len(evidence)} chunks whether they hold evidence."
+            f"The exit of rollout {rollout.rollout!r} cannot be judged: it takes chunks that were "
+            "read and a task that says where its evidence is."
         )
         raise TraceError(message)
-    changed = [before != after for before, after in zip([(), *updates], updates, strict=False)]
-    right = sum(made == needed for made, needed in zip(changed, evidence, strict=True))
-    return right / len(updates)
+    last = max(end for _, end in evidence)
+    enough = sum(end >= last for end in ends)
+    return _EARLY if enough == 0 else _LATE if enough > 1 else 0.0
 
 
-def exit_reward(read: int, needed: int, chunks: int) -> float:
-    """1 for stopping right after the last evidence, 0 for stopping before it, less for later.
-
-    After the idea of GRU-Mem's exit reward (arXiv 2602.10560), which rewards the opening of its
-    exit gate when enough was read. Its exact formula was not at hand: here the reward falls
-    linearly, to 0 for reading on to the end of a document without need.
-
-    Args:
-        read: chunks that were read.
-        needed: chunks up to the one with the last evidence.
-        chunks: chunks of the document.
-
-    Raises:
-        TraceError: The numbers do not fit together.
-    """
-    if not (0 < needed <= chunks and 0 < read <= chunks):
-        message = f"Of {chunks} chunks, {needed} cannot have been needed and {read} read."
-        raise TraceError(message)
-    if read < needed:
-        return 0.0
-    return 1.0 if needed == chunks else (chunks - read) / (chunks - needed)
+_EARLY, _LATE = -0.75, -0.5
 
 
-def information_gain(with_memory: Sequence[float], without: Sequence[float]) -> float:
-    """How much likelier the final memory makes a token of the right answer, in nats.
-
-    InfoMem (arXiv 2606.03329): the gain in the log-likelihood of the right answer, per token.
-
-    Args:
-        with_memory: log-probabilities of its tokens after the prompt with the final memory.
-        without: those after the same prompt with an empty memory.
-
-    Raises:
-        TraceError: They are not of the same tokens, or there are none.
-    """
-    if not with_memory or len(with_memory) != len(without):
-        message = (
-            f"{len(with_memory)} log-probabilities with memory and {len(without)} without are not "
-            "those of one answer."
-        )
-        raise TraceError(message)
-    return (fsum(with_memory) - fsum(without)) / len(with_memory)
+def _holds(conversation: Conversation, evidence: Sequence[Span]) -> bool:
+    """Whether the chunk that was read has some of the evidence."""
+    start, end = conversation.start or 0, conversation.end or 0
+    return any(first < end and start < last for first, last in evidence)
 
 
 def information_rewards(
     gains: Sequence[float], rewards: Sequence[float], groups: Sequence[str], *, success: float = 1.0
 ) -> list[float]:
-    """Information gains as rewards: only of rollouts that succeeded, between 0 and 1 in a group.
+    """Information gains as rewards: only of rollouts that succeeded, normalized in their group.
 
-    InfoMem (arXiv 2606.03329) gives this reward to successful rollouts alone, and normalizes it
-    before it is added. How was not at hand: here the least gain among the successful rollouts of a
-    group becomes 0 and the greatest 1, and all of them 0 where they are equal.
+    InfoMem (arXiv 2606.03329): how much likelier the final memory makes a token of the right
+    answer, in nats, less the mean of the group's successful rollouts and divided by their standard
+    deviation. A rollout that failed, or has no successful one beside it, gets 0.
 
     Args:
-        gains: of the rollouts, by `information_gain`.
+        gains: of the rollouts: the mean log-probability of a token of the right answer given the
+            final memory, less that given an empty one. Those of failed rollouts do not matter.
         rewards: of their answers.
         groups: of the rollouts.
         success: least reward of an answer that counts as right.
@@ -148,7 +131,11 @@ def information_rewards(
             members.setdefault(group, []).append(place)
     for places in members.values():
         own = [gains[place] for place in places]
-        least, spread = min(own), max(own) - min(own)
+        mean, deviation = fmean(own), pstdev(own)
         for place in places:
-            found[place] = (gains[place] - least) / spread if spread else 0.0
+            found[place] = (gains[place] - mean) / deviation if deviation > _LEAST else 0.0
     return found
+
+
+_LEAST = 1e-6
+"""Nats of a deviation that is more than rounding."""

@@ -44,6 +44,8 @@ class Rollout:
         reward: what that was worth; None when nobody has said yet.
         policy: version of the weights that it began with.
         response: the whole reply that the answer was taken from.
+        step_rewards: what each conversation by itself was worth, None for one of which nobody
+            said; empty if nobody said of any.
     """
 
     rollout: str
@@ -54,6 +56,7 @@ class Rollout:
     reward: float | None
     policy: int
     response: str = ""
+    step_rewards: tuple[float | None, ...] = ()
 
     @property
     def tokens(self) -> int:

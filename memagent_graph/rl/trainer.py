@@ -124,8 +124,7 @@ class MultiConversationGRPOTrainer:
         rows, metrics = training_rows(
             rollouts,
             vocabulary=self._vocabulary,
-            token_budget=settings.token_budget,
-            scale=settings.scale_advantages,
+            settings=settings,
             baseline=self._progress.baseline,
         )
         rewards = [rollout.reward or 0.0 for rollout in rollouts]
@@ -156,6 +155,24 @@ class MultiConversationGRPOTrainer:
             state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model)
             return state
         return dict(merged(self.accelerator.unwrap_model(self.model)).state_dict())
+
+    def likelihoods(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
+        """Mean log-probability of a token of each completion, under the policy as it is.
+
+        Args:
+            pairs: token ids of a prompt and of its completion, neither empty.
+        """
+        rows = [Row((*prompt,), (*tokens,), (0.0,) * len(tokens), 0.0) for prompt, tokens in pairs]
+        model = self.accelerator.unwrap_model(self.model)  # other processes may have more of them
+        found: dict[int, float] = {}
+        for group in pack(rows, token_budget=self.settings.token_budget):
+            batch = collate(group).to(self.accelerator.device)
+            with self.accelerator.autocast():
+                logprobs = score_only(model, batch)
+            parts = torch.split(logprobs, [len(row.completion) for row in group])
+            means = [float(part.mean()) for part in parts]
+            found |= dict(zip(map(id, group), means, strict=True))
+        return [found[id(row)] for row in rows]
 
     def save(self, folder: str | Path) -> None:
         """Save weights, optimizer, random states and progress, to go on from."""
@@ -250,6 +267,7 @@ class MultiConversationGRPOTrainer:
             reference=reference,
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
+            dual_clip=settings.dual_clip,
             importance_cap=settings.importance_cap,
             kl_weight=settings.kl_weight,
         )
@@ -271,7 +289,8 @@ class MultiConversationGRPOTrainer:
         if not self.settings.kl_weight:
             return None
         if self._reference is not None:
-            return score_only(self._reference, batch)
+            with self.accelerator.autocast():  # rounds as the policy does
+                return score_only(self._reference, batch)
         with self.accelerator.unwrap_model(self.model).disable_adapter():
             return score_only(self.model, batch)
 

@@ -14,6 +14,7 @@ from memagent_graph.prompts import Prompts
 from memagent_graph.rl.journal import Journal
 from memagent_graph.rl.loop import OnlineLoop, replay
 from memagent_graph.rl.questions import numbered_questions, task_questions
+from memagent_graph.rl.rescoring import InformationGain, make_rescore
 from memagent_graph.rl.rewards import make_reward
 from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.served import ServedWeights, served_policy
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.rl.rescoring import Rescore
     from memagent_graph.rl.rewards import Reward
     from memagent_graph.rl.settings import TrainingSettings
 
@@ -38,6 +40,7 @@ class Training:
         questions: makes the question of a number, in place of those of `settings.tasks`; the first
             `settings.held_out` are never trained on, nor any that asks the same as one of them.
         reward: what an answer is worth, in place of `settings.reward`.
+        rescore: changes the rewards of whole rollouts, in place of `settings.shaping`.
 
     Attributes:
         main: whether this is the one process, of several, that reports and writes.
@@ -52,6 +55,7 @@ class Training:
         *,
         questions: Callable[[int], Sample] | None = None,
         reward: Reward | None = None,
+        rescore: Rescore | None = None,
     ) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -69,6 +73,9 @@ class Training:
         self.journal = Journal(settings.out, main=self.main)
         self._questions = questions
         self._reward = reward or _named_reward(settings)
+        self._prompts = Prompts.from_file(settings.prompts) if settings.prompts else Prompts()
+        information = InformationGain(self.trainer.likelihoods, self.tokenizer, self._prompts)
+        self._rescore = rescore or make_rescore(settings.shaping, information)
         self._loop: OnlineLoop | None = None
 
     def stop(self) -> None:
@@ -106,9 +113,11 @@ class Training:
                     chunk_tokens=settings.chunk_tokens,
                     memory_tokens=settings.memory_tokens,
                     answer_tokens=settings.answer_tokens,
+                    **settings.reading,
                 ),
-                prompts=Prompts.from_file(settings.prompts) if settings.prompts else None,
+                prompts=self._prompts,
                 reward=self._reward,
+                rescore=self._rescore,
                 concurrency=1 if settings.deterministic else settings.concurrency,
                 seed=settings.seed,
             )

@@ -112,6 +112,18 @@ def test_each_reply_that_became_a_memory_is_recorded_and_the_answer(sink, record
     assert out["answer"] == f"Reply {len(model.asked) - 1}."
 
 
+def test_it_is_recorded_what_a_conversation_read_and_whether_memory_changed(sink, recorder):
+    reader = Told(script=["One.", "One.", "Two."])
+    create_memagent(reader, config=CONFIG).invoke(ASKED, recorder.config())
+
+    *updates, answer = join(sink.take()).rollouts[0].conversations
+    assert updates[0].start == 0
+    assert updates[-1].end == len(ASKED["document"])
+    assert [one.end for one in updates[:-1]] == [one.start for one in updates[1:]]
+    assert [one.changed for one in updates[:3]] == [True, False, True]
+    assert (answer.start, answer.end, answer.changed) == (None, None, None)
+
+
 def test_a_failed_attempt_leaves_nothing(sink, recorder):
     model = told("First.", TransientModelError("busy"), TransientModelError("busy"))
 

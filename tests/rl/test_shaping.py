@@ -11,10 +11,9 @@ from memagent_graph.errors import TraceError
 from memagent_graph.rl.shaping import (
     boxed_once,
     exit_reward,
-    information_gain,
     information_rewards,
     length_penalty,
-    update_reward,
+    update_rewards,
 )
 from memagent_graph.rl.traces import End, join
 
@@ -68,44 +67,43 @@ def test_the_format_is_one_box_that_is_closed_and_not_empty(response, worth):
     assert boxed_once(replace(rollout((1,)), response=response)) == worth
 
 
-def test_updates_are_right_where_memory_changed_for_evidence_and_only_there():
-    found = rollout((1,), (1,), (2,), (3,), (9,))
+def reading(*changed, chunk=10):
+    """One whose updates read chunks of so many code points, and changed the memory or not."""
+    found = [
+        conversation(step=step, start=chunk * step, end=chunk * (step + 1), changed=one)
+        for step, one in enumerate(changed)
+    ]
+    found.append(conversation(step=len(changed), final=True))
+    return join([*found, End("r", len(found), "x")]).rollouts[0]
 
-    assert update_reward(found, [True, False, True, True]) == 1
-    assert update_reward(found, [True, True, True, False]) == 0.5
-    with pytest.raises(TraceError, match="4 updates"):
-        update_reward(found, [True])
-    with pytest.raises(TraceError, match="0 updates"):
-        update_reward(rollout((1,)), [])
+
+def test_an_update_gate_is_right_where_memory_changed_for_evidence_and_only_there():
+    evidence = [(3, 5), (28, 32)]  # in the first chunk, and across the third and the fourth
+
+    assert update_rewards(reading(True, False, True, True), evidence) == (1, 1, 1, 1, None)
+    assert update_rewards(reading(False, True, True, False), evidence) == (-1, -1, 1, -1, None)
+    assert update_rewards(reading(True, False), []) == (-1, 1, None)
 
 
 @pytest.mark.parametrize(
-    ("read", "needed", "chunks", "worth"),
-    [(4, 4, 10, 1), (3, 4, 10, 0), (7, 4, 10, 0.5), (10, 4, 10, 0), (10, 10, 10, 1)],
+    ("read", "worth"), [(1, -0.75), (2, -0.75), (3, 0.0), (4, -0.5), (9, -0.5)]
 )
-def test_stopping_is_worth_most_right_after_the_last_evidence(read, needed, chunks, worth):
-    assert exit_reward(read, needed, chunks) == worth
+def test_an_exit_is_right_after_the_chunk_of_the_last_evidence(read, worth):
+    assert exit_reward(reading(*[True] * read), [(2, 4), (22, 30)]) == worth
 
 
-@pytest.mark.parametrize("numbers", [(0, 1, 2), (1, 0, 2), (3, 1, 2), (1, 3, 2)])
-def test_numbers_of_chunks_that_do_not_fit_are_an_error(numbers):
-    with pytest.raises(TraceError, match="chunks"):
-        exit_reward(*numbers)
+def test_an_exit_that_nobody_can_judge_is_an_error():
+    for found, evidence in ((reading(True), []), (rollout((1,), (2,)), [(0, 1)])):
+        with pytest.raises(TraceError, match="cannot be judged"):
+            exit_reward(found, evidence)
 
 
-def test_information_gain_is_nats_per_token_of_the_right_answer():
-    assert information_gain([-1.0, -0.5], [-3.0, -1.5]) == 1.5
-    assert information_gain([-3.0], [-1.0]) == -2.0
-    for told in ([], [-1.0, -2.0]):
-        with pytest.raises(TraceError, match="log-probabilities"):
-            information_gain(told, [-1.0])
-
-
-def test_only_successful_rollouts_are_rewarded_for_information_from_0_to_1_in_a_group():
+def test_information_is_normalized_among_the_successful_rollouts_of_a_group():
     found = information_rewards(
-        gains=[3.0, 1.0, 2.0, 99.0, 5.0, 5.0],
-        rewards=[1.0, 1.0, 1.0, 0.0, 1.0, 1.0],
-        groups=["a", "a", "a", "a", "b", "b"],
+        gains=[3.0, 1.0, 2.0, 99.0, 5.0, 5.0, 7.0],
+        rewards=[1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0],
+        groups=["a", "a", "a", "a", "b", "b", "c"],
     )
 
-    assert found == [1.0, 0.0, 0.5, 0.0, 0.0, 0.0]
+    # Of 3, 1 and 2: a mean of 2, and a deviation of the root of two thirds.
+    assert found == pytest.approx([1.5**0.5, -(1.5**0.5), 0, 0, 0, 0, 0])

@@ -10,12 +10,14 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from rl.rollouts import rollout, some_rollouts
+from accelerate.state import AcceleratorState
+from rl.rollouts import conversation, rollout, some_rollouts
 from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.rl.advantages import Baseline
+from memagent_graph.rl.loss import grpo_loss
 from memagent_graph.rl.packing import collate, pack
 from memagent_graph.rl.policy import score
 from memagent_graph.rl.records import fingerprint
@@ -64,6 +66,8 @@ def reference_loss(model, frozen, before, rollouts, settings):
                 advantage = one.reward - mean
                 low, high = 1 - settings.clip_low, 1 + settings.clip_high
                 gain = min(ratio * advantage, torch.clamp(ratio, low, high) * advantage)
+                if advantage < 0:
+                    gain = max(gain, torch.tensor(settings.dual_clip * advantage))
                 weight = min(math.exp(float(old[at]) - part.logprobs[at]), settings.importance_cap)
                 away = base[at] - new[at]
                 total = total - weight * gain
@@ -77,6 +81,7 @@ MIXES = [
     {"longest": 60, "kl_weight": 0.1, "token_budget": 96},
     {"longest": 40, "kl_weight": 1e-3, "token_budget": 256, "clip_high": 0.05, "clip_low": 0.02},
     {"longest": 200, "kl_weight": 0.5, "token_budget": 230, "importance_cap": 1.2},
+    {"longest": 20, "kl_weight": 0.0, "token_budget": 256, "dual_clip": 1.05},
 ]
 
 
@@ -130,8 +135,7 @@ def rows_of(rollouts, tokenizer, settings):
     return training_rows(
         rollouts,
         vocabulary=fingerprint(tokenizer),
-        token_budget=settings.token_budget,
-        scale=settings.scale_advantages,
+        settings=settings,
         baseline=Baseline(),
     )
 
@@ -162,7 +166,7 @@ def test_the_first_of_several_updates_is_on_policy_and_later_ones_are_clipped(mo
 
     assert trainer.version == 3
     assert 0 < metrics["clip_fraction"] < 1
-    one = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(warmup_steps=0))
+    one = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(warmup_steps=0, updates=1))
     assert one.step(rollouts)["clip_fraction"] == 0
 
 
@@ -171,7 +175,7 @@ def test_probability_moves_towards_the_better_rollout(model, tokenizer):
     prompt = (5, 6, 7)
     good = rollout("a", "g", 1.0, [(prompt, (20, 21), (-5.0, -5.0))], vocabulary)
     bad = rollout("b", "g", 0.0, [(prompt, (30, 31), (-5.0, -5.0))], vocabulary)
-    settings = GRPOSettings(learning_rate=1e-3, warmup_steps=0)
+    settings = GRPOSettings(learning_rate=1e-3, warmup_steps=0, updates=1)
     trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
 
     def likelihoods():
@@ -188,7 +192,7 @@ def test_probability_moves_towards_the_better_rollout(model, tokenizer):
 
 
 def test_metrics_of_each_step_go_to_the_trackers(model, tokenizer, monkeypatch):
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(updates=1))
     told = []
     monkeypatch.setattr(
         trainer.accelerator, "log", lambda values, step: told.append((step, values))
@@ -277,6 +281,69 @@ def test_a_launch_that_would_shard_the_model_is_refused(model, tokenizer, monkey
         MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
 
 
+def test_the_paper_s_batch_is_trained_on_in_16_updates(model, tokenizer):
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+
+    trainer.step(some_rollouts(tokenizer, seed=2, groups=9))
+
+    assert trainer.version == 16
+
+
+@pytest.mark.parametrize("advantage", [-0.5, 0.5])
+def test_a_token_that_became_ten_times_likelier_counts_for_three_of_its_advantages(advantage):
+    new, old = torch.tensor([math.log(0.5)]), torch.tensor([math.log(0.05)])
+
+    terms = grpo_loss(new, torch.tensor([advantage]), old=old, sampled=old)
+
+    # Of 10 A a gain is clipped to 1.2 A, and a loss to 3 A.
+    assert float(terms.loss) == pytest.approx(-(1.2 if advantage > 0 else 3.0) * advantage)
+
+
+@pytest.fixture
+def fresh_accelerate():
+    """Precision is the process's: no other test is to have chosen it, nor to inherit it."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_the_reference_rounds_as_the_policy_does(model, tokenizer):
+    settings = GRPOSettings(mixed_precision="bf16", updates=1, learning_rate=1e-12)
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
+
+    assert trainer.step(some_rollouts(tokenizer, seed=4))["kl"] == 0
+
+
+def test_completions_that_were_cut_off_teach_nothing_if_so_chosen(model, tokenizer):
+    part = ((5, 6, 7), (20, 21), (-5.0, -5.0))
+    vocabulary = fingerprint(tokenizer)
+    found = [
+        rollout("a", "g", 1.0, [part], vocabulary, finish_reason="length"),
+        rollout("b", "g", 0.0, [part], vocabulary, finish_reason="stop"),
+    ]
+
+    def tokens(*, mask):
+        settings = GRPOSettings(mask_overlong=mask, kl_weight=0, updates=1)
+        return MultiConversationGRPOTrainer(model, tokenizer, settings).step(found)["tokens"]
+
+    assert (tokens(mask=False), tokens(mask=True)) == (4, 2)
+
+
+def test_likelihoods_are_means_under_the_model_of_each_completion_alone(model, tokenizer):
+    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+    pairs = [((5, 6, 7), (20, 21)), ((9,) * 30, (4, 5, 6)), ((1, 2), (3,))]
+
+    found = trainer.likelihoods(pairs)
+
+    for (prompt, completion), mean in zip(pairs, found, strict=True):
+        logprobs = (-1.0,) * len(completion)
+        one = conversation(prompt_ids=prompt, completion_ids=completion, logprobs=logprobs)
+        assert mean == pytest.approx(
+            float(reference_logprobs(model, one).mean().detach()), abs=1e-5
+        )
+
+
 def test_a_folder_without_a_checkpoint_is_refused(model, tokenizer, tmp_path):
     trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
     with pytest.raises(ConfigurationError, match="cannot go on"):
@@ -284,7 +351,9 @@ def test_a_folder_without_a_checkpoint_is_refused(model, tokenizer, tmp_path):
 
 
 def test_adapters_train_and_are_merged_into_the_weights(model, tokenizer, tmp_path):
-    settings = GRPOSettings(learning_rate=1e-2, lora_rank=4, warmup_steps=0, kl_weight=0.1)
+    settings = GRPOSettings(
+        learning_rate=1e-2, lora_rank=4, warmup_steps=0, kl_weight=0.1, updates=1
+    )
     names = set(model.state_dict())
     trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
     rollouts = some_rollouts(tokenizer, seed=6)
@@ -305,7 +374,9 @@ def test_checkpointed_activations_give_the_same_gradient(model, tokenizer):
     rollouts = some_rollouts(tokenizer, seed=7)
     norms = [
         MultiConversationGRPOTrainer(
-            copy.deepcopy(model), tokenizer, GRPOSettings(gradient_checkpointing=checkpointing)
+            copy.deepcopy(model),
+            tokenizer,
+            GRPOSettings(gradient_checkpointing=checkpointing, updates=1),
         ).step(rollouts)["grad_norm"]
         for checkpointing in (False, True)
     ]
