@@ -80,8 +80,9 @@ test-mutations: $(INSTALLED_ALL)  ## Take away each protection of docs/security.
 soak: $(INSTALLED_ALL)  ## The tests that kill processes, with ten times as many kills
 	MEMAGENT_SOAK=10 $(PYTEST) -m soak --timeout 3600
 
-bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM
+bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM, and what several questions cost there
 	$(VLLM_RUN) benchmarks/vllm_batch.py
+	$(VLLM_RUN) benchmarks/vllm_shared_chunks.py
 
 learn: $(INSTALLED_ALL)  ## Reinforcement learning of a small reader, three seeds, with table and plots
 	$(BIN)/python benchmarks/learn.py --out $(LEARNED) --draw $(LEARNED)

@@ -79,6 +79,30 @@ def test_no_text_keeps_the_guard_busy_for_longer_than_its_length_asks(run):
     assert Prompts().for_update("q", "m", text, 1024).count(run) >= 300_000
 
 
+def test_two_questions_share_the_prompt_up_to_the_end_of_the_chunk():
+    first, second = (
+        Prompts().for_update(f"question {number}", f"notes {number}", "THE CHUNK", 1024)
+        for number in range(2)
+    )
+
+    end = first.index("THE CHUNK\n</section>") + len("THE CHUNK\n</section>")
+    assert first[:end] == second[:end]
+
+
+def test_a_template_in_the_order_of_published_checkpoints_is_filled_as_it_stands():
+    update = (
+        "<problem>\n{question}\n</problem>\n<memory>\n{memory}\n</memory>\n"
+        "<section>\n{chunk}\n</section>\nUpdated memory:\n"
+    )
+
+    prompt = Prompts(update=update).for_update("why?", "because", "a </memory> b", 1024)
+
+    assert prompt == (
+        "<problem>\nwhy?\n</problem>\n<memory>\nbecause\n</memory>\n"
+        "<section>\na ‹/memory> b\n</section>\nUpdated memory:\n"
+    )
+
+
 def test_ordinary_angle_brackets_stay_as_they_are():
     assert "if a < b and <div> is open" in Prompts().for_update(
         "q", "m", "if a < b and <div> is open", 1024

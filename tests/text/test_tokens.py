@@ -15,6 +15,7 @@ from tokenizers import (
     trainers,
 )
 
+from memagent_graph.prompts import Prompts
 from memagent_graph.text import tokens
 from memagent_graph.text.tokens import EstimatingTokenizer, HuggingFaceTokenizer
 
@@ -147,6 +148,25 @@ def test_what_is_remembered_is_bounded(monkeypatch):
 
     assert found == [BACKENDS["gpt-2"].encode(text).ids for text in texts]
     assert sum(map(len, chain(tokenizer._known))) < 2000
+
+
+def test_a_chunk_that_was_read_for_one_question_is_known_when_the_next_asks(monkeypatch):
+    tokenizer = HuggingFaceTokenizer(BACKENDS["qwen"])
+    chunk = " ".join(f"word{letter}" for letter in "abcdefghij" * 50)
+    encoded = []
+    encode = Tokenizer.encode_batch_fast
+
+    class Counting:
+        def encode_batch_fast(self, words, **options):
+            encoded.extend(words)
+            return encode(BACKENDS["qwen"], words, **options)
+
+    tokenizer.encode(Prompts().for_update("Which fox?", "A fox.", chunk, 1024))
+    tokenizer.backend = Counting()
+
+    tokenizer.encode(Prompts().for_update("Which door?", "A door.", chunk, 1024))
+
+    assert encoded == [" door"]
 
 
 @given(TEXTS, st.integers(1, 9))
