@@ -44,6 +44,8 @@ class ReadingConfig(BaseModel):
             which are merged in the end; with 1 it is read from its beginning to its end. "auto"
             goes by its length and by how many calls the model answers at once; "chunks" makes one
             of each chunk.
+        update_gate: whether a reader may say in a word that a chunk adds nothing, rather than write
+            its memory again.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
             the last paragraph, sentence, line or word end in the final tenth.
         max_calls: stop reading after this many model calls, merges and the answer included;
@@ -72,6 +74,7 @@ class ReadingConfig(BaseModel):
     answer_tokens: PositiveInt = 1024
     template_tokens: PositiveInt = 256
     segments: PositiveInt | Literal["auto", "chunks"] = 1
+    update_gate: bool = False
     exact_cuts: bool = False
     max_calls: int | None = Field(default=None, ge=2)
     deadline: PositiveFloat | None = None

@@ -32,6 +32,7 @@ from memagent_graph.cli.options import (
     Store,
     TokenizerFile,
     Unsupported,
+    UpdateGate,
     Verify,
     check_server,
     chosen_namespace,
@@ -87,6 +88,7 @@ def ask(
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     segments: Segments = "1",
+    update_gate: UpdateGate = False,
     max_calls: Annotated[
         int | None, typer.Option(help="Answer after this many model calls.")
     ] = None,
@@ -152,6 +154,7 @@ def ask(
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
             segments=chosen_segments(segments),
+            update_gate=update_gate,
             max_calls=max_calls,
             deadline=deadline,
             reuse=reuse,

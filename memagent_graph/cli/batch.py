@@ -23,6 +23,7 @@ from memagent_graph.cli.options import (
     Store,
     TokenizerFile,
     Unsupported,
+    UpdateGate,
     Verify,
     check_server,
     chosen_namespace,
@@ -74,6 +75,7 @@ def batch(
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     segments: Segments = "1",
+    update_gate: UpdateGate = False,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
     unsupported: Unsupported = "keep",
@@ -98,6 +100,7 @@ def batch(
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
             segments=chosen_segments(segments),
+            update_gate=update_gate,
             reuse=reuse,
             unsupported=unsupported,
         )

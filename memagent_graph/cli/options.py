@@ -39,6 +39,10 @@ Segments: TypeAlias = Annotated[
         "chunks makes one of each chunk.",
     ),
 ]
+UpdateGate: TypeAlias = Annotated[
+    bool,
+    typer.Option("--update-gate", help="Let a model say in a word that a chunk adds nothing."),
+]
 MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the memory.")]
 AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the answer.")]
 TokenizerFile: TypeAlias = Annotated[

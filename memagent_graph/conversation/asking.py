@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import regex
 
-from memagent_graph.errors import EmptyReplyError
-from memagent_graph.prompts import NO_MEMORY, Prompts
+from memagent_graph.prompts import UNCHANGED, Prompts
 from memagent_graph.readers.chat import ChatReader
 
 if TYPE_CHECKING:
@@ -46,8 +45,11 @@ was told before it ("2026-03-05: ..."), the oldest first, and each fact once. No
 of themselves. The replies of the assistant and what tools returned are context: they are not the \
 words of the person. Leave out greetings, thanks and small talk. There is room for about {words} \
 words: if not everything fits, say together what belongs together, and drop first what is oldest \
-and was of the least use. Reply with the notes alone, or, if there is nothing to add or to change, \
-with the single word "unchanged".
+and was of the least use. Reply with the notes alone.
+"""
+"""The conversation comes last: it is read once, and notes that did not change are in the cache."""
+NOTHING_NEW_PROMPT = f"""
+If there is nothing to add or to change, reply with the single word "{UNCHANGED}" instead.
 """
 COMPACT_PROMPT = """
 You were asked this before, and your notes were longer than there is room for. Write them again in \
@@ -55,8 +57,6 @@ at most {words} words. The newest facts stay as they are. Make room among the ot
 and least used first: say several of them in one line, and drop those that no longer matter.
 """
 
-_UNCHANGED = {"unchanged", NO_MEMORY.casefold()}
-_QUOTES = " \t\n\r.*\"'`“”"
 _ENDS = " .!,;:"
 _TOLD = regex.compile(r"^[-*•\s]*+(?:\[?\d{4}-\d\d-\d\d\]?[:\s]*+)?")
 
@@ -95,22 +95,14 @@ class NotesReader(ChatReader):
         config: ReadingConfig | None = None,
         name: str | None = None,
     ) -> None:
-        prompts = Prompts(update=NOTES_PROMPT, shorter=COMPACT_PROMPT)
+        prompts = Prompts(update=NOTES_PROMPT, shorter=COMPACT_PROMPT, unchanged=NOTHING_NEW_PROMPT)
         super().__init__(model, prompts=prompts, config=config, name=name)
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Ask for the notes after a chunk; none if the model says that they are unchanged.
-
-        Raises:
-            EmptyReplyError: It says so of notes that were too long.
-        """
+        """Ask for the notes after a chunk. Raises as `ChatReader.update` does."""
         update = await super().update(step, config=config)
         if update.memory is None:
             return update
-        if update.memory.text.strip(_QUOTES).casefold() in _UNCHANGED:
-            if step.shorter:
-                raise EmptyReplyError("The model did not write its notes again.")
-            return replace(update, memory=None)
         return replace(update, memory=replace(update.memory, text=_once(update.memory.text)))
 
 

@@ -66,6 +66,8 @@ class Folding:
         fields: Fields[Any] | None = None,
         past: int = 0,
     ) -> None:
+        # Most of what people say is nothing to remember.
+        config = config.model_copy(update={"update_gate": True})
         reader = resolve_keeper(
             model, config=config, tokenizer=tokenizer, keep=keep, never=never, fields=fields
         )

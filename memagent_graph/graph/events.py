@@ -38,6 +38,7 @@ class ChunkEvent(TypedDict):
         position: code points read by this fold, out of `length`.
         tokens: tokens read so far.
         memory_tokens: size of the memory now.
+        gate: "closed" if the reader left the memory as it was, by the update gate.
         added: lines that the memory gained.
         removed: lines that it lost.
     """
@@ -54,6 +55,7 @@ class ChunkEvent(TypedDict):
     length: int
     tokens: int
     memory_tokens: int
+    gate: Literal["open", "closed"]
     added: list[str]
     removed: list[str]
 

@@ -59,7 +59,8 @@ async def advance(
     again = most is None or fold["progress"]["calls"] + 2 <= most
 
     async def read(memory: Memory) -> Update:
-        step = Step(fold["question"], fold["question"], memory, chunk)
+        gate = reading.config.update_gate
+        step = Step(fold["question"], fold["question"], memory, chunk, update_gate=gate)
         asked = overwrite(reading, step, again=again, config=config)
         async with nullcontext() if chain is None else chain.beating():
             return await (asked if seconds is None else asyncio.wait_for(asked, seconds))
@@ -75,7 +76,10 @@ async def advance(
     after, tokens = overwritten(reading, fold, chunk, memory, update)
     if tell is not None:
         tell(after, tokens)
-    return after if chain is None else await chain.keep(after, chunk, tokens)
+    if chain is None:
+        return after
+    gated = after["progress"]["gated"] > fold["progress"]["gated"]
+    return await chain.keep(after, chunk, tokens, gated=gated)
 
 
 def overwritten(
@@ -100,6 +104,7 @@ def overwritten(
         step=before["step"] + 1,
         tokens=before["tokens"] + chunk.tokens,
         calls=before["calls"] + usage.calls,
+        gated=before["gated"] + (reading.config.update_gate and update.memory is None),
         input_tokens=before["input_tokens"] + usage.input_tokens,
         output_tokens=before["output_tokens"] + usage.output_tokens,
         seconds=before["seconds"] + usage.seconds,

@@ -209,6 +209,7 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         step=sum(progress["step"] for progress in ended),
         tokens=sum(progress["tokens"] for progress in ended),
         calls=sum(progress["calls"] for progress in ended) + usage.calls,
+        gated=sum(progress["gated"] for progress in ended),
         input_tokens=sum(progress["input_tokens"] for progress in ended) + usage.input_tokens,
         output_tokens=sum(progress["output_tokens"] for progress in ended) + usage.output_tokens,
         seconds=sum(progress["seconds"] for progress in ended) + usage.seconds,

@@ -189,6 +189,7 @@ async def write_answer(
         "citations": [asdict(item) for item in answer.evidence],
         "usage": {
             "calls": progress["calls"] + 1,
+            "gated": progress["gated"],
             "input_tokens": progress["input_tokens"] + answer.usage.input_tokens,
             "output_tokens": progress["output_tokens"] + answer.usage.output_tokens,
             "seconds": progress["seconds"] + seconds,
@@ -239,6 +240,7 @@ def _chunk_event(
     reading: Reading, run: Run, chunk: Chunk, before: Fold, after: Fold, tokens: int
 ) -> ChunkEvent:
     progress, same = after["progress"], after["memory"] == before["memory"]
+    closed = progress["gated"] > before["progress"]["gated"]
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
     name, start, end = span_of(after["source"])
     step, read = progress["step"], chunk.end - start
@@ -255,6 +257,7 @@ def _chunk_event(
         length=end - start,
         tokens=progress["tokens"],
         memory_tokens=tokens,
+        gate="closed" if closed else "open",
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
     )

@@ -55,6 +55,8 @@ class Reading:
         budgets: list[object] = [config.chunk_tokens, config.memory_tokens, config.exact_cuts]
         if config.unsupported == "drop":
             budgets.append(config.unsupported)
+        if config.update_gate:
+            budgets.append("update gate")
         return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
 
     def check_question(self, question: str | None) -> int:

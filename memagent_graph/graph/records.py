@@ -65,6 +65,7 @@ class Progress(TypedDict):
         step: chunks read.
         tokens: tokens of those chunks.
         calls: reader calls that returned.
+        gated: chunks that added nothing, by the update gate.
         input_tokens: prompt tokens of those calls.
         output_tokens: completion tokens of those calls.
         seconds: time spent in them.
@@ -77,6 +78,7 @@ class Progress(TypedDict):
     step: int
     tokens: int
     calls: int
+    gated: int
     input_tokens: int
     output_tokens: int
     seconds: float
@@ -132,6 +134,7 @@ def begun(question: str, source: SourceRecord) -> Fold:
         step=0,
         tokens=0,
         calls=0,
+        gated=0,
         input_tokens=0,
         output_tokens=0,
         seconds=0.0,

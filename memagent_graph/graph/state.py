@@ -99,9 +99,15 @@ class Place(TypedDict):
 
 
 class Cost(TypedDict):
-    """What a reading cost: the fields of `Usage`, and the tokens of the document that were read."""
+    """What a reading cost.
+
+    Attributes:
+        gated: chunks for which no memory was written, by the update gate.
+        document_tokens: of the chunks that were read; the others are those of `Usage`.
+    """
 
     calls: int
+    gated: int
     input_tokens: int
     output_tokens: int
     seconds: float

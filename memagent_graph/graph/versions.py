@@ -98,6 +98,7 @@ class Chain:
         self._sharing = Sharing(self.bank, lambda: reading.seconds_left(run))
         self._writer: VersionWriter | None = None
         self._known: tuple[str, str] | None = None  # id and text of what was stored last
+        self._holder: str | None = None  # the version that has the text of `parent`
         self._finished: MemoryVersion | None = None
         self._lost = 0
         self._missed: str | None = None  # why the store was not asked for what it knows
@@ -189,13 +190,14 @@ class Chain:
         except MemoryNotFoundError:  # the root, or a version that was never written
             stored = None
         except StoreError as error:  # not known: take it for the one that was stored
-            self._missed = str(error)
+            self._missed, self._holder = str(error), None
             return memory
+        self._holder = None if stored is None else stored.unchanged or stored.id
         if stored is None and self.parent == self.root:
             stored = self._nothing(fold)
         if stored is not None and stored.text != memory.text:
             after = edited(stored, memory.text)
-            self.parent = after.id
+            self.parent = self._holder = after.id
             self._writes(fold).add(after)
         return memory
 
@@ -211,7 +213,9 @@ class Chain:
         found = await self._sharing.followed(
             f"{begin}-{fold['source']['digest']}", self._child(chunk)
         )
-        return None if found is None else Update(found.memory, unfinished=found.cut)
+        if found is None:
+            return None
+        return Update(None if found.unchanged else found.memory, unfinished=found.cut)
 
     def beating(self) -> AbstractAsyncContextManager[object]:
         """Shows who follows that this run lives while it waits for its model."""
@@ -231,20 +235,28 @@ class Chain:
     async def overtaken(self) -> Memory | None:
         """What another agent stored first as the memory that was read from, if it differs."""
         other = None if self._writer is None else await self._writer.settle()
-        return other.memory if other is not None and other.id == self.parent else None
+        if other is None or other.id != self.parent:
+            return None
+        self._holder = other.unchanged or other.id
+        return other.memory
 
-    async def keep(self, fold: Fold, chunk: Chunk, tokens: int) -> Fold:
+    async def keep(self, fold: Fold, chunk: Chunk, tokens: int, *, gated: bool = False) -> Fold:
         """Begin to store the memory after `chunk`; at the end move a named memory's head to it.
 
         Args:
             fold: after the chunk.
             chunk: what was read.
             tokens: of the memory.
+            gated: whether it is the one that the chunk was read from.
 
         Returns:
             The fold, begun anew at the winner's head if a race for the head was lost.
         """
         progress, memory = fold["progress"], memory_of(fold)
+        writer = self._writes(fold)
+        # A memory that a reading ends with is whole, since heads lead there. So is one after
+        # something that is not written yet, in the place of which another may be stored.
+        shares = gated and not progress["stopped"] and writer.idle
         version = MemoryVersion(
             id=self._child(chunk),
             parent=self.parent,
@@ -264,10 +276,11 @@ class Chain:
             dropped=memory.dropped,
             cut=progress["cut"],
             parts=named_parts(chunk.source, chunk.start, chunk.end),
+            unchanged=self._holder if shares else None,
         )
         self._read |= {version.source, *(digest for digest, _ in version.parts)}
-        self._writes(fold).add(version)
-        self._known = version.id, version.text
+        writer.add(version)
+        self._known, self._holder = (version.id, version.text), version.unchanged or version.id
         fold = {**fold, "progress": {**progress, "version": version.id}}
         if not progress["stopped"]:
             return fold

@@ -92,7 +92,9 @@ class MemoryBank:
                     ttl=records.ttl,
                 )
             )
-            found = MemoryVersion.from_record(stored, version.id)
+            found = (
+                version if stored == value else await lookup.readable(records, version.id, stored)
+            )
         except NewerRecordError as error:
             _log.warning("%s It was left as it is.", error)
             return version
@@ -374,7 +376,7 @@ class MemoryBank:
         """
         records = self.records
         async for found in records.atomic.watch(records.versions, name, after=after):
-            yield MemoryVersion.from_record(found.item.value, found.item.key)
+            yield await lookup.readable(records, found.item.key, found.item.value)
 
     async def _stored(self, key: str) -> Value | None:
         (value,) = await self.records.values([(self.records.versions, key)])

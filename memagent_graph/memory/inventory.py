@@ -90,8 +90,8 @@ class Inventory:
         """A memory at this version, without the documents; None if nothing of it is left."""
         lineage = Lineage(self.values)
         try:
-            before = MemoryVersion.from_record(self.values[key], key)
-            left = self._left_of(lineage, key)
+            before = MemoryVersion.from_record(self.values[key], key, self.values)
+            left = self._left_of(lineage, before)
         except BadRecordError:  # nothing says what of it came from where
             return None
         if not left.text:
@@ -141,15 +141,15 @@ class Inventory:
         if key not in led_to:
             return True
         try:
-            return self._left_of(lineage, key).text != _lines(value)
+            version = MemoryVersion.from_record(value, key, self.values)
+            return self._left_of(lineage, version).text != _lines(version.text)
         except BadRecordError:
             self.unreadable.append(key)
             return False
 
-    def _left_of(self, lineage: Lineage, key: str) -> Split:
-        memory = MemoryVersion.from_record(self.values[key], key).memory
-        gone = {item for item in memory.evidence if self._is_theirs(lineage, key, item)}
-        return split(memory, gone)
+    def _left_of(self, lineage: Lineage, version: MemoryVersion) -> Split:
+        gone = {item for item in version.evidence if self._is_theirs(lineage, version.id, item)}
+        return split(version.memory, gone)
 
     def _is_theirs(self, lineage: Lineage, key: str, item: Evidence) -> bool:
         """Whether evidence of a version is in one of the documents, as far as can be seen."""
@@ -200,7 +200,7 @@ async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
     return found
 
 
-def _lines(value: Value) -> str:
+def _lines(text: str) -> str:
     """A memory as `split` gives one of which all stays."""
-    lines = (line.rstrip() for line in str(value.get("text")).splitlines())
+    lines = (line.rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if any(map(str.isalnum, line)))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
 from memagent_graph.memory.history import History, walk
 from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.version import MemoryVersion
+from memagent_graph.memory.version import MemoryVersion, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.records import Place, Records
@@ -51,7 +51,7 @@ async def get(records: Records, reference: str) -> MemoryVersion:
     if version is None:
         message = f"There is no memory {reference!r}: neither a name nor a version's id."
         raise MemoryNotFoundError(message)
-    return _readable(reference, version)
+    return await readable(records, reference, version)
 
 
 async def head(records: Records, name: str) -> MemoryVersion | None:
@@ -136,13 +136,23 @@ async def versions(
     """Versions by their ids: what cannot be read is an error, what is gone is None."""
     places = [(records.versions, key) for key in keys]
     values = await records.values(places, refresh=refresh)
+    stored = await with_texts(records, dict(zip(keys, values, strict=True)), refresh=refresh)
     found: list[MemoryVersion | BadRecordError | None] = []
     for key, value in zip(keys, values, strict=True):
         try:
-            found.append(None if value is None else _readable(key, value))
+            found.append(None if value is None else _read(key, value, stored))
         except BadRecordError as error:
             found.append(error)
     return found
+
+
+async def readable(records: Records, key: str, value: Value | BadRecordError) -> MemoryVersion:
+    """A stored version, with its text where another one has it.
+
+    Raises:
+        BadRecordError: It cannot be read.
+    """
+    return _read(key, value, await with_texts(records, {key: value}))
 
 
 def gone(key: str) -> MemoryNotFoundError:
@@ -183,7 +193,7 @@ async def _version(records: Records, key: str) -> MemoryVersion:
     (value,) = await records.values([(records.versions, key)])
     if value is None:
         raise gone(key)
-    return _readable(key, value)
+    return await readable(records, key, value)
 
 
 def _target(name: str, pointer: Value | BadRecordError) -> str:
@@ -196,7 +206,19 @@ def _target(name: str, pointer: Value | BadRecordError) -> str:
     return target
 
 
-def _readable(key: str, value: Value | BadRecordError) -> MemoryVersion:
+async def with_texts(
+    records: Records, values: Mapping[str, object], *, refresh: bool = True
+) -> Mapping[str, object]:
+    """Stored versions by their ids, and those that have the texts of some of them."""
+    wanted = sorted({holder for value in values.values() if (holder := text_of(value))} - {*values})
+    places = [(records.versions, key) for key in wanted]
+    more = await records.values(places, refresh=refresh)
+    return {**values, **dict(zip(wanted, more, strict=True))}
+
+
+def _read(
+    key: str, value: Value | BadRecordError, stored: Mapping[str, object] | None = None
+) -> MemoryVersion:
     if isinstance(value, BadRecordError):
         raise value
-    return MemoryVersion.from_record(value, key)
+    return MemoryVersion.from_record(value, key, stored)

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import MemoryConflictError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.provenance import READ
 from memagent_graph.memory.version import followed
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
     from memagent_graph.errors import BadRecordError
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.provenance import Rows
     from memagent_graph.memory.records import Place, Records
 
 _AT_ONCE = 100
@@ -85,7 +83,7 @@ async def release(
     keep: Container[str] = (),
     *,
     spare: bool = False,
-    read: Mapping[str, Rows] | None = None,
+    stays: Callable[[str, Value], Value] = lambda _, value: value,
 ) -> Released:
     """Take versions from a memory, and delete those that no other has or needs.
 
@@ -99,7 +97,7 @@ async def release(
         given: what must be so all the while; nothing more is done when it no longer is.
         keep: ids of versions that the memory keeps.
         spare: whether it keeps those that no other memory has or needs.
-        read: what the items of versions that stay are to list as `read`, by their ids.
+        stays: what becomes of the item of a version that stays.
     """
     first = dict(await records.by_id([*ids]))
     done = Released(0, Counter(), set(), done=True)
@@ -111,7 +109,7 @@ async def release(
             found = (
                 [(key, first[key]) for key in batch] if lost == 0 else await records.by_id(batch)
             )
-            step = _step(records, owner, found, heirs, keep, read or {}, spare=spare)
+            step = _step(records, owner, found, heirs, keep, stays, spare=spare)
             if not step.puts or await records.commit(step.puts, {**given, **step.given}):
                 done = done.plus(step.released)
                 heirs = step.heirs
@@ -138,7 +136,7 @@ def _step(
     found: Sequence[tuple[str, Value | BadRecordError | None]],
     before: Mapping[str, set[str]],
     keep: Container[str],
-    read: Mapping[str, Rows],
+    stays: Callable[[str, Value], Value],
     *,
     spare: bool,
 ) -> _Step:
@@ -150,9 +148,9 @@ def _step(
         if names and isinstance(value, dict):
             for earlier in followed(value):
                 heirs.setdefault(earlier, set()).update(names)
-        if key in read and isinstance(value, dict):
+        if key in keep and isinstance(value, dict) and (after := stays(key, value)) != value:
             given[records.versions, key] = value
-            puts.append(records.put(records.versions, key, {**value, READ: read[key]}))
+            puts.append(records.put(records.versions, key, after))
         if key in keep or (spare and not names):
             continue
         puts.append(records.put(records.members(owner), key, None))

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.memory.version import followed, reading_key
+from memagent_graph.memory.version import followed, reading_key, text_of
 from memagent_graph.readers.notes import Note, notes
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Lineage:
 
     def _evidence_of(self, key: str) -> set[Place]:
         if key not in self._evidence:
-            rows = self.values[key].get("evidence")
+            value = self.values[key]
+            rows = self.values.get(text_of(value) or key, value).get("evidence")
             items = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
             places = [tuple(row.get(name) for name in _PLACE) for row in items]
             texts = [row.get("text") for row in items]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
-from memagent_graph.memory import owners
+from memagent_graph.memory import lookup, owners
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.history import walk
-from memagent_graph.memory.provenance import Lineage, inherited, listed
-from memagent_graph.memory.version import MemoryVersion
+from memagent_graph.memory.provenance import READ, Lineage, inherited, listed
+from memagent_graph.memory.version import MemoryVersion, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,7 +81,8 @@ async def thin(
         return 0
     pointers = await records.pointers(name)
     values = {key: value for key, value in await records.by_id(ids) if isinstance(value, dict)}
-    known = {version.id: version for version in _sound(values)}
+    stored = await lookup.with_texts(records, values)
+    known = {version.id: version for version in _sound(values, stored)}
     heads = [found.get("version") for found in pointers.values() if isinstance(found, dict)]
     tip = known.get(str(heads[0])) if heads else None
     if tip is None:
@@ -98,7 +100,15 @@ async def thin(
         for key in kept:
             if (rows := inherited(lineage, key, gone)) != listed(values[key]) and rows:
                 read[key] = rows
-    return (await owners.release(records, name, ids, readable, kept, read=read)).deleted
+
+    def stays(key: str, value: Value) -> Value:
+        after = {**value, READ: read[key]} if key in read else value
+        if text_of(value) in values.keys() - kept and key in known:
+            whole = replace(known[key], unchanged=None).to_record()
+            after = {name: after[name] for name in after if name != "unchanged"} | whole
+        return after
+
+    return (await owners.release(records, name, ids, readable, kept, stays=stays)).deleted
 
 
 def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
@@ -136,10 +146,10 @@ async def clear(records: Records) -> int:
     return count
 
 
-def _sound(values: Mapping[str, Value]) -> Iterator[MemoryVersion]:
+def _sound(values: Mapping[str, Value], stored: Mapping[str, object]) -> Iterator[MemoryVersion]:
     for key, value in values.items():
         with suppress(BadRecordError):
-            yield MemoryVersion.from_record(value, key)
+            yield MemoryVersion.from_record(value, key, stored)
 
 
 async def _unname(records: Records, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -16,7 +17,7 @@ from memagent_graph.errors import (
 from memagent_graph.memory.history import History, walk
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.records import UNKNOWN
-from memagent_graph.memory.version import MemoryVersion, followed
+from memagent_graph.memory.version import MemoryVersion, followed, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -157,7 +158,8 @@ async def export(bank: MemoryBank, names: Iterable[str] | None = None) -> list[s
     lines: dict[str, None] = {}
     for name, history in await _histories(bank, names):
         for version in reversed(history):
-            lines[json.dumps({"version": version.to_record()})] = None
+            whole = replace(version, unchanged=None)
+            lines[json.dumps({"version": whole.to_record()})] = None
         lines[json.dumps({"name": name, "head": history[0].id})] = None
     return [*lines]
 
@@ -230,7 +232,7 @@ def _led_to(found: _Contents) -> set[str]:
                 whole = False
             elif key not in reached:
                 reached.add(key)
-                left += followed(value)
+                left += [*followed(value), *filter(None, [text_of(value)])]
         if not whole:
             reached.update(owned[name])
     return reached
@@ -250,7 +252,7 @@ def _verified(found: _Contents) -> dict[str, MemoryVersion]:
     versions = {}
     for key, value in [*found.versions.items()]:
         try:
-            versions[key] = MemoryVersion.from_record(value, key)
+            versions[key] = MemoryVersion.from_record(value, key, found.versions)
         except BadRecordError as error:
             found.bad.append(error)
             del found.versions[key]

@@ -71,6 +71,8 @@ class MemoryVersion:
         cut: whether the memory, or one before it, was over its budget and lost a part of it: its
             end, or of a conversation its oldest lines.
         edited: whether a person wrote it.
+        unchanged: of a version whose chunk added nothing, the one before it that has its text,
+            evidence and marks; it is stored without them.
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
         told: of a profile, who told its lines and when; with lines that stood before.
@@ -102,6 +104,7 @@ class MemoryVersion:
     parts: tuple[tuple[str, str], ...] = ()
     told: tuple[Told, ...] = ()
     warnings: tuple[str, ...] = ()
+    unchanged: str | None = None
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
@@ -117,6 +120,8 @@ class MemoryVersion:
         for name in _RARE:
             if not values[name]:
                 del values[name]
+        if self.unchanged:
+            values = {name: value for name, value in values.items() if name not in _NOTED}
         return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
 
     @property
@@ -130,15 +135,18 @@ class MemoryVersion:
         return _before(self.parent, self.root, self.merged)
 
     @classmethod
-    def from_record(cls, record: object, key: str = "") -> MemoryVersion:
+    def from_record(
+        cls, record: object, key: str = "", stored: Mapping[str, object] | None = None
+    ) -> MemoryVersion:
         """From what `to_record` gave; what else the record holds is left out.
 
         Args:
             record: the record.
             key: of the item that it was found under, for messages, and compared with its id.
+            stored: other records by their ids, among them the one that has its text.
 
         Raises:
-            BadRecordError: The record is not a version, or was altered.
+            BadRecordError: The record is not a version, or was altered, or its text is gone.
             NewerRecordError: It is of a newer schema.
         """
         if not isinstance(record, dict):
@@ -155,6 +163,12 @@ class MemoryVersion:
             raise _bad(key, "it was altered, cut short or written by something else")
         if key and values.get("id") != key:
             raise _bad(key, f"it is the record of {values.get('id')!r}")
+        if holder := text_of(values):
+            noted = (stored or {}).get(holder)
+            if not isinstance(noted, dict) or text_of(noted):
+                raise _bad(key, f"version {holder}, which has its text, is gone")
+            cls.from_record(noted, holder)
+            values |= {name: noted[name] for name in _NOTED if name in noted}
         try:
             values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
             marks = values.get("unsupported", ())
@@ -171,8 +185,10 @@ class MemoryVersion:
 
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
 _FIELDS = tuple(item.name for item in fields(MemoryVersion))
-_RARE = ("merged", "parts", "unsupported", "dropped", "told", "warnings")
+_RARE = ("merged", "parts", "unsupported", "dropped", "told", "warnings", "unchanged")
 """Fields that a record has if they are not empty."""
+_NOTED = ("text", "evidence", "unsupported")
+"""Fields that a record does not have if another one has them."""
 
 
 def _told(item: Evidence) -> dict[str, Value]:
@@ -199,6 +215,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         parts=(),
         told=still_told(before.told, text, now),
         warnings=(),
+        unchanged=None,
         created_at=now,
     )
 
@@ -220,6 +237,12 @@ def followed(record: Mapping[str, object]) -> list[str]:
 
 def _before(parent: str, root: object, merged: Sequence[str]) -> list[str]:
     return [*merged] if parent == root else [parent, *merged]
+
+
+def text_of(record: object) -> str | None:
+    """The id of the version that has the text of this record, if it is another one."""
+    holder = record.get("unchanged") if isinstance(record, dict) else None
+    return holder if isinstance(holder, str) else None
 
 
 def reading_key(root: str, source: str) -> str:

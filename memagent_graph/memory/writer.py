@@ -51,6 +51,11 @@ class VersionWriter:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(self._write())
 
+    @property
+    def idle(self) -> bool:
+        """Whether all is written."""
+        return not self._waiting
+
     async def settle(self) -> MemoryVersion | None:
         """Wait for the writes in flight; return what another agent stored first, if one did.
 

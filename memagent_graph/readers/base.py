@@ -128,6 +128,7 @@ class Step:
         memory: to overwrite.
         chunk: the next part of the document.
         shorter: whether the reader was asked before, and made a memory over its budget.
+        update_gate: whether a model may be told that it need not write the memory again.
     """
 
     question: str
@@ -135,6 +136,7 @@ class Step:
     memory: Memory
     chunk: Chunk
     shorter: bool = False
+    update_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from langgraph.errors import GraphBubbleUp
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
-from memagent_graph.prompts import Prompts, boxed
+from memagent_graph.prompts import Prompts, boxed, is_unchanged
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
@@ -104,11 +104,24 @@ class ChatReader(Reader):
         return self.identity
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Ask for the memory after a chunk; one cut off by its budget ends at a sentence."""
+        """Ask for the memory after a chunk; one cut off by its budget ends at a sentence.
+
+        Raises:
+            EmptyReplyError: The model says that notes which were too long are unchanged.
+        """
         prompt = self.prompts.for_update(
-            step.query, step.memory.text, step.chunk.text, self._memory_tokens, again=step.shorter
+            step.query,
+            step.memory.text,
+            step.chunk.text,
+            self._memory_tokens,
+            again=step.shorter,
+            gate=step.update_gate,
         )
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
+        if step.update_gate and is_unchanged(text):
+            if step.shorter:
+                raise EmptyReplyError("The model did not write its notes again.")
+            return Update(None, usage=usage_of(reply), finish_reason=_finish_reason(reply))
         text = _whole_sentences(reply, text)
         return Update(
             await self._mark(align(text, step.memory, step.chunk, step.question)),

@@ -1,0 +1,255 @@
+"""The update gate: a chunk that adds nothing costs a word, and no text in the store."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from doubles import Hearing, ScriptedReader, chain, numbered
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import ReadingConfig, create_memagent, plan
+from memagent_graph.errors import ModelError
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.readers.base import Identity, Memory, Update, Usage
+
+OFF = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
+ON = OFF.model_copy(update={"update_gate": True})
+TEXT = numbered(40)
+ASKED = {"question": "What?", "document": TEXT}
+
+
+class Gated(ScriptedReader):
+    """Notes a chunk's place, except of the chunks with these numbers, which add nothing."""
+
+    def __init__(self, *closed):
+        super().__init__()
+        self.closed, self.steps = closed, []
+        self.identity = Identity("gated", f"gated {closed}")
+
+    async def update(self, step, *, config=None):
+        self.steps.append(step)
+        number = step.chunk.start // 150
+        if step.update_gate and number in self.closed:
+            return Update(None, usage=Usage(1, step.chunk.tokens, 1))
+        return Update(Memory(chain(step.memory.text, step.chunk.text)))
+
+
+def versions(store):
+    return [item.value for item in store.search(("memagent", "versions"), limit=1000)]
+
+
+def read(reader, store=None, config=ON, **asked):
+    return create_memagent(reader, config=config, store=store).invoke({**ASKED, **asked})
+
+
+def scripted(*replies):
+    return Hearing(messages=iter(map(AIMessage, replies)), heard=[])
+
+
+class TestChatModel:
+    def test_a_model_that_says_unchanged_keeps_its_notes_and_the_usage_counts_it(self):
+        model = scripted("The ferry leaves at nine.", "Unchanged.", "unchanged", r"\boxed{nine}")
+
+        out = read(model, document=numbered(14))
+
+        assert out["memory"] == "The ferry leaves at nine."
+        assert (out["usage"]["calls"], out["usage"]["gated"]) == (4, 2)
+        assert out["answer"] == "nine"
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            "The plan is unchanged",
+            "unchanged\nThe ferry leaves at nine.",
+            "Unchanged: the ferry leaves at nine.",
+            '"unchanged" is what the sign says',
+        ],
+    )
+    def test_a_memory_that_contains_the_word_is_a_memory(self, reply):
+        out = read(scripted("Old notes.", reply, "x"), document=numbered(9))
+
+        assert (out["memory"], out["usage"]["gated"]) == (reply, 0)
+
+    def test_without_the_gate_a_model_is_told_nothing_of_it_and_the_word_is_a_memory(self):
+        told, untold = scripted("Notes.", "unchanged", "x"), scripted("Notes.", "unchanged", "x")
+
+        read(told, document=numbered(9))
+        out = read(untold, document=numbered(9), config=OFF)
+
+        assert (out["memory"], out["usage"]["gated"]) == ("unchanged", 0)
+        assert all("single word" not in prompt for prompt in untold.heard)
+        assert ["single word" in prompt for prompt in told.heard] == [True, True, False]
+
+    def test_notes_that_are_too_long_are_not_unchanged(self):
+        long = "The ferry leaves at nine and comes back at ten. " * 40
+        config = ON.model_copy(update={"memory_tokens": 40})
+
+        out = read(scripted(long, "unchanged", "x"), document=numbered(4), config=config)
+
+        assert (out["usage"]["calls"], out["usage"]["gated"]) == (3, 0)
+        assert out["memory"].startswith("The ferry leaves at nine")
+        assert any("lost its end" in warning for warning in out["warnings"])
+
+
+class TestReading:
+    @given(closed=st.sets(st.integers(0, 15)))
+    def test_a_gated_reading_is_one_without_the_chunks_that_add_nothing(self, closed):
+        out = read(Gated(*closed), store := InMemoryStore())
+
+        reader = Gated(*closed)
+        memory, gated = "", 0
+        for chunk in {step.chunk.start: step.chunk for step in _steps(reader)}.values():
+            gated += chunk.start // 150 in closed
+            memory = memory if chunk.start // 150 in closed else chain(memory, chunk.text)
+        assert out["memory"] == memory
+        assert out["usage"]["gated"] == gated
+        assert MemoryBank(store).get(out["version"]).text == memory
+
+    @given(closed=st.sets(st.integers(0, 15)))
+    def test_with_the_gate_off_or_never_used_all_is_as_without_it(self, closed):
+        stores = [InMemoryStore(), InMemoryStore()]
+        off, unused = read(Gated(*closed), stores[0], OFF), read(Gated(), stores[1])
+
+        for out in (off, unused):
+            del out["usage"]["seconds"], out["version"]
+        assert off == unused
+        assert off["usage"]["gated"] == 0
+        texts = [sorted(record["text"] for record in versions(store)) for store in stores]
+        assert texts[0] == texts[1]
+
+    def test_events_say_where_the_gate_was_closed(self):
+        agent = create_memagent(Gated(2, 3), config=ON)
+
+        events = [e for e in agent.stream(ASKED, stream_mode="custom") if e["event"] == "chunk"]
+
+        closed = [event["chunk"] - 1 for event in events if event["gate"] == "closed"]
+        assert closed == [index for index, e in enumerate(events) if not e["added"]]
+        assert 0 < len(closed) < len(events)
+
+    def test_a_reading_goes_on_at_its_chunk_with_what_was_gated_counted(self):
+        class Failing(Gated):
+            async def update(self, step, *, config=None):
+                if len(self.steps) == 5:
+                    self.steps.append(step)
+                    raise ModelError("Out of order.")
+                return await super().update(step, config=config)
+
+        reader = Failing(1, 2, 6)
+        agent = create_memagent(reader, config=ON, checkpointer=InMemorySaver())
+        config = {"configurable": {"thread_id": "1"}}
+        with pytest.raises(ModelError):
+            agent.invoke(ASKED, config)
+
+        out = agent.invoke(None, config)
+
+        whole = read(Gated(1, 2, 6))
+        assert (out["memory"], out["usage"]["gated"]) == (whole["memory"], whole["usage"]["gated"])
+
+    def test_a_gate_costs_no_more_than_was_planned(self):
+        planned = plan("What?", TEXT, ON, tokenizer=None)
+
+        assert read(Gated(0, 3))["usage"]["calls"] <= planned.calls
+
+
+class TestStore:
+    def test_a_gated_chunk_writes_no_text_and_its_version_has_that_of_the_one_before(self):
+        out = read(Gated(2, 3, 4), store := InMemoryStore())
+
+        history = MemoryBank(store).history(out["version"])
+        without = [record for record in versions(store) if "text" not in record]
+        assert len(without) == out["usage"]["gated"] > 2
+        for after, before in pairwise(history):
+            assert (after.unchanged is not None) == (after.text == before.text)
+        assert sum(version.unchanged is not None for version in history) == len(without)
+
+    def test_the_last_version_has_its_text_though_its_chunk_added_nothing(self):
+        out = read(Gated(*range(1, 20)), store := InMemoryStore())
+
+        (last,) = [record for record in versions(store) if record["id"] == out["version"]]
+        assert last["text"] == out["memory"]
+        assert out["usage"]["gated"] > 5
+
+    def test_asking_again_costs_one_call_and_a_reading_goes_on_from_a_gated_version(self):
+        store = InMemoryStore()
+        first = read(Gated(2, 3, 4, 5), store)
+        again, reader = read(again := Gated(2, 3, 4, 5), store), again
+        grown, longer = read(more := Gated(2, 3, 4, 5), store, document=TEXT + numbered(9)), more
+        cut = read(short := Gated(2, 3, 4, 5), store, document=TEXT[:740])
+
+        assert (again["memory"], reader.steps) == (first["memory"], [])
+        assert len(longer.steps) <= 4
+        assert grown["memory"] == read(Gated(2, 3, 4, 5), document=TEXT + numbered(9))["memory"]
+        assert len(short.steps) <= 1
+        assert cut["memory"] == read(Gated(2, 3, 4, 5), document=TEXT[:740])["memory"]
+
+    def test_another_gate_takes_over_nothing(self):
+        store = InMemoryStore()
+        read(Gated(2), store)
+
+        read(off := Gated(2), store, OFF)
+
+        assert len(off.steps) > 5
+
+    @pytest.mark.parametrize("keep", [1, 2, 3, 5])
+    def test_versions_that_stay_keep_their_text_when_the_one_that_has_it_is_thinned_out(self, keep):
+        out = read(Gated(*range(4, 9)), store := InMemoryStore())
+        whole = MemoryBank(store).history(out["version"])
+
+        thinned = ON.model_copy(update={"keep_versions": keep})
+        read(Gated(*range(4, 9)), store := InMemoryStore(), thinned)
+
+        history = MemoryBank(store).history(out["version"])
+        assert [version.text for version in history] == [version.text for version in whole[:keep]]
+        assert [finding.kind for finding in MemoryBank(store).check()] == ["gap"]
+
+    def test_of_a_lost_text_what_shares_it_is_lost_and_reading_again_mends_it(self):
+        out = read(Gated(2, 3), store := InMemoryStore())
+        bank = MemoryBank(store)
+        sharing = [version for version in bank.history(out["version"]) if version.unchanged]
+        store.delete(("memagent", "versions"), sharing[0].unchanged)
+
+        findings = {finding.key for finding in bank.check() if finding.kind == "bad"}
+
+        assert findings == {version.id for version in sharing}
+        assert bank.get(out["version"]).text == out["memory"]
+        assert read(Gated(2, 3), store)["memory"] == out["memory"]
+        assert bank.check() == []
+
+    def test_an_export_has_all_texts_and_comes_back_as_it_was(self):
+        out = read(Gated(2, 3, 4), store := InMemoryStore())
+        lines = MemoryBank(store).export()
+
+        bank = MemoryBank(InMemoryStore())
+        bank.import_(lines)
+
+        exported = [version.text for version in MemoryBank(store).history(out["version"])]
+        assert [version.text for version in bank.history(out["version"])] == exported
+
+    def test_what_shares_a_forgotten_document_s_text_is_forgotten_with_it(self):
+        out = read(Gated(2, 3, 4), store := InMemoryStore())
+        bank = MemoryBank(store)
+
+        forgotten = bank.forget_source(bank.get(out["version"]).source)
+
+        assert forgotten.versions > 5
+        assert versions(store) == []
+
+    def test_a_named_memory_lives_on_without_a_forgotten_document_that_added_nothing(self):
+        store = InMemoryStore()
+        read(Gated(), store, memory_name="ferries")
+        last = read(Gated(*range(20)), store, memory_name="ferries", document="Other. " * 300)
+        bank = MemoryBank(store)
+
+        bank.forget_source(bank.get(last["version"]).source)
+
+        assert bank.check() == []
+
+
+def _steps(reader):
+    read(reader)
+    return reader.steps
