@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +28,8 @@ CONVERSATION = "conversation"
 """Who folds messages, in lines of changes."""
 
 _PREFIX, _SUFFIX = "user-", "conversations"
+_ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%.\0"})
+_ESCAPED = re.compile("%(25|2E|00)")
 
 
 class ForgottenUser(NamedTuple):
@@ -48,14 +51,14 @@ class ForgottenUser(NamedTuple):
 def place_of(user: str, namespace: Sequence[str]) -> tuple[str, ...]:
     """The namespace of a person's memory.
 
-    LangGraph joins labels with periods, and takes no empty one. The user comes first: in a
-    cluster, the first label decides on the node.
+    LangGraph joins labels with periods, and takes none that is empty or has a NUL. The user comes
+    first: in a cluster, the first label decides on the node.
 
     Args:
         user: whose.
         namespace: of the library in the store.
     """
-    label = _PREFIX + user.replace("%", "%25").replace(".", "%2E")
+    label = _PREFIX + user.translate(_ESCAPES)
     return (label, *namespace, _SUFFIX)
 
 
@@ -64,7 +67,7 @@ def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
     label = place[0] if place else ""
     if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
         return None
-    return label.removeprefix(_PREFIX).replace("%2E", ".").replace("%25", "%") or None
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), label[len(_PREFIX) :]) or None
 
 
 def nothing_of(user: str) -> MemoryNotFoundError:

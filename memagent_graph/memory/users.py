@@ -97,6 +97,12 @@ class Held(NamedTuple):
     threads: tuple[str, ...]
 
 
+def finder(words: str) -> Callable[[str], bool]:
+    """Whether a text has all of these words, anywhere; capitals do not matter."""
+    wanted = words.casefold().split()
+    return lambda text: all(word in text.casefold() for word in wanted)
+
+
 class Users:
     """The memories of conversations in a store, for those who run the chatbot.
 
@@ -175,17 +181,13 @@ class Users:
             words: what to look for, with white space between them.
             users: whose memories; those of all by default.
         """
-        wanted = words.casefold().split()
-
-        def has(text: str) -> bool:
-            return all(word in text for word in wanted)
-
+        has = finder(words)
         found: list[Found] = []
         async for user, version in self._remembered(users):
-            named = has(user.casefold())
+            named = has(user)
             lines = [] if version is None else [*filter(None, version.text.splitlines())]
             lines += await self._said(user)
-            found += [Found(user, line) for line in lines if named or has(line.casefold())]
+            found += [Found(user, line) for line in lines if named or has(line)]
         return found
 
     async def aget(self, user: str) -> MemoryVersion:

@@ -24,12 +24,13 @@ from memagent_graph.errors import (
 )
 from memagent_graph.memory import changes
 from memagent_graph.memory.personal import place_of, user_of
+from memagent_graph.memory.records import check_namespace
 from memagent_graph.memory.stores import open_store
 from memagent_graph.memory.users import Users
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.readers.base import Memory, Update
 
-HOSTILE = ["a.b", "100%25", "*", "user-x", "a/b c", "{x}", "Ärger", "thread monday", "a\nb"]
+HOSTILE = ["a.b", "100%25", "*", "user-x", "a/b c", "{x}", "Ärger", "thread monday", "a\nb", "\0"]
 
 
 class Keeper(ScriptedReader):
@@ -76,7 +77,7 @@ def test_users_are_listed_with_their_memories_whatever_their_ids_are(store):
 def test_the_user_is_known_from_the_place_of_their_memory(user):
     assert user_of(place_of(user, ("a", "b")), ("a", "b")) == user
     assert user_of(place_of(user, ("a", "b")), ("a",)) is None
-    assert "." not in place_of(user, ("a",))[0]
+    assert check_namespace(place_of(user, ("a",)))
 
 
 def test_lines_and_users_are_found_by_words_and_capitals_do_not_matter(store):

@@ -22,6 +22,7 @@ from memagent_openai_server.http.limits import Limits
 from memagent_openai_server.http.records import Metrics
 from memagent_openai_server.http.refusals import Refusal, refusal
 from memagent_openai_server.http.requests import ChatRequest
+from memagent_openai_server.memories.routes import MemoryText, memories
 from memagent_openai_server.models import Catalogue, ModelLike, Models
 from memagent_openai_server.responses import endpoint as responses
 from memagent_openai_server.responses.request import ResponseRequest
@@ -116,7 +117,8 @@ def create_app(
         app.add_exception_handler(kind, _refused)
     _add_routes(app, models, metrics)
     app.include_router(passing(models))
-    schema.describe(app, [ChatRequest, ResponseRequest, *PASSED], models.names)
+    app.include_router(memories(models))
+    schema.describe(app, [ChatRequest, ResponseRequest, *PASSED, MemoryText], models.names)
     return app
 
 

@@ -29,6 +29,7 @@ HEADER_BYTES = 64 * 2**10
 """Longest headers."""
 
 _OPEN = ("/health", "/ping")
+_WITH_BODY = ("POST", "PUT")
 _WRONG_KEYS = 20
 """Of one address in a minute: enough for a mistake, too few for guessing."""
 _MOST_ADMITTED = 10_000
@@ -165,7 +166,7 @@ class Door:
         if request.url.path not in _OPEN:
             self._rate.take(record.caller)
         kind = request.headers.get("content-type", "").partition(";")[0]
-        if request.method == "POST" and kind.strip().lower() != "application/json":
+        if request.method in _WITH_BODY and kind.strip().lower() != "application/json":
             # A page in somebody's browser can send other kinds, and none, anywhere without asking.
             raise Refusal(415, "The content must be application/json.", code="content_type")
 

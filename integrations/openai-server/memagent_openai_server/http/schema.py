@@ -152,7 +152,7 @@ def describe(app: FastAPI, bodies: Sequence[type[BaseModel]], models: list[str])
     _, made = models_json_schema(
         [(kind, "validation") for kind in bodies], ref_template=_REFERENCES
     )
-    for kind in bodies:
+    for kind in (kind for kind in bodies if "model" in kind.model_fields):
         made["$defs"][kind.__name__]["properties"]["model"] = {"type": "string", "enum": models}
     components["schemas"] |= made["$defs"]
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

@@ -1,0 +1,218 @@
+"""The memories of a tenant's users and sessions: found, edited, exported and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
+from memagent_graph.memory import lookup
+from memagent_graph.memory.erasing import erase
+from memagent_graph.memory.guard import store_seconds
+from memagent_graph.memory.users import Users, finder
+from memagent_openai_server.http.records import log
+from memagent_openai_server.memories.sessions import reach
+
+if TYPE_CHECKING:
+    from memagent_graph.memory.changes import Change
+    from memagent_graph.memory.version import MemoryVersion
+    from memagent_openai_server.memories.sessions import Sessions
+
+CONVERSATION, USER, SESSION = "conversation", "user", "session"
+_AT_ONCE = 50
+
+
+class Name(NamedTuple):
+    """What a memory is called.
+
+    Attributes:
+        kind: a user's memory of conversations, what was read for a user, or a session.
+        of: the user or the session.
+    """
+
+    kind: str
+    of: str
+
+    @property
+    def id(self) -> str:
+        """The kind and the name; of what was read, the name of the memory in the tenant's bank."""
+        return f"{self.kind} {self.of}"
+
+
+class Gone(NamedTuple):
+    """What was forgotten.
+
+    Attributes:
+        items: how many items of a conversation's memory, and bytes of what was read.
+        threads: ids of threads whose messages had been folded, which a checkpointer may hold.
+        left: where deleted text may still be; empty if nowhere.
+    """
+
+    items: int
+    threads: tuple[str, ...]
+    left: str
+
+
+def names_of(user: str, session: str) -> list[Name]:
+    """The memories of a user or of a session, in the order in which they are looked for."""
+    if user:
+        return [Name(CONVERSATION, user), Name(USER, user)]
+    return [Name(SESSION, session)]
+
+
+class Managing:
+    """Looks after the memories of one tenant.
+
+    Args:
+        sessions: of the tenant.
+        by: who asks, for lines of changes.
+    """
+
+    def __init__(self, sessions: Sessions, by: str) -> None:
+        self._sessions = sessions
+        self._bank = sessions.bank
+        self._users = Users(self._bank.store, self._bank.namespace, patience=store_seconds)
+        self._by = by
+
+    async def find(
+        self, names: list[Name] | None, *, named: str, text: str, after: str, most: int
+    ) -> list[tuple[Name, MemoryVersion]]:
+        """Memories with their newest versions, sorted by their ids.
+
+        Args:
+            names: which; None for all.
+            named: words that the user's or the session's name must have.
+            text: words that one line of the memory must have.
+            after: id of the memory to go on from.
+            most: how many, at most.
+        """
+        called, has = finder(named), finder(text)
+        left = await self._all() if names is None else names
+        left = sorted((n for n in left if n.id > after and called(n.of)), key=lambda n: n.id)
+        found: list[tuple[Name, MemoryVersion]] = []
+        for start in range(0, len(left), _AT_ONCE):
+            batch = left[start : start + _AT_ONCE]
+            heads = await asyncio.gather(*map(self._readable, batch))
+            for name, head in zip(batch, heads, strict=True):
+                if head is not None and (not text or any(map(has, head.text.splitlines()))):
+                    found.append((name, head))
+            if len(found) >= most:
+                break
+        return found[:most]
+
+    async def edit(
+        self, names: list[Name], text: str, before: str | None
+    ) -> tuple[Name, MemoryVersion]:
+        """Store another text for the first of these memories that there is.
+
+        Raises:
+            MemoryNotFoundError: There is none.
+            MemoryConflictError: It changed meanwhile, or `before` is not its newest version.
+        """
+        name, head = await self._first(names)
+        if before not in (None, head.id):
+            message = f"The memory {name.id!r} changed meanwhile: get it and edit it again."
+            raise MemoryConflictError(message)
+        if name.kind == CONVERSATION:
+            edit = self._users.aedit(name.of, text, by=self._by, before=head.id)
+            return name, await reach(edit)
+        after = await reach(self._bank.aedit(name.id, text))
+        await self._sessions.used(name.id, read=len(text.encode()))
+        return name, after
+
+    async def history(self, names: list[Name]) -> list[tuple[Change | None, MemoryVersion | None]]:
+        """What was done to these memories, newest first, with the versions that are left.
+
+        Raises:
+            MemoryNotFoundError: There is none.
+        """
+        rows: list[tuple[Change | None, MemoryVersion | None]] = []
+        for name in names:
+            with suppress(MemoryNotFoundError):
+                if name.kind == CONVERSATION:
+                    versions, changes = await reach(self._users.ahistory(name.of))
+                    left = {version.id: version for version in versions}
+                    rows += [(change, left.pop(change.version, None)) for change in changes]
+                    rows += [(None, version) for version in left.values()]
+                else:
+                    rows += [(None, v) for v in await reach(self._bank.ahistory(name.id))]
+        if not rows:
+            raise nothing(names)
+        return rows
+
+    async def export(self, names: list[Name]) -> list[dict[str, Any]]:
+        """All that is stored of these memories, as the lines of `memagent memory export`.
+
+        Raises:
+            MemoryNotFoundError: There is none.
+        """
+        lines: list[str] = []
+        for name in names:
+            with suppress(MemoryNotFoundError):
+                if name.kind == CONVERSATION:
+                    lines += await reach(self._users.aexport([name.of]))
+                else:
+                    lines += await reach(self._bank.aexport([name.id]))
+        if not lines:
+            raise nothing(names)
+        return [json.loads(line) for line in lines]
+
+    async def forget(self, names: list[Name]) -> Gone:
+        """Delete all that is stored of these memories, and what the store's files keep of it.
+
+        Raises:
+            MemoryNotFoundError: There is nothing.
+        """
+        items, threads, left = 0, tuple[str, ...](), ""
+        for name in names:
+            if name.kind != CONVERSATION:
+                if await self._sessions.has(name.id):
+                    items += max(1, await self._sessions.forget(name.id))
+            else:
+                done = await reach(self._users.aforget(name.of, by=self._by))
+                items, threads, left = items + done.items, done.threads, done.left
+        if not items:
+            raise nothing(names)
+        return Gone(items, threads, left or await erase(self._bank.store))
+
+    async def _all(self) -> list[Name]:
+        conversations = [Name(CONVERSATION, user) for user in await reach(self._users.anames())]
+        readings = [
+            Name(kind, of)
+            for key, _ in await reach(lookup.list_names(self._bank.records))
+            for kind, _, of in [key.partition(" ")]
+            if kind in (USER, SESSION) and of
+        ]
+        return [*conversations, *readings]
+
+    async def _first(self, names: list[Name]) -> tuple[Name, MemoryVersion]:
+        for name in names:
+            head = await reach(self._head(name))
+            if head is not None:
+                return name, head
+        raise nothing(names)
+
+    async def _readable(self, name: Name) -> MemoryVersion | None:
+        try:
+            return await reach(self._head(name))
+        except (BadRecordError, MemoryNotFoundError) as error:
+            log.warning(
+                "a memory cannot be read", extra={"fields": {"error": type(error).__name__}}
+            )
+            return None
+
+    async def _head(self, name: Name) -> MemoryVersion | None:
+        if name.kind == CONVERSATION:
+            return await self._users.of(name.of).head()
+        return await self._bank.ahead(name.id)
+
+
+def nothing(names: list[Name]) -> MemoryNotFoundError:
+    """The error that there are no such memories."""
+    name = names[-1]
+    message = (
+        f"There is no memory of the {name.kind} {name.of[:200]!r}: GET /v1/memories lists all."
+    )
+    return MemoryNotFoundError(message)
