@@ -27,7 +27,8 @@ def documents_by_source(
         output: the fields of `ReadingOutput`.
         most: documents to return. A memory without evidence is one document with all sources.
     """
-    about = {"answer": output["answer"], "coverage": output["coverage"]}
+    named = ("answer", "coverage", "structured_response")
+    about = {name: output[name] for name in named if name in output}
     found = _placed(corpus, output["evidence"])
     if not found:
         return _memory(corpus, output["memory"], about)

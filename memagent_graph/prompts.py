@@ -90,6 +90,11 @@ If the notes do not hold the answer, say so. \
 ANSWER_PROMPT = _ANSWER + r"Put the final answer, and nothing else, into \boxed{}."
 PLAIN_ANSWER_PROMPT = _ANSWER + "Reply with the answer alone.\n"
 """For answers that are shown while they are written: no part of them is taken out."""
+STRUCTURED_ANSWER_PROMPT = _ANSWER.replace(
+    "If the notes do not hold the answer, say so. ",
+    "Guess nothing: where the notes do not hold a value, give null if the schema allows it.",
+)
+"""For an answer in a shape; the schema follows it."""
 
 MERGE_PROMPT = """\
 A long document was read in parts, each by a reader of its own, to answer a question at the end. \
@@ -232,6 +237,12 @@ class Prompts(BaseModel):
     def for_answer(self, question: str, memory: str) -> str:
         """The prompt that asks for the answer."""
         return render(self.answer, question=question, memory=memory or NO_MEMORY)
+
+    def for_structured_answer(self, question: str, memory: str) -> str:
+        """The prompt that asks for an answer in a shape: the caller's own, if `answer` is."""
+        own = self.answer != ANSWER_PROMPT
+        template = self.answer if own else STRUCTURED_ANSWER_PROMPT
+        return render(template, question=question, memory=memory or NO_MEMORY)
 
     def for_merge(self, question: str, memories: Sequence[str], budget: int) -> str:
         """The prompt that asks for one memory of `budget` tokens in the place of `memories`."""

@@ -51,6 +51,8 @@ class MemAgentRetriever(BaseRetriever):
         prompts: for a chat model, if not the library's own.
         tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
         verify: decides which statements are supported, as for `create_memagent`.
+        response_format: the shape of the answers, as for `create_memagent`; the metadata have them
+            as `structured_response`.
         segments: most parts of the corpus that are read at once; the config's by default, or 16 if
             that sets none. A reader that cannot merge reads it in one.
 
@@ -89,6 +91,7 @@ class MemAgentRetriever(BaseRetriever):
     prompts: Prompts | None = None
     tokenizer: Any = None
     verify: Any = None
+    response_format: Any = None
     segments: PositiveInt | Literal["auto", "chunks"] | None = None
 
     _agent: ReadingGraph = PrivateAttr()
@@ -114,6 +117,7 @@ class MemAgentRetriever(BaseRetriever):
             prompts=self.prompts,
             tokenizer=self.tokenizer,
             verify=self.verify,
+            response_format=self.response_format,
         )
         chosen = self.config.segments if "segments" in self.config.model_fields_set else _SEGMENTS
         segments = (self.segments or chosen) if merges(reader) else 1

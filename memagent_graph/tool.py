@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
     from memagent_graph.readers.verifying import Verify
@@ -51,6 +52,7 @@ def create_reading_tool(
     prompts: Prompts | None = None,
     tokenizer: TokenizerLike = None,
     verify: Verify | None = None,
+    response_format: ResponseFormat | None = None,
     name: str = "read",
     description: str = _DESCRIPTION,
 ) -> BaseTool:
@@ -71,6 +73,8 @@ def create_reading_tool(
         prompts: for a chat model, if not the library's own.
         tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
         verify: decides which statements are supported, as for `create_memagent`.
+        response_format: the shape of the answers, as for `create_memagent`: the message has them
+            as JSON.
         name: of the tool.
         description: what the agent is told of it.
 
@@ -96,6 +100,7 @@ def create_reading_tool(
         prompts=prompts,
         tokenizer=tokenizer,
         verify=verify,
+        response_format=response_format,
         name=name,
     )
 

@@ -27,6 +27,7 @@ from memagent_graph.cli.options import (
     Model,
     Namespace,
     PromptsFile,
+    ResponseFormatFile,
     Reuse,
     Segments,
     Store,
@@ -99,6 +100,7 @@ def ask(
     prompts: PromptsFile = None,
     unsupported: Unsupported = "keep",
     verify: Verify = None,
+    response_format: ResponseFormatFile = None,
     show_memory: Annotated[
         bool, typer.Option("--show-memory", help="Print the final memory.")
     ] = False,
@@ -160,7 +162,15 @@ def ask(
             reuse=reuse,
             unsupported=unsupported,
         )
-        reader = chosen_reader(model, base_url, prompts, tokenizer, config, verify=verify)
+        reader = chosen_reader(
+            model,
+            base_url,
+            prompts,
+            tokenizer,
+            config,
+            verify=verify,
+            response_format=response_format,
+        )
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
         documents = [
             open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources

@@ -18,6 +18,7 @@ from memagent_graph.cli.options import (
     Model,
     Namespace,
     PromptsFile,
+    ResponseFormatFile,
     Reuse,
     Segments,
     Store,
@@ -80,6 +81,7 @@ def batch(
     prompts: PromptsFile = None,
     unsupported: Unsupported = "keep",
     verify: Verify = None,
+    response_format: ResponseFormatFile = None,
     store: Store = None,
     namespace: Namespace = None,
     reuse: Reuse = True,
@@ -106,8 +108,8 @@ def batch(
         )
         place = chosen_namespace(namespace)
         if ray is not None:
-            if verify is not None:
-                raise typer.BadParameter("--verify cannot be used with --ray.")
+            if verify is not None or response_format is not None:
+                raise typer.BadParameter("--ray takes neither --verify nor --response-format.")
             _on_ray(
                 ray,
                 tasks,
@@ -125,7 +127,15 @@ def batch(
             print(f"memagent: {len(answered)} were answered before.", file=sys.stderr)
         failed = 0
         with open_store(store) as kept_in, out.open("a", encoding="utf-8") as results:
-            reader = chosen_reader(model, base_url, prompts, tokenizer, config, verify=verify)
+            reader = chosen_reader(
+                model,
+                base_url,
+                prompts,
+                tokenizer,
+                config,
+                verify=verify,
+                response_format=response_format,
+            )
             check_server(reader)
             agent = create_memagent(
                 reader, config=config, tokenizer=tokenizer, store=kept_in, namespace=place

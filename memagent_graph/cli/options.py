@@ -55,6 +55,12 @@ PromptsFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--prompts", help="JSON or YAML file with the prompts `update` and `answer`."),
 ]
+ResponseFormatFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--response-format", help="JSON schema, in a file, of an object that the answer must be."
+    ),
+]
 Verify: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -103,12 +109,13 @@ def chosen_reader(
     config: ReadingConfig,
     model_args: str | None = None,
     verify: str | None = None,
+    response_format: Path | None = None,
 ) -> Reader:
     """Make the reader that the options name, and say so when they name none.
 
     Raises:
         MemAgentError: There is no such model, prompts file or tokenizer, or the model's arguments
-            are no JSON object.
+            or the response format are no JSON object.
     """
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.prompts import Prompts
@@ -124,6 +131,7 @@ def chosen_reader(
         verify=verify,
         base_url=base_url,
         options=_arguments(model_args) if model_args else None,
+        response_format=_schema(response_format) if response_format else None,
     )
     if base_url and reader.identity.name == EXTRACTIVE:
         raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
@@ -185,6 +193,17 @@ def chosen_namespace(labels: str | None) -> tuple[str, ...]:
     from memagent_graph.memory.records import NAMESPACE, check_namespace
 
     return NAMESPACE if labels is None else check_namespace(tuple(labels.split("/")))
+
+
+def _schema(file: Path) -> dict[str, object]:
+    from memagent_graph.errors import ConfigurationError
+
+    with suppress(ValueError):
+        found = json.loads(file.read_text("utf-8"))
+        if isinstance(found, dict):
+            return found
+    message = f"{file} holds no JSON schema: --response-format names a file with a JSON object."
+    raise ConfigurationError(message)
 
 
 def _arguments(text: str) -> dict[str, object]:

@@ -98,6 +98,8 @@ def _asked(state: ReadingState) -> list[str]:
         return [question or ""]
     if not questions:
         raise QuestionError('There are no questions: invoke with {"questions": [...]}.')
+    if isinstance(questions, str) or not all(isinstance(one, str) for one in questions):
+        raise QuestionError('Questions are a list of strings: {"questions": ["...", "..."]}.')
     name = state.get("memory_name")
     if name:
         message = f"The memory {name!r} is of one question: ask several without memory_name."

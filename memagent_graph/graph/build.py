@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
     from memagent_graph.graph.faces import Questioning, Segmenting
+    from memagent_graph.models.structured import ResponseFormat, Shape
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
     from memagent_graph.readers.verifying import Verify
@@ -71,6 +72,31 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
     travels in the run's context, so that checkpoints can leave it out. And with a checkpointer
     every step is on disk before the next begins, unless the caller chose another durability.
     """
+
+    def __init__(self, *, shape: Shape | None = None, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.shape = shape
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
+        """Read and answer; arguments are those of `stream`, and the result is `ReadingOutput`."""
+        return self._shaped(super().invoke(input, config, **options))
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **options: Any
+    ) -> Any:
+        """Read and answer from async code; see `invoke`."""
+        return self._shaped(await super().ainvoke(input, config, **options))
+
+    def _shaped(self, output: Any) -> Any:
+        """An output whose answers are instances of the class that was asked for."""
+        if self.shape is None or not isinstance(output, dict):
+            return output
+        found = dict(output)
+        if found.get("structured_response") is not None:
+            found["structured_response"] = self.shape.load(found["structured_response"])
+        if found.get("answers"):
+            found["answers"] = [self._shaped(record) for record in found["answers"]]
+        return found
 
     def stream(
         self,
@@ -138,6 +164,7 @@ def create_memagent(
     prompts: Prompts | None = None,
     tokenizer: TokenizerLike = None,
     verify: Verify | None = None,
+    response_format: ResponseFormat | None = None,
     interrupt_before: Sequence[str] | None = None,
     interrupt_after: Sequence[str] | None = None,
     name: str = "memagent",
@@ -162,6 +189,9 @@ def create_memagent(
             has a passage for them: a function of passage and statement to the probability, 0 to
             1, which may be asynchronous, or `"cross-encoder/<hub id or folder>"`. None goes by
             names and numbers.
+        response_format: the shape of a chat model's answers: a pydantic model, a dataclass, a
+            TypedDict, or a JSON schema of an object. They are in `structured_response`, and as JSON
+            in `answer`. A reply of another shape is asked for once more.
         interrupt_before: nodes to stop before, "overwrite_memory" for example.
         interrupt_after: nodes to stop after.
         name: the graph's name, which its events carry.
@@ -184,7 +214,12 @@ def create_memagent(
     """
     config = config or ReadingConfig()
     reader = resolve_reader(
-        model, config=config, prompts=prompts, tokenizer=tokenizer, verify=verify
+        model,
+        config=config,
+        prompts=prompts,
+        tokenizer=tokenizer,
+        verify=verify,
+        response_format=response_format,
     )
     check_window(reader.identity, config, question_tokens=0)
     if config.segments != 1 and not merges(reader):
@@ -214,7 +249,9 @@ def create_memagent(
         interrupt_after=stops[1],
         name=name,
     )
-    return as_kind(ReadingGraph, compiled)
+    graph = as_kind(ReadingGraph, compiled)
+    graph.shape = getattr(reader, "shape", None)
+    return graph
 
 
 def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Questioning:
@@ -319,7 +356,13 @@ def _carry(input: Any, run: Run) -> Any:
     """The input with its document moved to the run, but for what a checkpoint can keep."""
     given = input.update if isinstance(input, Command) else input
     if not isinstance(given, dict):
-        return input
+        if input is None or isinstance(input, Command):
+            return input
+        message = (
+            'A reading is asked with {"question": str, "document": ...}, not with '
+            f"{type(input).__name__}."
+        )
+        raise QuestionError(message)
     fresh = _fresh(given)
     if given.get("document") is None:
         return input if isinstance(input, Command) else {**fresh, **input}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from langgraph.types import Command
 
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput, Run
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.build import ReadingGraph
+    from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
     from memagent_graph.readers.verifying import Verify
@@ -43,8 +47,9 @@ class MemAgentNode(RunnableCallable):
         model: a chat model, a model string or a `Reader`, as for `create_memagent`.
         question: where the host's state has the question: a key, or a function of the state.
         document: where it has the document.
-        answer: the key that gets the answer, or a function from the reading's output (the
-            fields of `ReadingOutput`) to an update of the host's state.
+        answer: the key that gets the answer, in its shape if there is a `response_format`. Or a
+            function from the reading's output (the fields of `ReadingOutput`) to an update of the
+            host's state, or to a `Command` that also says where the host goes on.
         memory: the key that gets the final memory; None leaves it out.
         evidence: the key that gets the evidence; None leaves it out.
         usage: the key that gets the usage; None leaves it out.
@@ -55,6 +60,7 @@ class MemAgentNode(RunnableCallable):
         prompts: the two prompts for a chat model.
         tokenizer: counts tokens and cuts chunks.
         verify: decides which statements are supported, as for `create_memagent`.
+        response_format: the shape of the answer, as for `create_memagent`.
         interrupt_before: nodes of the reading to stop before.
         interrupt_after: nodes of the reading to stop after.
         name: the node's name, which its events carry.
@@ -76,7 +82,7 @@ class MemAgentNode(RunnableCallable):
         *,
         question: Key = "question",
         document: Key = "document",
-        answer: str | Callable[[dict[str, Any]], Update] = "answer",
+        answer: str | Callable[[dict[str, Any]], Update | Command[Any]] = "answer",
         memory: str | None = None,
         evidence: str | None = None,
         usage: str | None = None,
@@ -87,6 +93,7 @@ class MemAgentNode(RunnableCallable):
         prompts: Prompts | None = None,
         tokenizer: TokenizerLike = None,
         verify: Verify | None = None,
+        response_format: ResponseFormat | None = None,
         interrupt_before: list[str] | None = None,
         interrupt_after: list[str] | None = None,
         name: str = "memagent",
@@ -99,6 +106,7 @@ class MemAgentNode(RunnableCallable):
             prompts=prompts,
             tokenizer=tokenizer,
             verify=verify,
+            response_format=response_format,
             interrupt_before=interrupt_before,
             interrupt_after=interrupt_after,
             name=name,
@@ -111,21 +119,30 @@ class MemAgentNode(RunnableCallable):
             run = Run(document=text, write=runtime.stream_writer, task=info.task_id if info else "")
             return {"question": _value(state, question)}, run
 
-        def answered(output: dict[str, Any]) -> Update:
+        result = "answer" if response_format is None else "structured_response"
+
+        def answered(output: dict[str, Any]) -> Update | Command[Any]:
             update = {key: output[name] for name, key in wanted.items() if key is not None}
-            if callable(answer):
-                return {**update, **answer(output)}
-            return {**update, answer: output["answer"]}
+            if not callable(answer):
+                return {**update, answer: output[result]}
+            made = answer(output)
+            if isinstance(made, Command):
+                return replace(made, update={**update, **(made.update or {})})
+            return {**update, **made}
 
         def lend(config: RunnableConfig) -> RunnableConfig:
             return config if checkpointer is None else with_checkpointer(config, checkpointer)
 
         # Closures over `agent`, not methods: LangGraph looks for subgraphs in closures.
-        def read(state: object, config: RunnableConfig, runtime: Runtime[None]) -> Update:
+        def read(
+            state: object, config: RunnableConfig, runtime: Runtime[None]
+        ) -> Update | Command[Any]:
             asked, run = ask(state, runtime)
             return answered(agent.invoke(asked, lend(config), context=run))
 
-        async def aread(state: object, config: RunnableConfig, runtime: Runtime[None]) -> Update:
+        async def aread(
+            state: object, config: RunnableConfig, runtime: Runtime[None]
+        ) -> Update | Command[Any]:
             asked, run = ask(state, runtime)
             return answered(await agent.ainvoke(asked, lend(config), context=run))
 

@@ -181,7 +181,9 @@ async def write_answer(
             coverage=coverage,
         )
     )
+    shaped = {} if answer.structured is None else {"structured_response": answer.structured}
     return {
+        **shaped,
         "answer": answer.final,
         "response": answer.text,
         "memory": memory.text,

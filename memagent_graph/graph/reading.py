@@ -61,6 +61,12 @@ class Reading:
 
     def check_question(self, question: str | None) -> int:
         """Count the question's tokens; `QuestionError` when it is empty or over its budget."""
+        if question is not None and not isinstance(question, str):
+            message = (
+                f"A question is a string, not {type(question).__name__}: ask several with "
+                '{"questions": [...]}.'
+            )
+            raise QuestionError(message)
         if not question or not question.strip():
             message = 'The question is empty: ask one, such as "Who signed the lease?".'
             raise QuestionError(message, question=question)

@@ -120,6 +120,8 @@ class Answered(TypedDict, total=False):
     Attributes:
         answer: the answer itself.
         response: the whole reply that the answer was taken from.
+        structured_response: with `response_format`, the answer in that shape: from `invoke` an
+            instance of the class that was named, in streams and checkpoints what JSON has for it.
         memory: the final memory.
         evidence: where the memory's statements stand in the document, as far as that is known.
         citations: likewise, where the answer stands.
@@ -133,6 +135,7 @@ class Answered(TypedDict, total=False):
 
     answer: str | None
     response: str
+    structured_response: Any
     memory: str
     evidence: list[Place]
     citations: list[Place]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from memagent_graph.errors import ConfigurationError
 
@@ -183,6 +183,7 @@ class Answer:
         text: the whole reply.
         final: the answer taken out of it (the content of `\boxed{}`, say).
         found: whether the memory held it; None from a reader that does not know.
+        structured: the answer in the shape that was asked for, as JSON has it; None without one.
         evidence: where the answer stands, as far as that is known.
         usage: what this answer cost.
         finish_reason: the engine's word for why it stopped, if any.
@@ -194,6 +195,7 @@ class Answer:
     evidence: tuple[Evidence, ...] = ()
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
+    structured: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from langgraph.errors import GraphBubbleUp
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
+from memagent_graph.models.structured import constraint, fill, shape_of
 from memagent_graph.prompts import Prompts, boxed, is_unchanged
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
@@ -27,12 +28,20 @@ from memagent_graph.seams import identifying_params
 from memagent_graph.text.chunking import last_sentence_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterator,
+        Sequence,
+    )
 
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessageChunk
+    from langchain_core.messages import AIMessageChunk, BaseMessage
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.models.structured import ResponseFormat, Shape
     from memagent_graph.readers.alignment import Aligned
     from memagent_graph.readers.base import Step
     from memagent_graph.readers.verifying import Verify
@@ -53,6 +62,8 @@ class ChatReader(Reader):
         verify: decides which statements of the memory are supported, where the text has a passage
             for them, rather than their names and numbers do: a function of passage and statement
             to the probability, 0 to 1, or `"cross-encoder/<hub id or folder>"`.
+        response_format: the shape of its answers: a pydantic model, a dataclass, a TypedDict, or a
+            JSON schema of an object.
     """
 
     shortens = True
@@ -67,8 +78,10 @@ class ChatReader(Reader):
         config: ReadingConfig | None = None,
         name: str | None = None,
         verify: Verify | None = None,
+        response_format: ResponseFormat | None = None,
     ) -> None:
         config = config or ReadingConfig()
+        self.shape = None if response_format is None else shape_of(response_format)
         self.model = model
         self.prompts = prompts or Prompts()
         about = [type(model).__name__, _identity(model), self.prompts.fingerprint]
@@ -149,6 +162,8 @@ class ChatReader(Reader):
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Ask for the answer."""
+        if self.shape is not None:
+            return await self._fill(self.shape, question, memory, config)
         prompt = self.prompts.for_answer(question, memory.text)
         reply = await self._ask(prompt, config, self._answer_options)
         return _answer(*reply, question, memory)
@@ -174,6 +189,26 @@ class ChatReader(Reader):
         parts = self.model.astream(message, config, **self._answer_options)
         return _answer(*await take_reply(_listen(parts, hear)), question, memory)
 
+    async def _fill(
+        self, shape: Shape, question: str, memory: Memory, config: RunnableConfig | None
+    ) -> Answer:
+        """Ask for an answer in a shape. Its JSON is in no stream before it is known to match."""
+        options = self._answer_options | constraint(self.model, shape)
+
+        async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
+            return await take_reply(self.model.ainvoke(messages, _unheard(config), **options))
+
+        filled = await fill(shape, self.prompts.for_structured_answer(question, memory.text), ask)
+        text = json.dumps(filled.plain, ensure_ascii=False)
+        return Answer(
+            text,
+            text,
+            evidence=cite("\n".join(_leaves(filled.plain)), memory, question),
+            usage=sum(map(usage_of, filled.replies), Usage()),
+            finish_reason=_finish_reason(filled.replies[-1]),
+            structured=filled.plain,
+        )
+
     async def _mark(self, aligned: Aligned) -> Memory:
         """The memory, with the marks of those of its statements that nothing supports."""
         return aligned.memory if self._verifier is None else await decide(aligned, self._verifier)
@@ -182,6 +217,17 @@ class ChatReader(Reader):
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
     ) -> tuple[AIMessage, str]:
         return await take_reply(self.model.ainvoke([HumanMessage(prompt)], config, **options))
+
+
+def _leaves(plain: object) -> Iterator[str]:
+    """The texts and numbers in a value, which are what an answer says."""
+    if isinstance(plain, dict):
+        plain = [*plain.values()]
+    if isinstance(plain, list):
+        for part in plain:
+            yield from _leaves(part)
+    elif plain is not None and not isinstance(plain, bool):
+        yield str(plain)
 
 
 def _unheard(config: RunnableConfig | None) -> RunnableConfig:

@@ -1,0 +1,217 @@
+"""Answers in a shape: `response_format=` of the graph and of all that is made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TypedDict
+
+import pytest
+from doubles import ChainReader
+from langchain_core.language_models import FakeListChatModel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
+from pydantic import BaseModel
+from servers.warm_python import COMMAND_LINE, warm_python
+
+from memagent_graph import (
+    MemAgentNode,
+    MemAgentRetriever,
+    ReadingConfig,
+    create_memagent,
+    create_reading_tool,
+    read_many,
+)
+from memagent_graph.errors import ConfigurationError, QuestionError, ResponseFormatError
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.prompts import Prompts
+
+TEXT = "The lease was signed by Ann Kestrel. The rent is 1480 euros.\n"
+NOTES = "The lease was signed by Ann Kestrel."
+PLAIN = {"tenant": "Ann Kestrel", "rent": 1480}
+QUESTION = "Who signed, and for how much?"
+ASKED = {"question": QUESTION, "document": TEXT}
+
+
+class Lease(BaseModel):
+    tenant: str
+    rent: int | None = None
+
+
+class State(TypedDict, total=False):
+    question: str
+    document: str
+    answer: object
+    memory: str
+    next: str
+
+
+def model(*answers, notes=NOTES):
+    return FakeListChatModel(responses=[notes, *answers])
+
+
+def agent(*answers, **options):
+    return create_memagent(model(*answers), response_format=Lease, **options)
+
+
+async def test_the_answer_is_an_instance_and_its_text_is_json():
+    reply = f"Here it is:\n```json\n{json.dumps(PLAIN)}\n```"
+
+    for out in (agent(reply).invoke(ASKED), await agent(reply).ainvoke(ASKED)):
+        assert out["structured_response"] == Lease(tenant="Ann Kestrel", rent=1480)
+        assert json.loads(out["answer"]) == PLAIN
+        assert out["citations"][0]["text"] == NOTES
+        assert out["usage"]["calls"] == 2
+
+
+def test_a_json_schema_gives_what_json_has():
+    made = create_memagent(model(json.dumps(PLAIN)), response_format=Lease.model_json_schema())
+
+    assert made.invoke(ASKED)["structured_response"] == PLAIN
+
+
+def test_streams_and_checkpoints_hold_plain_values_and_a_copy_of_the_graph_its_shape():
+    made = agent(json.dumps(PLAIN), checkpointer=InMemorySaver())
+    at = {"configurable": {"thread_id": "1"}}
+
+    *_, last = made.stream(ASKED, at, stream_mode="values")
+
+    assert last["structured_response"] == PLAIN
+    assert made.get_state(at).values["structured_response"] == PLAIN
+    again = agent(json.dumps(PLAIN)).with_config({"tags": ["x"]}).invoke(ASKED)
+    assert again["structured_response"] == Lease(**PLAIN)
+
+
+def test_several_questions_have_an_instance_each():
+    replies = [NOTES, NOTES, json.dumps(PLAIN), json.dumps(PLAIN)]
+    made = create_memagent(FakeListChatModel(responses=replies), response_format=Lease)
+
+    out = made.invoke({"questions": ["Who?", "How much?"], "document": TEXT})
+
+    assert [each["structured_response"] for each in out["answers"]] == [Lease(**PLAIN)] * 2
+
+
+def test_a_reply_of_another_shape_is_asked_for_once_more_and_then_an_error():
+    assert agent("Ann.", json.dumps(PLAIN)).invoke(ASKED)["structured_response"].rent == 1480
+    with pytest.raises(ResponseFormatError, match=r"^Answering failed: .*shape of Lease"):
+        agent("Ann.", "Ann, I said.").invoke(ASKED)
+
+
+def test_the_model_is_told_of_no_box_unless_the_prompt_is_the_callers(openai_server):
+    openai_server.reply = lambda body: json.dumps(PLAIN)
+    own = Prompts(answer="Nach den Notizen: {memory} Beantworte: {question}")
+    for prompts in (None, own):
+        small = ChatEndpoint(model="small", base_url=openai_server.base_url)
+        create_memagent(small, response_format=Lease, prompts=prompts).invoke(ASKED)
+        small.close()
+
+    _, library, _, callers = openai_server.requests
+    assert "boxed" not in library["messages"][0]["content"]
+    assert callers["messages"][0]["content"].startswith("Nach den Notizen:")
+    assert library["response_format"]["json_schema"]["name"] == "Lease"
+
+
+def test_a_node_writes_the_instance_into_the_state_of_its_host():
+    builder = StateGraph(State)
+    builder.add_node(
+        "read", MemAgentNode(model(json.dumps(PLAIN)), memory="memory", response_format=Lease)
+    )
+    builder.add_edge(START, "read")
+
+    out = builder.compile().invoke(ASKED)
+
+    assert out["answer"] == Lease(**PLAIN)
+    assert out["memory"] == NOTES
+
+
+async def test_a_node_may_say_where_its_host_goes_on():
+    def decide(output):
+        return Command(update={"answer": output["answer"]}, goto="long")
+
+    builder = StateGraph(State)
+    builder.add_node(
+        "read",
+        MemAgentNode(model("A\\boxed{b}"), answer=decide, memory="memory"),
+        destinations=("long",),
+    )
+    builder.add_node("long", lambda state: {"next": f"after {state['answer']}"})
+    builder.add_edge(START, "read")
+    graph = builder.compile()
+
+    for out in (graph.invoke(ASKED), await graph.ainvoke(ASKED)):
+        assert out["next"].startswith("after ")
+        assert out["memory"]
+
+
+def test_a_tool_tells_its_agent_json_and_gives_the_program_the_instance():
+    tool = create_reading_tool(
+        model(json.dumps(PLAIN)), sources={"lease": TEXT}, response_format=Lease
+    )
+    call = {"questions": [QUESTION], "source": "lease"}
+
+    message = tool.invoke({"name": "read", "args": call, "id": "1", "type": "tool_call"})
+
+    assert message.content.startswith(json.dumps(PLAIN))
+    assert message.artifact["structured_response"] == Lease(**PLAIN)
+
+
+def test_a_retriever_has_it_in_the_metadata():
+    retriever = MemAgentRetriever(
+        corpus=TEXT, model=model(json.dumps(PLAIN)), response_format=Lease
+    )
+
+    assert retriever.invoke(QUESTION)[0].metadata["structured_response"] == Lease(**PLAIN)
+
+
+def test_a_batch_has_it_in_each_output():
+    made = agent(json.dumps(PLAIN))
+
+    (result,) = read_many(made, [ASKED])
+
+    assert result.output["structured_response"] == Lease(**PLAIN)
+
+
+def test_the_command_line_prints_json_that_matches_the_schema_of_a_file(tmp_path, openai_server):
+    (tmp_path / "lease.json").write_text(json.dumps(Lease.model_json_schema()))
+    (tmp_path / "lease.txt").write_text(TEXT)
+    openai_server.reply = lambda body: json.dumps(PLAIN) if "response_format" in body else NOTES
+    words = ["--model", "openai:small", "--base-url", openai_server.base_url]
+    words += ["--response-format", "lease.json"]
+
+    done = warm_python(*COMMAND_LINE).run(
+        [sys.executable, "-m", "memagent_graph", "ask", QUESTION, "lease.txt", *words],
+        env={**os.environ, "MEMAGENT_STORE": "none"},
+        cwd=tmp_path,
+    )
+
+    assert json.loads(done.stdout.splitlines()[0]) == PLAIN, done.stderr
+
+
+@pytest.mark.parametrize("reader", [None, ChainReader()])
+def test_a_reader_that_has_no_shape_refuses_one(reader):
+    with pytest.raises(ConfigurationError, match="response_format"):
+        create_memagent(reader, response_format=Lease)
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"question": ["Who?"], "document": TEXT}, "A question is a string, not list: ask several"),
+        ({"question": 7, "document": TEXT}, "A question is a string, not int"),
+        ({"question": None, "document": TEXT}, "The question is empty"),
+        ({"document": TEXT}, "The question is empty"),
+        ({"questions": "Who?", "document": TEXT}, "Questions are a list of strings"),
+        ({"questions": ["Who?", 7], "document": TEXT}, "Questions are a list of strings"),
+        ("Who?", "A reading is asked with"),
+        (["Who?"], "A reading is asked with"),
+    ],
+)
+async def test_wrong_input_says_what_is_right(asked, problem):
+    made = create_memagent(ChainReader(), config=ReadingConfig(chunk_tokens=50))
+
+    with pytest.raises(QuestionError, match=problem):
+        made.invoke(asked)
+    with pytest.raises(QuestionError, match=problem):
+        await made.ainvoke(asked)
