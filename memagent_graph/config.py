@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from hashlib import sha256
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    field_serializer,
+    field_validator,
+)
 
 from memagent_graph.errors import ConfigurationError
 
@@ -27,6 +36,8 @@ def from_environment(variable: str, default: float) -> float:
     return value
 
 
+LEXICAL = "lexical"
+
 PART_TOKENS = 16
 """Room for what stands around each memory in the prompt of a merge."""
 
@@ -46,6 +57,11 @@ class ReadingConfig(BaseModel):
             of each chunk.
         update_gate: whether a reader may say in a word that a chunk adds nothing, rather than write
             its memory again.
+        skim: what decides which chunks are worth a call, from the question and the memory so far:
+            "lexical", by their words; a LangChain `Embeddings`, by their meaning; or a function of
+            question, memory and chunk, as text, to a score, which may be asynchronous: chunks of
+            0.5 or more are read. None reads all, and so does a question that counts or lists.
+        fallback: whether what was skipped is read after all if the answer is not in the memory.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
             the last paragraph, sentence, line or word end in the final tenth.
         max_calls: stop reading after this many model calls, merges and the answer included;
@@ -75,6 +91,8 @@ class ReadingConfig(BaseModel):
     template_tokens: PositiveInt = 256
     segments: PositiveInt | Literal["auto", "chunks"] = 1
     update_gate: bool = False
+    skim: Any = None
+    fallback: bool = True
     exact_cuts: bool = False
     max_calls: int | None = Field(default=None, ge=2)
     deadline: PositiveFloat | None = None
@@ -87,6 +105,31 @@ class ReadingConfig(BaseModel):
     unsupported: Literal["keep", "drop"] = "keep"
     strict: bool = False
 
+    @field_validator("skim")
+    @classmethod
+    def _skims(cls, skim: Any) -> Any:
+        if skim is None or skim == LEXICAL or callable(skim) or is_embeddings(skim):
+            return skim
+        message = f'skim is "{LEXICAL}", embeddings or a function, not {skim!r}.'
+        raise ValueError(message)
+
+    @field_serializer("skim")
+    def _plain_skim(self, _skim: Any) -> str | None:
+        return self.skim_name
+
+    @property
+    def skim_name(self) -> str | None:
+        """Stands for `skim` in fingerprints: `skim.fingerprint`, or what its code says of it."""
+        if self.skim is None or isinstance(self.skim, str):
+            return self.skim
+        known = getattr(self.skim, "fingerprint", None)
+        if known is not None:
+            return str(known)
+        kind = self.skim if hasattr(self.skim, "__qualname__") else type(self.skim)
+        code = getattr(getattr(self.skim, "__code__", None), "co_code", b"")
+        models = [getattr(self.skim, name, None) for name in ("model", "model_name")]
+        return f"{kind.__module__}.{kind.__qualname__} {models} {sha256(code).hexdigest()[:16]}"
+
     @property
     def window_tokens(self) -> int:
         """Tokens that the model's context must hold: the longer prompt with its reply."""
@@ -98,3 +141,8 @@ class ReadingConfig(BaseModel):
         """Tokens that the memories in one merge's prompt may have, `PART_TOKENS` for each added."""
         two = 0 if self.segments == 1 else 2 * (self.memory_tokens + PART_TOKENS)
         return max(self.chunk_tokens + self.memory_tokens, self.answer_tokens, two)
+
+
+def is_embeddings(skim: object) -> bool:
+    """Whether it is a LangChain `Embeddings`, or looks like one."""
+    return hasattr(skim, "aembed_documents") and hasattr(skim, "aembed_query")

@@ -119,6 +119,7 @@ def test_the_output_tells_cost_coverage_reader_and_why_reading_ended():
         "citations",
         "usage",
         "coverage",
+        "skipped",
         "stopped",
         "reader",
         "version",

@@ -295,7 +295,10 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
         builder.add_edge("fold", "merge_memories")
         builder.add_edge("merge_memories", "write_answer")
     builder.add_node("write_answer", waiting_node(write_answer, reading), retry_policy=retry)
-    builder.add_edge("write_answer", END)
+    if reading.config.skim is None:
+        builder.add_edge("write_answer", END)
+    else:  # where the answer is not found, what was skipped is read after all
+        builder.add_conditional_edges("write_answer", _until_it_stops, ["read_chunk", END])
     return steps
 
 

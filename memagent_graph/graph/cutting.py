@@ -73,6 +73,7 @@ class Cutter:
         self._starts: set[int] = set()  # of segments
         self._left: set[str] = set()
         self._lock = threading.Lock()
+        self._cuts: dict[int, tuple[int, int]] = {}  # a fold that skips is far ahead of others
 
     @cached_property
     def cuts(self) -> dict[int, tuple[int, int]]:
@@ -180,19 +181,22 @@ class Cutter:
 
     def cut(self, position: int) -> Chunk | None:
         """The chunk that begins there; None at the end of the document."""
-        known = self.__dict__.get("cuts", {}).get(position)  # not to be cut for this
+        known = self.__dict__.get("cuts", self._cuts).get(position)  # not to be cut for this
         if known is not None:
             end, tokens = known
             text = self.source.read(position, end - position)
             return Chunk(text, position, end, tokens, self.source)
         reading = self._reading
-        return next_chunk(
+        chunk = next_chunk(
             self.source,
             position,
             tokenizer=reading.tokenizer,
             chunk_tokens=reading.config.chunk_tokens,
             exact_cuts=reading.config.exact_cuts,
         )
+        if chunk is not None and self._shared > 1:
+            self._cuts[position] = chunk.end, chunk.tokens
+        return chunk
 
 
 def _settle(future: Future[Chunk | None], cut: Callable[[], Chunk | None]) -> None:

@@ -92,4 +92,42 @@ class MergeEvent(TypedDict):
     memory_tokens: int
 
 
-Event = OpenedEvent | ChunkEvent | MergeEvent | AnswerEvent
+class SkipEvent(TypedDict):
+    """A chunk was skimmed and not read.
+
+    Attributes:
+        start: of the chunk, in code points of the document.
+        end: one past its last.
+        position: code points that this fold has read or skipped, out of `length`.
+    """
+
+    event: Literal["skip"]
+    agent: str
+    task: str
+    question: str
+    fold: str
+    source: str
+    start: int
+    end: int
+    position: int
+    length: int
+
+
+class FallbackEvent(TypedDict):
+    """The answer is not in the memory: what was skipped is read after all.
+
+    Attributes:
+        position: code points read so far, out of `length`.
+    """
+
+    event: Literal["fallback"]
+    agent: str
+    task: str
+    question: str
+    fold: str
+    source: str
+    position: int
+    length: int
+
+
+Event = OpenedEvent | ChunkEvent | SkipEvent | FallbackEvent | MergeEvent | AnswerEvent

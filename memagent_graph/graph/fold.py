@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memagent_graph.errors import ContextLengthError, EmptyReplyError, RefusalError
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.records import Progress, memory_of, noted, span_of
+from memagent_graph.graph.skimming import is_skipped, move, skip
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunking import Chunk, next_chunk
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold
+    from memagent_graph.graph.skimming import Skim
     from memagent_graph.graph.versions import Chain
     from memagent_graph.readers.base import Memory
     from memagent_graph.text.tokens import Tokenizer
@@ -34,9 +36,10 @@ async def advance(
     chain: Chain | None = None,
     seconds: float | None = None,
     tell: Callable[[Fold, int], None] | None = None,
+    skim: Skim | None = None,
     config: RunnableConfig | None = None,
 ) -> Fold:
-    """Read one chunk: the fold after it. Nothing else overwrites a memory.
+    """Read one chunk, or skip it: the fold after it. Nothing else overwrites a memory.
 
     Args:
         reading: the reader and its budgets.
@@ -45,7 +48,8 @@ async def advance(
         chain: the fold's versions in the store.
         seconds: how long the reader may take; None for no limit.
         tell: who is told of the fold after the chunk and of the tokens of its memory, before its
-            version is stored.
+            version is stored; not of a chunk that is skipped.
+        skim: decides whether the chunk is worth a call; None reads it.
         config: of the run, for the reader.
 
     Raises:
@@ -53,6 +57,10 @@ async def advance(
         ModelError: As the reader raised it; the memory is what it was.
         MemoryConflictError: A named memory moved on too many times.
     """
+    if skim is not None and await is_skipped(skim, fold, chunk):
+        passed = skip(fold["progress"], chunk, span_of(fold["source"]).end)
+        after: Fold = {**fold, "progress": passed}
+        return after if chain is None or not passed["stopped"] else await chain.end(after)
     memory = memory_of(fold) if chain is None else await chain.before(fold)
 
     most = reading.most_updates(fold)
@@ -99,8 +107,10 @@ def overwritten(
         memory, tokens, cut = reading.within_budget(update.memory)
     else:
         tokens, cut = reading.tokenizer.count(memory.text), False
+    end = span_of(fold["source"]).end
+    position, skipped = move(before, chunk, end)
     progress = Progress(
-        position=chunk.end,
+        position=position,
         step=before["step"] + 1,
         tokens=before["tokens"] + chunk.tokens,
         calls=before["calls"] + usage.calls,
@@ -108,12 +118,14 @@ def overwritten(
         input_tokens=before["input_tokens"] + usage.input_tokens,
         output_tokens=before["output_tokens"] + usage.output_tokens,
         seconds=before["seconds"] + usage.seconds,
+        skipped=skipped,
+        again=before["again"],
         cut=before["cut"] or cut or update.unfinished,
         stopped=None,
         version=before["version"],
     )
     most = reading.most_updates(fold)
-    if chunk.end >= span_of(fold["source"]).end:
+    if position >= end:
         progress["stopped"] = "end"
     elif update.done:
         progress["stopped"] = "done"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
 from memagent_graph.graph.records import Progress, SourceRecord, memory_of, noted, segment_name
+from memagent_graph.graph.skimming import merge_spans
 from memagent_graph.models.retry import repeat
 from memagent_graph.readers.base import Memory, Usage
 
@@ -213,6 +214,8 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         input_tokens=sum(progress["input_tokens"] for progress in ended) + usage.input_tokens,
         output_tokens=sum(progress["output_tokens"] for progress in ended) + usage.output_tokens,
         seconds=sum(progress["seconds"] for progress in ended) + usage.seconds,
+        skipped=merge_spans([span for progress in ended for span in progress["skipped"]]),
+        again=False,
         cut=merged.cut or any(progress["cut"] for progress in ended),
         stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
         version=whole["progress"]["version"],

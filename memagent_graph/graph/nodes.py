@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import EmptyReplyError, ModelError, TransientModelError
 from memagent_graph.graph.cutting import cutter_of
-from memagent_graph.graph.events import AnswerEvent, ChunkEvent, MergeEvent
+from memagent_graph.graph.events import (
+    AnswerEvent,
+    ChunkEvent,
+    FallbackEvent,
+    MergeEvent,
+    SkipEvent,
+)
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.merging import joined, merge
 from memagent_graph.graph.observing import observers, step_of
@@ -23,6 +29,7 @@ from memagent_graph.graph.records import (
     segment_name,
     span_of,
 )
+from memagent_graph.graph.skimming import covered, is_skimmed, reopen
 from memagent_graph.graph.state import ReadingState, Run, fold_of
 from memagent_graph.graph.support import warn
 from memagent_graph.graph.versions import Chain, chain_of
@@ -76,7 +83,11 @@ async def overwrite_memory(
         cut = partial(_chunk, reading, run, fold)
         chunk = await to_thread(cut, left) if known is None else known
         assert run.cutter is not None  # noqa: S101 - the chunk came from it
-        await run.cutter.turn(fold, left)
+        skim = None
+        if is_skimmed(reading.config, fold["question"]) and not fold["progress"]["again"]:
+            skim = await reading.skims.of(run.cutter.source, left)
+        else:
+            await run.cutter.turn(fold, left)
         left = reading.seconds_left(run)
         with run.cutter.ahead(chunk, span_of(fold["source"]).end):
             after = await advance(
@@ -86,6 +97,7 @@ async def overwrite_memory(
                 chain=chain,
                 seconds=left,
                 tell=tell,
+                skim=skim,
                 config=config,
             )
     except (LateError, TimeoutError):
@@ -96,6 +108,8 @@ async def overwrite_memory(
         if not isinstance(failure, TransientModelError):
             await _leave(run, fold, chain)
         raise failure from error
+    if len(after["progress"]["skipped"]) and after["progress"]["step"] == fold["progress"]["step"]:
+        run.emit(_skip_event(reading, run, chunk, after))
     if after["progress"]["stopped"]:
         run.cutter.leave([span_of(fold["source"]).fold])
     # What did not change is not written: each write is a copy in the checkpointer.
@@ -163,13 +177,25 @@ async def write_answer(
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
         raise await reading.judged(error, attempt, None, fold["source"]) from error
-    seconds = monotonic() - started
+    progress, source = state["progress"], state["source"]
+    usage = answer.usage
+    progress = {
+        **progress,
+        "calls": progress["calls"] + 1,
+        "input_tokens": progress["input_tokens"] + usage.input_tokens,
+        "output_tokens": progress["output_tokens"] + usage.output_tokens,
+        "seconds": progress["seconds"] + monotonic() - started,
+    }
+    if is_segmented(source) or progress["again"]:
+        warnings = [*state.get("warnings", ()), *warnings]
+    if answer.found is False and not state.get("version"):
+        further = _further(reading, {**fold, "progress": progress})
+        if further is not None:
+            run.emit(_fallback_event(reading, run, fold, further))
+            return {"document": None, "progress": further, "warnings": warnings}
     for observer in observers(config):
         observer.answered(step_of(config), answer)
-    progress, source = state["progress"], state["source"]
-    if is_segmented(source):
-        warnings = [*state.get("warnings", ()), *warnings]
-    coverage = progress["position"] / source["length"]
+    coverage = covered(progress, 0, source["length"]) / source["length"]
     run.emit(
         AnswerEvent(
             event="answer",
@@ -190,19 +216,28 @@ async def write_answer(
         "evidence": [asdict(item) for item in memory.evidence],
         "citations": [asdict(item) for item in answer.evidence],
         "usage": {
-            "calls": progress["calls"] + 1,
+            "calls": progress["calls"],
             "gated": progress["gated"],
-            "input_tokens": progress["input_tokens"] + answer.usage.input_tokens,
-            "output_tokens": progress["output_tokens"] + answer.usage.output_tokens,
-            "seconds": progress["seconds"] + seconds,
+            "input_tokens": progress["input_tokens"],
+            "output_tokens": progress["output_tokens"],
+            "seconds": progress["seconds"],
             "document_tokens": progress["tokens"],
         },
         "coverage": coverage,
+        "skipped": progress["skipped"],
         "stopped": progress["stopped"],
         "reader": reading.reader.identity.name,
         "version": progress["version"],
         "warnings": [*warnings, *_lost(reading, progress), *warn(memory)],
     }
+
+
+def _further(reading: Reading, fold: Fold) -> Progress | None:
+    """Where to read what was skipped, because the answer is not in the memory; None if nowhere."""
+    most = reading.most_updates(fold)
+    if not reading.config.fallback or (most is not None and fold["progress"]["calls"] >= most):
+        return None
+    return reopen(fold["progress"], span_of(fold["source"]).end)
 
 
 def _lost(reading: Reading, progress: Progress) -> list[str]:
@@ -245,7 +280,9 @@ def _chunk_event(
     closed = progress["gated"] > before["progress"]["gated"]
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
     name, start, end = span_of(after["source"])
-    step, read = progress["step"], chunk.end - start
+    step, read = progress["step"], covered(progress, start, end)
+    left = end - start - read if progress["again"] else end - chunk.end
+    passed = read if progress["again"] else chunk.end - start
     return ChunkEvent(
         event="chunk",
         agent=reading.name,
@@ -254,12 +291,43 @@ def _chunk_event(
         fold=name,
         source=chunk.source.name,
         chunk=step,
-        chunks=step + ceil((end - chunk.end) * step / read),
-        position=read,
+        chunks=step + ceil(left * step / passed),
+        position=passed,
         length=end - start,
         tokens=progress["tokens"],
         memory_tokens=tokens,
         gate="closed" if closed else "open",
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
+    )
+
+
+def _skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEvent:
+    name, start, end = span_of(after["source"])
+    return SkipEvent(
+        event="skip",
+        agent=reading.name,
+        task=run.task,
+        question=after["question"],
+        fold=name,
+        source=chunk.source.name,
+        start=chunk.start,
+        end=chunk.end,
+        position=chunk.end - start,
+        length=end - start,
+    )
+
+
+def _fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) -> FallbackEvent:
+    name, start, end = span_of(fold["source"])
+    read = covered(further, start, end)
+    return FallbackEvent(
+        event="fallback",
+        agent=reading.name,
+        task=run.task,
+        question=fold["question"],
+        fold=name,
+        source=fold["source"]["name"],
+        position=read,
+        length=end - start,
     )

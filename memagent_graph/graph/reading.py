@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.graph.records import backed
+from memagent_graph.graph.skimming import Skims
 from memagent_graph.graph.support import drop_unsupported
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
@@ -48,6 +50,11 @@ class Reading:
     namespace: tuple[str, ...] = NAMESPACE
     cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
 
+    @cached_property
+    def skims(self) -> Skims:
+        """What decides for the documents that are skimmed."""
+        return Skims(self.config)
+
     @property
     def fingerprint(self) -> str:
         """Stands for everything that shapes the memories of this reading."""
@@ -57,6 +64,8 @@ class Reading:
             budgets.append(config.unsupported)
         if config.update_gate:
             budgets.append("update gate")
+        if config.skim is not None:
+            budgets += ["skim 1", config.skim_name]
         return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
 
     def check_question(self, question: str | None) -> int:

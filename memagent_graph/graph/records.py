@@ -61,7 +61,7 @@ class Progress(TypedDict):
     """How far a reading got and what it cost; only `overwrite_memory` moves it.
 
     Attributes:
-        position: code points read.
+        position: where the next chunk begins; at the end, where reading ended.
         step: chunks read.
         tokens: tokens of those chunks.
         calls: reader calls that returned.
@@ -69,6 +69,8 @@ class Progress(TypedDict):
         input_tokens: prompt tokens of those calls.
         output_tokens: completion tokens of those calls.
         seconds: time spent in them.
+        skipped: spans that were skimmed and not read, in code points of the document.
+        again: whether these are read after all, one after the other.
         cut: whether the memory, or one before it, was over its budget and lost its end.
         stopped: why the reading ended; None while it goes on.
         version: id of the memory's version, or of the chain's root; None without a store.
@@ -82,6 +84,8 @@ class Progress(TypedDict):
     input_tokens: int
     output_tokens: int
     seconds: float
+    skipped: list[list[int]]
+    again: bool
     cut: bool
     stopped: Stopped | None
     version: str | None
@@ -138,6 +142,8 @@ def begun(question: str, source: SourceRecord) -> Fold:
         input_tokens=0,
         output_tokens=0,
         seconds=0.0,
+        skipped=[],
+        again=False,
         cut=False,
         stopped=None,
         version=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from memagent_graph.graph.records import (
     noted,
     span_of,
 )
+from memagent_graph.graph.skimming import is_skimmed
 from memagent_graph.memory import notices
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
@@ -100,6 +102,9 @@ class Chain:
         self._known: tuple[str, str] | None = None  # id and text of what was stored last
         self._holder: str | None = None  # the version that has the text of `parent`
         self._finished: MemoryVersion | None = None
+        self._last: MemoryVersion | None = None
+        self._skims = is_skimmed(reading.config, question)
+        self._replays = self._skims  # asks the store for each chunk, until it does not know one
         self._lost = 0
         self._missed: str | None = None  # why the store was not asked for what it knows
         self._unmoved: str | None = None  # why a named memory's head is where it was
@@ -172,6 +177,8 @@ class Chain:
             "stopped": "end",
             "version": version.id,
             "cut": version.cut,
+            "skipped": [[*span] for span in version.skipped],
+            "again": version.again,
         }
         return {**fold, **noted(version.memory)}
 
@@ -207,15 +214,31 @@ class Chain:
         Raises:
             TimeoutError: The deadline came first.
         """
-        if not (self.reuses and self._reading.config.lease):
+        if not self.reuses:
             return None
-        begin = fold["source"].get("head") or self.root
-        found = await self._sharing.followed(
-            f"{begin}-{fold['source']['digest']}", self._child(chunk)
-        )
+        found = None
+        if self._reading.config.lease:
+            begin = fold["source"].get("head") or self.root
+            found = await self._sharing.followed(
+                f"{begin}-{fold['source']['digest']}", self._child(chunk)
+            )
+        if found is None and self._replays:
+            found = await self._known_after(chunk)
         if found is None:
             return None
         return Update(None if found.unchanged else found.memory, unfinished=found.cut)
+
+    async def _known_after(self, chunk: Chunk) -> MemoryVersion | None:
+        """What an earlier reading, which was broken off, made of a chunk.
+
+        What a skimming one has read cannot be listed ahead: it depends on its memories.
+        """
+        try:
+            found = await self.bank.afind([self._child(chunk)])
+        except StoreError as error:
+            found, self._missed = None, str(error)
+        self._replays = found is not None
+        return found
 
     def beating(self) -> AbstractAsyncContextManager[object]:
         """Shows who follows that this run lives while it waits for its model."""
@@ -277,7 +300,10 @@ class Chain:
             cut=progress["cut"],
             parts=named_parts(chunk.source, chunk.start, chunk.end),
             unchanged=self._holder if shares else None,
+            skipped=tuple((start, end) for start, end in progress["skipped"]),
+            again=progress["again"],
         )
+        self._last = version
         self._read |= {version.source, *(digest for digest, _ in version.parts)}
         writer.add(version)
         self._known, self._holder = (version.id, version.text), version.unchanged or version.id
@@ -287,6 +313,24 @@ class Chain:
         if fold["source"].get("memory_name"):
             return await self._move_head(fold)
         self._finished = version
+        return fold
+
+    async def end(self, fold: Fold) -> Fold:
+        """End a fold that has skipped its last chunk: its last version is that of the document.
+
+        Returns:
+            As `keep`.
+        """
+        version = fold["progress"]["version"]
+        if self._last is None and version not in {None, self.root}:  # of a resumed run
+            with suppress(StoreError, MemoryNotFoundError):
+                self._last = await self.bank.aget(str(version))
+        if self._last is None:  # nothing was read
+            return fold
+        self._writes(fold)
+        if fold["source"].get("memory_name"):
+            return await self._move_head(fold)
+        self._finished = self._last
         return fold
 
     def merged(self, fold: Fold, parts: Sequence[Fold]) -> Fold:
@@ -320,6 +364,7 @@ class Chain:
             dropped=memory.dropped,
             cut=progress["cut"],
             merged=ids,
+            skipped=tuple((start, end) for start, end in progress["skipped"]),
         )
         self._writes(fold).add(version)
         self._known, self._finished = (version.id, version.text), version
@@ -379,27 +424,34 @@ class Chain:
         segmented = is_segmented(fold["source"])
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
-        found = None if segmented else await self.bank.afind(ids)
+        found = None if segmented or self._skims else await self.bank.afind(ids)
         if found is None and not name and self._whole is None:
             found = await self._read_to_its_end(cutter.source)
-        if found is None or (segmented and found.end < cutter.source.length):
+        if found is None:
             return fold
-        await asyncio.to_thread(_cut_up_to, found.end, ids, read)
-        known = [chunk for chunk in read if chunk.end <= found.end]
+        end = cutter.source.length if found.again else found.end
+        if segmented and end < cutter.source.length:
+            return fold
+        await asyncio.to_thread(_cut_up_to, end, ids, read)
+        known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, found)]
         await self.bank.aadopt(self._owner(fold), found.id)
-        whole = found.end >= span_of(fold["source"]).end
+        if found.again and found.skipped:
+            end = found.skipped[0][0]
+        whole = end >= span_of(fold["source"]).end
         # All of it may have been read before, by another name or by a run that was killed here.
         head = fold["source"].get("head")
         if name and whole and not await self.bank.amove_head(name, found.id, expected=head):
             message = f"{name!r} was moved on meanwhile."
             raise MemoryConflictError(message)
         fold["progress"] |= {
-            "position": found.end,
+            "position": end,
             "step": len(known),
             "tokens": sum(chunk.tokens for chunk in known),
             "version": found.id,
             "stopped": "end" if whole else None,
             "cut": found.cut,
+            "skipped": [[*span] for span in found.skipped],
+            "again": found.again,
         }
         return {**fold, **noted(found.memory)}
 
@@ -466,7 +518,14 @@ class Chain:
             **fold,
             **noted(Memory() if head is None else head.memory),
             "source": {**record, "head": None if head is None else head.id},
-            "progress": {**progress, "position": 0, "stopped": None, "version": at},
+            "progress": {
+                **progress,
+                "position": 0,
+                "stopped": None,
+                "version": at,
+                "skipped": [],
+                "again": False,
+            },
         }
 
     def _child(self, chunk: Chunk) -> str:
@@ -550,6 +609,11 @@ def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
     """Ask for more ids, each of which adds a chunk to `read`, until one ends at `end`."""
     while (not read or read[-1].end < end) and next(ids, None):
         pass
+
+
+def _is_within(chunk: Chunk, version: MemoryVersion) -> bool:
+    """Whether a chunk is part of what was skipped."""
+    return any(start <= chunk.start < end for start, end in version.skipped)
 
 
 def _record_of(version: MemoryVersion) -> SourceRecord:

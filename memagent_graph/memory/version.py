@@ -76,6 +76,8 @@ class MemoryVersion:
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
         told: of a profile, who told its lines and when; with lines that stood before.
+        skipped: spans of the document that were skimmed up to here and not read.
+        again: whether it was read when what had been skipped was read after all.
         warnings: what had to give way for want of room, in words that quote nothing of it.
         created_at: ISO 8601, UTC.
     """
@@ -103,6 +105,8 @@ class MemoryVersion:
     merged: tuple[str, ...] = ()
     parts: tuple[tuple[str, str], ...] = ()
     told: tuple[Told, ...] = ()
+    skipped: tuple[tuple[int, int], ...] = ()
+    again: bool = False
     warnings: tuple[str, ...] = ()
     unchanged: str | None = None
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
@@ -116,6 +120,7 @@ class MemoryVersion:
         values["merged"] = [*self.merged]
         values["parts"] = [[*part] for part in self.parts]
         values["told"] = [[*astuple(item)] for item in self.told]
+        values["skipped"] = [[*span] for span in self.skipped]
         values["warnings"] = [*self.warnings]
         for name in _RARE:
             if not values[name]:
@@ -177,6 +182,7 @@ class MemoryVersion:
             values["merged"] = tuple(values.get("merged", ()))
             values["parts"] = tuple((digest, name) for digest, name in values.get("parts", ()))
             values["told"] = tuple(Told(*item) for item in values.get("told", ()))
+            values["skipped"] = tuple((start, end) for start, end in values.get("skipped", ()))
             values["warnings"] = tuple(values.get("warnings", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
@@ -185,7 +191,17 @@ class MemoryVersion:
 
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
 _FIELDS = tuple(item.name for item in fields(MemoryVersion))
-_RARE = ("merged", "parts", "unsupported", "dropped", "told", "warnings", "unchanged")
+_RARE = (
+    "merged",
+    "parts",
+    "unsupported",
+    "dropped",
+    "told",
+    "skipped",
+    "again",
+    "warnings",
+    "unchanged",
+)
 """Fields that a record has if they are not empty."""
 _NOTED = ("text", "evidence", "unsupported")
 """Fields that a record does not have if another one has them."""

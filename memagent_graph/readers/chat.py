@@ -23,6 +23,7 @@ from memagent_graph.prompts import Prompts, boxed, is_unchanged
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
+from memagent_graph.readers.denial import says_not_found
 from memagent_graph.readers.verifying import decide, resolve_verifier
 from memagent_graph.seams import identifying_params
 from memagent_graph.text.chunking import last_sentence_end
@@ -284,6 +285,7 @@ def _answer(reply: AIMessage, text: str, question: str, memory: Memory) -> Answe
     return Answer(
         text,
         final,
+        found=not says_not_found(final),
         evidence=cite(final, memory, question),
         usage=usage_of(reply),
         finish_reason=_finish_reason(reply),

@@ -1,0 +1,72 @@
+"""Whether a model's answer says that there is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memagent_graph.readers.denial import says_not_found
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The notes do not hold the answer.",
+        "The notes don't say where the observatory is.",
+        "Not mentioned",
+        "Not specified in the notes.",
+        "Unknown",
+        "unknown.",
+        "No answer found",
+        "There is no information about Ortega in the notes.",
+        "This cannot be determined from the notes.",
+        "I don't know.",
+        "I cannot answer this.",
+        "The date is not explicitly stated in the document.",
+        "N/A",
+        "笔记中没有提到答案。",
+        "无法确定",
+        "文中未提及该天文台的位置。",
+        "",
+    ],
+)
+def test_an_answer_that_denies_is_known(answer):
+    assert says_not_found(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Husum",
+        "Nobody knows him: Kaspar Hauser",
+        "It is not in Husum but in Tönning.",
+        "The Unknown Soldier",
+        "He could not swim.",
+        "No. 7",
+        "Not Without My Daughter",
+        "胡苏姆",
+        "The contract has no end date.",
+        "He does not hold the office.",
+    ],
+)
+def test_an_answer_that_tells_something_is_not(answer):
+    assert not says_not_found(answer)
+
+
+def test_no_answer_of_the_files_is_taken_for_a_denial(data):
+    rows = [json.loads(line) for line in (data / "nq_open.jsonl").read_text("utf-8").splitlines()]
+    answers = [answer for row in rows for answer in row["answers"]]
+    for name in ("xquad.en.json", "xquad.zh.json"):
+        articles = json.loads((data / name).read_text("utf-8"))["data"]
+        answers += [
+            answer["text"]
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for asked in paragraph["qas"]
+            for answer in asked["answers"]
+        ]
+
+    wrong = [answer for answer in answers if says_not_found(answer)]
+
+    assert len(wrong) <= len(answers) // 500, wrong
