@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import re
+from itertools import pairwise
 
 import pytest
 from conversations import is_valid, turns
@@ -16,6 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import create_react_agent
+from langgraph.store.base import SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from servers.redis_server import RedisServer
@@ -109,6 +111,55 @@ def test_a_whole_conversation_can_be_saved_and_nothing_is_folded_twice():
     memory.save(stays, **WHO)
 
     assert said(memory.load("ann")) == [*range(9)]
+
+
+def test_a_long_conversation_that_is_saved_again_and_again_is_folded_once():
+    memory = ConversationMemory(Keeper(), config=ROOMY)
+
+    for count in (150, 151, 152, 170):
+        memory.save(chat(count), **WHO)
+
+    assert said(memory.load("ann")) == [*range(339)]
+
+
+async def test_what_folding_costs_does_not_grow_with_what_was_folded():
+    """Operations, what is written and what the model reads, of as many turns later on."""
+
+    class Counting(InMemoryStore):
+        work = 0
+
+        def batch(self, ops):
+            ops = [*ops]
+            found = super().batch(ops)
+            for op, result in zip(ops, found, strict=True):
+                lines = isinstance(op, SearchOp) and op.namespace_prefix[-1] == "changes"
+                if not lines:  # of which the oldest go now and then
+                    self.work += 1000 + len(str(op)) + len(str(result))
+            return found
+
+        async def abatch(self, ops):
+            return self.batch(ops)
+
+    class Brief(Keeper):
+        async def update(self, step, *, config=None):
+            self.calls.append(step.chunk.text)
+            return Update(Memory(step.chunk.text[-50:]))
+
+    store, reader = Counting(), Brief()
+    memory = ConversationMemory(reader, store=store)
+    work, read = [0], [0]
+    for part in range(4):
+        for turn in range(1000 + 60 * part, 1060 + 60 * part):
+            question = HumanMessage(f"saying {turn}.", id=f"{turn}")
+            messages = [question, AIMessage("I see.", id=f"-{turn}")]
+            await memory.asave(messages, user="ann", thread="monday")
+        work.append(store.work)
+        read.append(sum(map(len, reader.calls)))
+
+    costs = [after - before for before, after in pairwise(work)]
+    assert costs[3] < 1.01 * costs[2]  # up to 100 ids of messages and 10 versions are kept
+    assert read[4] - read[3] == read[3] - read[2]
+    assert len(reader.calls) == 240
 
 
 def test_users_do_not_see_each_other():

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.conversation.asking import STANDING_QUESTION, standing_question
+from memagent_graph.conversation.messages import unfolded
 from memagent_graph.conversation.profile import Said, attest
 from memagent_graph.conversation.profiling import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.rendering import render
@@ -122,7 +123,7 @@ class Folding:
             self._check(head)
             before = head
             done = await memory.folded(thread)
-            new = [message for message in folding if message.id not in done]
+            new = unfolded(folding, done, whole=len(done) < self._known)
             if not new:
                 return 0
             # Others may still want to fold what left the thread only now.

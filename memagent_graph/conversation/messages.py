@@ -126,6 +126,22 @@ def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage
     return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
 
 
+def unfolded(
+    messages: Sequence[BaseMessage], done: Sequence[str], *, whole: bool
+) -> list[BaseMessage]:
+    """The messages of a thread that were not folded.
+
+    Args:
+        messages: in their order.
+        done: ids of those that were folded.
+        whole: whether these are all. If not, what comes before the first of them was folded, too.
+    """
+    ids = {*done}
+    known = (at for at, message in enumerate(messages) if str(message.id) in ids)
+    first = 0 if whole else next(known, 0)
+    return [message for message in messages[first:] if str(message.id) not in ids]
+
+
 def is_reply(messages: Sequence[BaseMessage]) -> bool:
     """Whether a conversation ends with a reply, which calls no tools."""
     last = messages[-1] if messages else None
