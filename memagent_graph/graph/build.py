@@ -350,6 +350,8 @@ def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
     host = runtime_of(config)
     if host is not None and host.execution_info is not None:
         run.task = host.execution_info.task_id
+        if config["configurable"].get("checkpoint_ns"):  # a node of its host, and no tool
+            run.host = config
     if host is not None and "custom" not in (options.get("stream_mode") or ()):
         run.write = host.stream_writer  # else the host sees events with subgraphs=True only
     return run

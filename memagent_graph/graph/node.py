@@ -113,10 +113,13 @@ class MemAgentNode(RunnableCallable):
         )
         wanted = {"memory": memory, "evidence": evidence, "usage": usage}
 
-        def ask(state: object, runtime: Runtime[None]) -> tuple[ReadingInput, Run]:
+        def ask(
+            state: object, config: RunnableConfig, runtime: Runtime[None]
+        ) -> tuple[ReadingInput, Run]:
             text = _value(state, document)
             info = runtime.execution_info
-            run = Run(document=text, write=runtime.stream_writer, task=info.task_id if info else "")
+            task = info.task_id if info else ""
+            run = Run(document=text, write=runtime.stream_writer, task=task, host=config)
             return {"question": _value(state, question)}, run
 
         result = "answer" if response_format is None else "structured_response"
@@ -137,13 +140,13 @@ class MemAgentNode(RunnableCallable):
         def read(
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
-            asked, run = ask(state, runtime)
+            asked, run = ask(state, config, runtime)
             return answered(agent.invoke(asked, lend(config), context=run))
 
         async def aread(
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
-            asked, run = ask(state, runtime)
+            asked, run = ask(state, config, runtime)
             return answered(await agent.ainvoke(asked, lend(config), context=run))
 
         super().__init__(read, aread, name=name, trace=False)

@@ -30,6 +30,7 @@ from memagent_graph.graph.records import (
     span_of,
 )
 from memagent_graph.graph.skimming import covered, is_skimmed, reopen
+from memagent_graph.graph.speaking import Speech
 from memagent_graph.graph.state import ReadingState, Run, fold_of
 from memagent_graph.graph.support import warn
 from memagent_graph.graph.versions import Chain, chain_of
@@ -170,9 +171,12 @@ async def write_answer(
     """
     fold = fold_of(state)
     memory, warnings = await _finish(reading, run, fold)
+    # What the fold has skipped is read after all if this answer is that nothing was found.
+    again = not state.get("version") and _further(reading, fold) is not None
+    speech = Speech(config, run.host, held=again)
     started = monotonic()
     try:
-        answer = await reading.reader.respond(state["question"], memory, config=config)
+        answer = await reading.reader.respond(state["question"], memory, config=speech.config)
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
@@ -193,6 +197,7 @@ async def write_answer(
         if further is not None:
             run.emit(_fallback_event(reading, run, fold, further))
             return {"document": None, "progress": further, "warnings": warnings}
+    speech.release()
     for observer in observers(config):
         observer.answered(step_of(config), answer)
     coverage = covered(progress, 0, source["length"]) / source["length"]

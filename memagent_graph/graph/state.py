@@ -222,6 +222,7 @@ class Run:
         cutter: what the chunks come from, once the document is open.
         opening: who opens the document again.
         task: of the host's node in which this runs; empty at the top.
+        host: config of that node, by which its host hears the answer.
     """
 
     document: Any = None
@@ -234,6 +235,7 @@ class Run:
     cutter: Cutter | None = None
     opening: threading.Lock = field(default_factory=threading.Lock)
     task: str = ""
+    host: RunnableConfig | None = None
 
     def emit(self, event: Event) -> None:
         """Send an event to the stream of this run."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import add_ai_message_chunks
-from langchain_core.runnables.config import ensure_config
+from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
@@ -24,6 +24,7 @@ from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
 from memagent_graph.readers.denial import says_not_found
+from memagent_graph.readers.listening import Telling, listener_of
 from memagent_graph.readers.verifying import decide, resolve_verifier
 from memagent_graph.seams import identifying_params
 from memagent_graph.text.chunking import last_sentence_end
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
+    from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessageChunk, BaseMessage
     from langchain_core.runnables import RunnableConfig
@@ -166,8 +168,15 @@ class ChatReader(Reader):
         if self.shape is not None:
             return await self._fill(self.shape, question, memory, config)
         prompt = self.prompts.for_answer(question, memory.text)
-        reply = await self._ask(prompt, config, self._answer_options)
-        return _answer(*reply, question, memory)
+        listener = listener_of(config)
+        if listener is None:
+            reply = await self._ask(prompt, config, self._answer_options)
+            return _answer(*reply, question, memory)
+        telling = Telling(listener, boxed=r"\boxed" in self.prompts.answer)
+        reply = await self._ask(prompt, _unheard(config, telling), self._answer_options)
+        answer = _answer(*reply, question, memory)
+        telling.finish(answer.final)
+        return answer
 
     async def speak(
         self,
@@ -201,6 +210,8 @@ class ChatReader(Reader):
 
         filled = await fill(shape, self.prompts.for_structured_answer(question, memory.text), ask)
         text = json.dumps(filled.plain, ensure_ascii=False)
+        if (listener := listener_of(config)) is not None:
+            Telling(listener, boxed=False).finish(text)
         return Answer(
             text,
             text,
@@ -231,9 +242,18 @@ def _leaves(plain: object) -> Iterator[str]:
         yield str(plain)
 
 
-def _unheard(config: RunnableConfig | None) -> RunnableConfig:
-    """The config for what the reader writes for itself: `stream_mode="messages"` leaves it out."""
+def _unheard(
+    config: RunnableConfig | None, handler: BaseCallbackHandler | None = None
+) -> RunnableConfig:
+    """The config for what the reader writes for itself: `stream_mode="messages"` leaves it out.
+
+    Args:
+        config: of the run.
+        handler: that hears it all the same.
+    """
     config = ensure_config(config)
+    if handler is not None:
+        config = merge_configs(config, {"callbacks": [handler]})
     return {**config, "tags": [*config["tags"], TAG_NOSTREAM]}
 
 

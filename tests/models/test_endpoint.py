@@ -454,6 +454,7 @@ def test_tools_are_offered_and_calls_come_back(openai_server, model):
 
 
 def test_the_graph_streams_the_tokens_of_the_answer(openai_server, model):
+    openai_server.reply = lambda body: r"So it is \boxed{at the old mill}."
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60))
     asked = {"question": "?", "document": numbered(10)}
 
@@ -462,6 +463,7 @@ def test_the_graph_streams_the_tokens_of_the_answer(openai_server, model):
     nodes = {metadata["langgraph_node"] for _, metadata in parts}
     assert nodes == {"write_answer"}
     assert len(parts) > 1
+    assert "".join(message.text for message, _ in parts) == "at the old mill"
 
 
 async def test_what_the_sdk_is_asked_for_besides_the_body_is_no_field_of_it(openai_server):
