@@ -57,6 +57,13 @@ def mcp(
     prompts: PromptsFile = None,
     store: Store = None,
     namespace: Namespace = None,
+    users: Annotated[  # noqa: FBT002 - a switch of the command line is a bool with a default
+        bool,
+        typer.Option(
+            "--users",
+            help="Let clients remember people, and see, edit and forget all that is remembered.",
+        ),
+    ] = False,
     port: Annotated[
         int | None,
         typer.Option(help="Port for streamable HTTP. Without one, standard input and output."),
@@ -88,6 +95,7 @@ def mcp(
             store=kept_in,
             namespace=chosen_namespace(namespace),
             config=config,
+            users=users,
         )
         if port is not None:
             _serve_http(server, host, port, cors_origin or [])

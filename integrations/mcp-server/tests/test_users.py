@@ -1,0 +1,116 @@
+"""Over MCP, people are remembered, and operators find, edit, export and forget their memories."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from mcp.client import Client
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from langgraph.store.memory import InMemoryStore
+from mcp_serving import connected
+
+from memagent_mcp_server.roots import Roots
+from memagent_mcp_server.server import create_server
+
+TOOLS = {
+    "remember",
+    "recall",
+    "list_users",
+    "search_users",
+    "user_history",
+    "edit_user",
+    "export_user",
+    "forget_user",
+}
+
+
+@pytest.fixture
+def books(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_person_is_remembered_found_edited_exported_and_forgotten(
+    transport, books, tmp_path
+):
+    store = tmp_path / "memories.sqlite"
+    options = ["--root", books, "--store", store, "--model", "extractive", "--users"]
+    ann, said = {"user": "ann"}, "I breed quokkas in Hobart."
+    async with connected(transport, "auto", tmp_path / "log", *options) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        for _ in range(2):  # a client repeats a call
+            now = await client.call_tool("remember", {**ann, "said": said, "thread": "monday"})
+        recalled = await client.call_tool("recall", ann)
+        listed = await client.call_tool("list_users", {})
+        found = await client.call_tool("search_users", {"words": "QUOKKAS hobart"})
+        nothing = await client.call_tool("search_users", {"words": "wombats"})
+        exported = await client.call_tool("export_user", ann)
+        await client.call_tool("edit_user", {**ann, "text": "Breeds emus."})
+        too_long = await client.call_tool("edit_user", {**ann, "text": "word " * 2000})
+        edited = await client.call_tool("recall", ann)
+        history = await client.call_tool("user_history", ann)
+        forgotten = await client.call_tool("forget_user", ann)
+        after = await client.call_tool("list_users", {})
+        zoe = await client.call_tool("edit_user", {"user": "zoe", "text": "Nothing."})
+
+    assert set(tools) >= TOOLS
+    assert tools["recall"].annotations.read_only_hint
+    assert tools["forget_user"].annotations.destructive_hint
+    assert now.content[0].text == recalled.content[0].text
+    assert recalled.content[0].text.count("quokkas") == 1
+    assert [user["user"] for user in listed.structured_content["result"]] == ["ann"]
+    assert found.structured_content["result"] == [{"user": "ann", "text": said}]
+    assert nothing.structured_content["result"] == []
+    assert exported.content[0].text.startswith('{"user": "ann"}\n')
+    assert edited.content[0].text == "Breeds emus."
+    assert too_long.is_error
+    changes = history.structured_content["result"]
+    assert [(line["what"], line["by"]) for line in changes] == [
+        ("edited", "mcp"),
+        ("folded", "conversation"),
+    ]
+    assert changes[1]["thread"] == "monday"
+    assert forgotten.structured_content["threads"] == ["monday"]
+    assert after.structured_content["result"] == []
+    assert zoe.is_error
+    assert "Nothing is remembered of the user 'zoe'" in zoe.content[0].text
+    assert all(b"quokkas" not in file.read_bytes() for file in tmp_path.glob("memories.sqlite*"))
+    assert "quokkas" not in (tmp_path / "log").read_text()
+
+
+async def test_people_are_not_served_unless_the_operator_says_so(books):
+    server = create_server("extractive", roots=Roots([str(books)]), store=InMemoryStore())
+
+    async with Client(server) as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+
+    assert names
+    assert not names & TOOLS
+
+
+async def test_servers_of_other_namespaces_remember_other_people(books):
+    store, roots = InMemoryStore(), Roots([str(books)])
+    ann, ben = (
+        create_server("extractive", roots=roots, store=store, namespace=(name,), users=True)
+        for name in ("ann", "ben")
+    )
+    joe = {"user": "joe"}
+
+    async with Client(ann) as one, Client(ben) as other:
+        await one.call_tool("remember", {**joe, "said": "I breed quokkas."})
+        recalled = await other.call_tool("recall", joe)
+        listed = await other.call_tool("list_users", {})
+        forgotten = await other.call_tool("forget_user", joe)
+        kept = await one.call_tool("recall", joe)
+
+    assert recalled.content[0].text == ""
+    assert listed.structured_content["result"] == []
+    assert forgotten.structured_content["items"] == 0
+    assert "quokkas" in kept.content[0].text
