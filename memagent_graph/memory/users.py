@@ -388,10 +388,13 @@ def _version(
 
 
 def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from filter(None, value.splitlines())
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
+    """The lines of all texts in a record of messages."""
+    if isinstance(value, dict):
+        text = value.get("text")
+        yield from filter(None, text.splitlines() if isinstance(text, str) else ())
+        value = [*value.values()]
+    if isinstance(value, list):
+        for inner in value:
             yield from _texts(inner)
 
 

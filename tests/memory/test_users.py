@@ -249,6 +249,29 @@ def test_forgetting_leaves_one_line_that_says_when_and_by_whom(store):
     assert [line.what for line in users.history("ann")[1]] == ["folded", "forgotten"]
 
 
+def test_messages_that_were_kept_are_found_exported_and_forgotten_too(store):
+    place = (*place_of("ann", ("memagent",)), "episodes")
+    said = {
+        "id": "m1",
+        "thread": "monday",
+        "at": "2026-11-24",
+        "speaker": "user",
+        "text": "An emu!",
+    }
+    store.put(place, "page-1", {"said": [said]})
+    store.put(place, "contents", {"pages": [["page-1", "d1g3st", 3, "2026-11-24"]], "next": 2})
+    users, other = Users(store), Users(InMemoryStore())
+
+    assert [(user, version) for user, version in users.list()] == [("ann", None)]
+    assert users.search("emu") == [("ann", "An emu!")]
+    assert users.search("monday") == users.search("d1g3st") == []
+    other.import_(users.export(), by="root")
+    assert other.search("emu") == [("ann", "An emu!")]
+    assert users.prune(idle_days=1, by="root", preview=True).forgotten == []
+    assert users.forget("ann", by="root").items == 2
+    assert users.names() == []
+
+
 @pytest.fixture
 def content(request, store, tmp_path):
     """All bytes of the store, with the free pages and the log of its file."""
