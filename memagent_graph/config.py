@@ -57,6 +57,9 @@ class ReadingConfig(BaseModel):
             of each chunk.
         update_gate: whether a reader may say in a word that a chunk adds nothing, rather than write
             its memory again.
+        exit: whether reading ends when the reader says that it has enough: "never", always
+            ("model"), or where that is "safe": not for a question that asks for all, how many, the
+            last, a list or a comparison, and not where two segments found different answers.
         skim: what decides which chunks are worth a call, from the question and the memory so far:
             "lexical", by their words; a LangChain `Embeddings`, by their meaning; or a function of
             question, memory and chunk, as text, to a score, which may be asynchronous: chunks of
@@ -91,6 +94,7 @@ class ReadingConfig(BaseModel):
     template_tokens: PositiveInt = 256
     segments: PositiveInt | Literal["auto", "chunks"] = 1
     update_gate: bool = False
+    exit: Literal["never", "safe", "model"] = "never"
     skim: Any = None
     fallback: bool = True
     exact_cuts: bool = False

@@ -67,6 +67,10 @@ UNCHANGED_PROMPT = f"""
 But if the section adds nothing to the notes, do not repeat them: reply with the single word \
 "{UNCHANGED}" instead.
 """
+ENOUGH_PROMPT = """
+If the new notes hold the whole answer to the question, and no later section could change it, add \
+a last line to your reply: "ENOUGH: " and the answer.
+"""
 _FEWER = 0.8
 """Of the words that there is room for, how many are named when notes were too long."""
 _WORDS = 0.7
@@ -148,6 +152,8 @@ class Prompts(BaseModel):
             have the field {words}.
         unchanged: what follows the update's prompt where the update gate is on; has no field, and
             names the reply "unchanged".
+        enough: what follows it where the exit gate is on; has no field, and asks for a last line
+            that begins with "ENOUGH:".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -157,6 +163,7 @@ class Prompts(BaseModel):
     merge: str = MERGE_PROMPT
     shorter: str = SHORTER_PROMPT
     unchanged: str = UNCHANGED_PROMPT
+    enough: str = ENOUGH_PROMPT
 
     @model_validator(mode="after")
     def _has_its_fields(self) -> Prompts:
@@ -166,6 +173,7 @@ class Prompts(BaseModel):
             ("merge", {"question", "memories"}),
             ("shorter", set()),
             ("unchanged", set()),
+            ("enough", set()),
         ):
             found = set(_FIELD.findall(getattr(self, name)))
             if found != fields and (name == "answer" or found != fields | {"words"}):
@@ -174,9 +182,10 @@ class Prompts(BaseModel):
                     "each in braces."
                 )
                 raise ConfigurationError(message)
-        if UNCHANGED not in self.unchanged:
-            message = f'The unchanged prompt must ask for the reply "{UNCHANGED}".'
-            raise ConfigurationError(message)
+        for name, reply in (("unchanged", UNCHANGED), ("enough", "ENOUGH:")):
+            if reply not in getattr(self, name):
+                message = f'The {name} prompt must ask for "{reply}".'
+                raise ConfigurationError(message)
         return self
 
     def __init__(self, **templates: str) -> None:
@@ -216,6 +225,7 @@ class Prompts(BaseModel):
         *,
         again: bool = False,
         gate: bool = False,
+        exit_gate: bool = False,
     ) -> str:
         """The prompt that asks for the memory after `chunk`.
 
@@ -226,13 +236,14 @@ class Prompts(BaseModel):
             budget: tokens that the memory may have.
             again: whether the last reply was over it.
             gate: whether the reply may be that the chunk adds nothing.
+            exit_gate: whether it may say that the notes are enough.
         """
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
         prompt = render(self.update, **values, words=_words(budget))
         # Behind the same words as before, which a server still has in its cache.
         if again:
             return prompt + _fill(self.shorter, {"words": _words(_FEWER * budget)})
-        return prompt + self.unchanged if gate else prompt
+        return prompt + self.unchanged * gate + self.enough * exit_gate
 
     def for_answer(self, question: str, memory: str) -> str:
         """The prompt that asks for the answer."""
@@ -257,6 +268,14 @@ def is_unchanged(reply: str) -> bool:
     return reply.strip(_AROUND).casefold() in {UNCHANGED, NO_MEMORY.casefold()}
 
 
+def split_enough(reply: str) -> tuple[str, str | None]:
+    """A reply's notes, and the answer if its last line says that they are enough."""
+    notes, _, last = reply.rstrip().rpartition("\n")
+    found = _ENOUGH.fullmatch(last)
+    return (notes.rstrip(), found[1]) if found else (reply, None)
+
+
+_ENOUGH = re.compile(r"[ \t*\"]*ENOUGH:[ \t*]*(\S.*?)[ \t*\"]*")
 _AROUND = " \t\n\r.*\"'`“”"
 """What models put around a single word."""
 

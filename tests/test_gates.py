@@ -1,7 +1,8 @@
-"""The update gate: a chunk that adds nothing costs a word, and no text in the store."""
+"""Gates: a chunk that adds nothing costs a word, and reading ends when there is enough."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ModelError
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.readers.base import Identity, Memory, Update, Usage
+from memagent_graph.readers.base import Identity, Memory, Merge, Update, Usage
 
 OFF = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 ON = OFF.model_copy(update={"update_gate": True})
@@ -248,6 +249,122 @@ class TestStore:
         bank.forget_source(bank.get(last["version"]).source)
 
         assert bank.check() == []
+
+
+class Finding(Gated):
+    """Has enough with the chunk of a number, and answers with what it was told for it."""
+
+    def __init__(self, **answers):
+        super().__init__()
+        self.answers = {int(number[1:]): answer for number, answer in answers.items()}
+        self.identity = Identity("finding", f"finding {answers}")
+
+    async def update(self, step, *, config=None):
+        update = await super().update(step, config=config)
+        number = step.chunk.start // 150
+        answer = self.answers.get(number)
+        return replace(update, done=answer is not None, answer=answer or "")
+
+    async def merge(self, question, query, memories, *, config=None):
+        return Merge(Memory("|".join(memory.text[:6] for memory in memories)))
+
+
+SAFE = OFF.model_copy(update={"exit": "safe"})
+
+
+class TestExit:
+    @pytest.mark.parametrize(
+        ("question", "exit", "stops"),
+        [
+            ("When does the ferry leave?", "safe", True),
+            ("When does the ferry leave?", "never", False),
+            ("How many ferries are there?", "safe", False),
+            ("How many ferries are there?", "model", True),
+            ("List the captains.", "safe", False),
+            ("Who was the last captain?", "safe", False),
+            ("一共有多少艘渡轮?", "safe", False),
+        ],
+    )
+    def test_reading_ends_when_the_reader_has_enough_where_that_is_allowed(
+        self, question, exit, stops
+    ):
+        config = OFF.model_copy(update={"exit": exit})
+
+        out = read(reader := Finding(n3="nine"), config=config, question=question)
+
+        assert (out["stopped"], out["coverage"] < 1) == (
+            ("done", True) if stops else ("end", False)
+        )
+        assert len(reader.steps) == (5 if stops else 10)
+        assert {step.exit_gate for step in reader.steps} == {stops}
+
+    def test_a_chat_model_says_it_with_its_last_line_which_is_no_part_of_the_notes(self):
+        model = scripted("Notes.", "The ferry leaves at nine.\nENOUGH: nine", r"\boxed{nine}")
+
+        out = read(model, config=SAFE, question="When does the ferry leave?")
+
+        assert out["memory"] == "The ferry leaves at nine."
+        assert (out["stopped"], out["usage"]["calls"]) == ("done", 3)
+        assert ["ENOUGH" in prompt for prompt in model.heard] == [True, True, False]
+
+    def test_notes_that_are_unchanged_can_be_enough(self):
+        config = SAFE.model_copy(update={"update_gate": True})
+        model = scripted("At nine.", "unchanged\nENOUGH: nine", r"\boxed{nine}")
+
+        out = read(model, config=config, question="When does the ferry leave?")
+
+        assert (out["memory"], out["stopped"], out["usage"]["gated"]) == ("At nine.", "done", 1)
+
+    @pytest.mark.parametrize(
+        "reply", ["It is ENOUGH: he said.", "ENOUGH:", "ENOUGH: nine\nand more.", "enough: nine"]
+    )
+    def test_a_memory_that_speaks_of_enough_is_a_memory(self, reply):
+        out = read(
+            scripted(reply, "End.", "x"), config=SAFE, document=numbered(9), question="When?"
+        )
+
+        assert out["stopped"] == "end"
+
+    def test_asking_again_costs_one_call_and_a_longer_document_is_left_at_the_same_place(self):
+        store, question = InMemoryStore(), "When does the ferry leave?"
+        first = read(Finding(n3="nine"), store, SAFE, question=question)
+
+        again = read(second := Finding(n3="nine"), store, SAFE, question=question)
+        grown = read(
+            third := Finding(n3="nine"), store, SAFE, question=question, document=TEXT + TEXT
+        )
+
+        assert (second.steps, third.steps) == ([], [])
+        assert (again["stopped"], again["coverage"]) == ("done", first["coverage"])
+        assert (grown["stopped"], grown["memory"]) == ("done", first["memory"])
+        read(never := Finding(n3="nine"), store, OFF, question=question)
+        assert len(never.steps) == 10
+
+    @pytest.mark.parametrize(
+        ("second", "stopped"), [("ten", "end"), ("nine o'clock", "done"), ("nine", "done")]
+    )
+    def test_segments_with_different_answers_are_read_to_their_end(self, second, stopped):
+        config = SAFE.model_copy(update={"segments": 2})
+        reader = Finding(n1="nine", n5=second)
+
+        out = read(reader, InMemoryStore(), config, question="When does the ferry leave?")
+
+        spans = [(step.chunk.start, step.chunk.end) for step in reader.steps]
+        assert len(spans) == len({*spans})
+        assert out["stopped"] == stopped
+        assert (out["coverage"] == 1) == (stopped == "end")
+        assert (len(spans) == 10) == (stopped == "end")
+
+    def test_the_built_in_reader_ends_at_a_statement_with_all_that_is_asked(self):
+        line = "The night ferry leaves the old harbour on 12 May 1904.\n"
+        text = numbered(40) + line + numbered(400)
+
+        out = read(None, config=SAFE, document=text, question="When does the night ferry leave?")
+        whole = read(None, config=OFF, document=text, question="When does the night ferry leave?")
+
+        assert "12 May 1904" in out["answer"]
+        assert (out["stopped"], whole["stopped"]) == ("done", "end")
+        assert out["coverage"] < 0.2
 
 
 def _steps(reader):

@@ -34,6 +34,7 @@ from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
+EXIT = SMALL.model_copy(update={"exit": "model"})
 TEXT = numbered(100)
 ASKED = {"question": "What is where?", "document": TEXT}
 
@@ -236,7 +237,7 @@ class TestBudgets:
     def test_a_reader_that_is_done_ends_the_reading(self):
         reader = ScriptedReader("one", Update(Memory("two"), done=True))
 
-        out = create_memagent(reader, config=SMALL).invoke(ASKED)
+        out = create_memagent(reader, config=EXIT).invoke(ASKED)
 
         assert (out["answer"], out["stopped"], len(reader.calls)) == ("two", "done", 2)
 
@@ -281,7 +282,7 @@ class TestSafety:
         failures = [TransientModelError("busy", retry_after=0.001)] * 5
         reader = ScriptedReader("a", *failures, Update(Memory("b"), done=True))
 
-        out = create_memagent(reader, config=SMALL).invoke(ASKED)
+        out = create_memagent(reader, config=EXIT).invoke(ASKED)
 
         assert out["memory"] == "b"
         assert len(set(reader.calls[1:])) == 1
@@ -337,7 +338,7 @@ class TestSafety:
 
     def test_a_memory_over_its_budget_is_cut_at_a_sentence_end_and_the_state_says_so(self):
         reader = ScriptedReader(Update(Memory("This is short. " * 40), done=True))
-        config = SMALL.model_copy(update={"memory_tokens": 30})
+        config = EXIT.model_copy(update={"memory_tokens": 30})
         agent = create_memagent(reader, config=config, checkpointer=InMemorySaver())
         thread = {"configurable": {"thread_id": "1"}}
 
@@ -433,7 +434,7 @@ class TestSafety:
     def test_an_update_without_a_memory_leaves_it_as_it_was(self):
         reader = ScriptedReader("first", Update(None, done=True))
 
-        out = create_memagent(reader, config=SMALL).invoke(ASKED)
+        out = create_memagent(reader, config=EXIT).invoke(ASKED)
 
         assert out["memory"] == "first"
 

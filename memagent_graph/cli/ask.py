@@ -23,6 +23,7 @@ from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
     ChunkTokens,
+    Exit,
     MemoryTokens,
     Model,
     Namespace,
@@ -90,6 +91,7 @@ def ask(
     answer_tokens: AnswerTokens = 1024,
     segments: Segments = "1",
     update_gate: UpdateGate = False,
+    exit: Exit = "never",
     max_calls: Annotated[
         int | None, typer.Option(help="Answer after this many model calls.")
     ] = None,
@@ -157,6 +159,7 @@ def ask(
             answer_tokens=answer_tokens,
             segments=chosen_segments(segments),
             update_gate=update_gate,
+            exit=exit,
             max_calls=max_calls,
             deadline=deadline,
             reuse=reuse,

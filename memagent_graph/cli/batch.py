@@ -14,6 +14,7 @@ from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
     ChunkTokens,
+    Exit,
     MemoryTokens,
     Model,
     Namespace,
@@ -77,6 +78,7 @@ def batch(
     answer_tokens: AnswerTokens = 1024,
     segments: Segments = "1",
     update_gate: UpdateGate = False,
+    exit: Exit = "never",
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
     unsupported: Unsupported = "keep",
@@ -103,6 +105,7 @@ def batch(
             answer_tokens=answer_tokens,
             segments=chosen_segments(segments),
             update_gate=update_gate,
+            exit=exit,
             reuse=reuse,
             unsupported=unsupported,
         )

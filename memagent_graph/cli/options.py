@@ -43,6 +43,10 @@ UpdateGate: TypeAlias = Annotated[
     bool,
     typer.Option("--update-gate", help="Let a model say in a word that a chunk adds nothing."),
 ]
+Exit: TypeAlias = Annotated[
+    Literal["never", "safe", "model"],
+    typer.Option(help="When reading ends because the model says that it has enough."),
+]
 MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the memory.")]
 AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the answer.")]
 TokenizerFile: TypeAlias = Annotated[

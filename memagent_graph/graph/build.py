@@ -293,7 +293,7 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
         builder.add_node("fold", fold_node(_fold_graph(reading, retry, stops)))
         builder.add_node("merge_memories", waiting_node(merge_memories, reading))
         builder.add_edge("fold", "merge_memories")
-        builder.add_edge("merge_memories", "write_answer")
+        builder.add_conditional_edges("merge_memories", _next_step, ["fold", "write_answer"])
     builder.add_node("write_answer", waiting_node(write_answer, reading), retry_policy=retry)
     if reading.config.skim is None:
         builder.add_edge("write_answer", END)

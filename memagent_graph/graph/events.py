@@ -39,6 +39,7 @@ class ChunkEvent(TypedDict):
         tokens: tokens read so far.
         memory_tokens: size of the memory now.
         gate: "closed" if the reader left the memory as it was, by the update gate.
+        enough: whether reading ends here because the reader has enough.
         added: lines that the memory gained.
         removed: lines that it lost.
     """
@@ -56,6 +57,7 @@ class ChunkEvent(TypedDict):
     tokens: int
     memory_tokens: int
     gate: Literal["open", "closed"]
+    enough: bool
     added: list[str]
     removed: list[str]
 

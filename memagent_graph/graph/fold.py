@@ -67,8 +67,14 @@ async def advance(
     again = most is None or fold["progress"]["calls"] + 2 <= most
 
     async def read(memory: Memory) -> Update:
-        gate = reading.config.update_gate
-        step = Step(fold["question"], fold["question"], memory, chunk, update_gate=gate)
+        step = Step(
+            fold["question"],
+            fold["question"],
+            memory,
+            chunk,
+            update_gate=reading.config.update_gate,
+            exit_gate=reading.may_exit(fold["question"]) and fold["progress"]["enough"] is None,
+        )
         asked = overwrite(reading, step, again=again, config=config)
         async with nullcontext() if chain is None else chain.beating():
             return await (asked if seconds is None else asyncio.wait_for(asked, seconds))
@@ -121,6 +127,7 @@ def overwritten(
         skipped=skipped,
         again=before["again"],
         cut=before["cut"] or cut or update.unfinished,
+        enough=update.answer if update.done else before["enough"],
         stopped=None,
         version=before["version"],
     )
@@ -194,7 +201,9 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
         ModelError: As the reader raised it.
     """
     update = await reading.reader.update(step, config=config)
-    update = replace(update, usage=replace(update.usage, calls=1))
+    update = replace(
+        update, done=update.done and step.exit_gate, usage=replace(update.usage, calls=1)
+    )
     if update.memory is None:
         return update
     if not update.memory.text.strip():
@@ -215,9 +224,8 @@ async def _overwrite_halves(
         usage = total.usage + update.usage
         unfinished = total.unfinished or update.unfinished
         memory = update.memory or total.memory
+        # Enough is what the last half says: what it would leave out counts as read.
         total = replace(update, memory=memory, usage=usage, unfinished=unfinished)
-        if total.done:
-            break
     return total
 
 

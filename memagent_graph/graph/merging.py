@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import reduce
+from itertools import combinations
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
+import regex
+
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
-from memagent_graph.graph.records import Progress, SourceRecord, memory_of, noted, segment_name
+from memagent_graph.graph.records import (
+    Progress,
+    SourceRecord,
+    memory_of,
+    noted,
+    segment_name,
+    span_of,
+)
 from memagent_graph.graph.skimming import merge_spans
 from memagent_graph.models.retry import repeat
 from memagent_graph.readers.base import Memory, Usage
@@ -192,6 +202,24 @@ def updates_each(calls: int | None, segments: int, config: ReadingConfig) -> int
     return None if calls is None else (calls - most_merges(segments, config)) // segments
 
 
+def in_doubt(reading: Reading, parts: Sequence[Fold]) -> dict[str, Fold]:
+    """The segments that ended with different answers, where that is not safe: to be read on."""
+    if reading.config.exit != "safe":
+        return {}
+    done = [part for part in parts if part["progress"]["stopped"] == "done"]
+    said = [set(_WORD.findall((part["progress"]["enough"] or "").casefold())) for part in done]
+    if all(one <= other or other <= one for one, other in combinations(said, 2)):
+        return {}
+    return {
+        span_of(part["source"]).fold: {**part, "progress": {**part["progress"], "stopped": None}}
+        for part in done
+        if (most := reading.most_updates(part)) is None or part["progress"]["calls"] < most
+    }
+
+
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
+
+
 def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
     """The fold of a document after its segments.
 
@@ -217,6 +245,7 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         skipped=merge_spans([span for progress in ended for span in progress["skipped"]]),
         again=False,
         cut=merged.cut or any(progress["cut"] for progress in ended),
+        enough=next((e for e in (at["enough"] for at in ended) if e is not None), None),
         stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
         version=whole["progress"]["version"],
     )

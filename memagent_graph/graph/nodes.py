@@ -19,7 +19,7 @@ from memagent_graph.graph.events import (
     SkipEvent,
 )
 from memagent_graph.graph.fold import advance
-from memagent_graph.graph.merging import joined, merge
+from memagent_graph.graph.merging import in_doubt, joined, merge
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.reading import where
 from memagent_graph.graph.records import (
@@ -120,7 +120,7 @@ async def overwrite_memory(
 async def merge_memories(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
 ) -> Changes:
-    """Make one memory of those of the segments.
+    """Make one memory of those of the segments, or let those read on that found other answers.
 
     Raises:
         ModelError: A merge failed for good.
@@ -128,6 +128,8 @@ async def merge_memories(
     """
     whole = fold_of(state)
     parts = sorted(state["folds"].values(), key=lambda part: part["source"]["start"])
+    if doubted := in_doubt(reading, parts):
+        return {"document": None, "folds": doubted}
     finished = await asyncio.gather(*(_finish(reading, run, part) for part in parts))
     memories = [memory for memory, _ in finished]
     try:
@@ -302,6 +304,7 @@ def _chunk_event(
         tokens=progress["tokens"],
         memory_tokens=tokens,
         gate="closed" if closed else "open",
+        enough=progress["stopped"] == "done",
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
     )

@@ -19,6 +19,7 @@ from memagent_graph.graph.support import drop_unsupported
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.retry import obey
+from memagent_graph.readers.exhaustive import scope
 from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
 
 if TYPE_CHECKING:
@@ -66,7 +67,14 @@ class Reading:
             budgets.append("update gate")
         if config.skim is not None:
             budgets += ["skim 1", config.skim_name]
+        if config.exit != "never":
+            budgets.append(f"exit {config.exit}")
         return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
+
+    def may_exit(self, question: str) -> bool:
+        """Whether reading for a question may end before the document does."""
+        how = self.config.exit
+        return how == "model" or (how == "safe" and scope(question) == "one")
 
     def check_question(self, question: str | None) -> int:
         """Count the question's tokens; `QuestionError` when it is empty or over its budget."""

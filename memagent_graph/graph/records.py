@@ -72,6 +72,7 @@ class Progress(TypedDict):
         skipped: spans that were skimmed and not read, in code points of the document.
         again: whether these are read after all, one after the other.
         cut: whether the memory, or one before it, was over its budget and lost its end.
+        enough: the answer with which the reader said that it has enough; None if it did not.
         stopped: why the reading ended; None while it goes on.
         version: id of the memory's version, or of the chain's root; None without a store.
     """
@@ -87,6 +88,7 @@ class Progress(TypedDict):
     skipped: list[list[int]]
     again: bool
     cut: bool
+    enough: str | None
     stopped: Stopped | None
     version: str | None
 
@@ -145,6 +147,7 @@ def begun(question: str, source: SourceRecord) -> Fold:
         skipped=[],
         again=False,
         cut=False,
+        enough=None,
         stopped=None,
         version=None,
     )

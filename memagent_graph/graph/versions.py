@@ -226,7 +226,12 @@ class Chain:
             found = await self._known_after(chunk)
         if found is None:
             return None
-        return Update(None if found.unchanged else found.memory, unfinished=found.cut)
+        return Update(
+            None if found.unchanged else found.memory,
+            done=found.enough is not None,
+            answer=found.enough or "",
+            unfinished=found.cut,
+        )
 
     async def _known_after(self, chunk: Chunk) -> MemoryVersion | None:
         """What an earlier reading, which was broken off, made of a chunk.
@@ -302,6 +307,7 @@ class Chain:
             unchanged=self._holder if shares else None,
             skipped=tuple((start, end) for start, end in progress["skipped"]),
             again=progress["again"],
+            enough=progress["enough"] if progress["stopped"] == "done" else None,
         )
         self._last = version
         self._read |= {version.source, *(digest for digest, _ in version.parts)}
@@ -438,9 +444,10 @@ class Chain:
         if found.again and found.skipped:
             end = found.skipped[0][0]
         whole = end >= span_of(fold["source"]).end
+        ended = whole or found.enough is not None
         # All of it may have been read before, by another name or by a run that was killed here.
         head = fold["source"].get("head")
-        if name and whole and not await self.bank.amove_head(name, found.id, expected=head):
+        if name and ended and not await self.bank.amove_head(name, found.id, expected=head):
             message = f"{name!r} was moved on meanwhile."
             raise MemoryConflictError(message)
         fold["progress"] |= {
@@ -448,7 +455,8 @@ class Chain:
             "step": len(known),
             "tokens": sum(chunk.tokens for chunk in known),
             "version": found.id,
-            "stopped": "end" if whole else None,
+            "enough": found.enough,
+            "stopped": "end" if whole else "done" if ended else None,
             "cut": found.cut,
             "skipped": [[*span] for span in found.skipped],
             "again": found.again,

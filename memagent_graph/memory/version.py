@@ -73,6 +73,7 @@ class MemoryVersion:
         edited: whether a person wrote it.
         unchanged: of a version whose chunk added nothing, the one before it that has its text,
             evidence and marks; it is stored without them.
+        enough: of a version with which reading ended because the reader had enough, the answer.
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
         told: of a profile, who told its lines and when; with lines that stood before.
@@ -109,6 +110,7 @@ class MemoryVersion:
     again: bool = False
     warnings: tuple[str, ...] = ()
     unchanged: str | None = None
+    enough: str | None = None
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
@@ -123,7 +125,7 @@ class MemoryVersion:
         values["skipped"] = [[*span] for span in self.skipped]
         values["warnings"] = [*self.warnings]
         for name in _RARE:
-            if not values[name]:
+            if not values[name] and values[name] != "":
                 del values[name]
         if self.unchanged:
             values = {name: value for name, value in values.items() if name not in _NOTED}
@@ -201,6 +203,7 @@ _RARE = (
     "again",
     "warnings",
     "unchanged",
+    "enough",
 )
 """Fields that a record has if they are not empty."""
 _NOTED = ("text", "evidence", "unsupported")
@@ -232,6 +235,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         told=still_told(before.told, text, now),
         warnings=(),
         unchanged=None,
+        enough=None,
         created_at=now,
     )
 

@@ -129,6 +129,7 @@ class Step:
         chunk: the next part of the document.
         shorter: whether the reader was asked before, and made a memory over its budget.
         update_gate: whether a model may be told that it need not write the memory again.
+        exit_gate: whether reading may end here: `Update.done` counts only then.
     """
 
     question: str
@@ -137,6 +138,7 @@ class Step:
     chunk: Chunk
     shorter: bool = False
     update_gate: bool = False
+    exit_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Update:
     Attributes:
         memory: what replaces the memory; None leaves it as it was.
         done: True asks to stop reading here, because the memory can answer the question.
+        answer: what it answers then, to be compared with what other segments found.
         usage: what this update cost.
         finish_reason: the engine's word for why it stopped ("stop", "length", ...), if any.
         unfinished: whether the memory lacks its end, because the engine wrote no more.
@@ -153,6 +156,7 @@ class Update:
 
     memory: Memory | None
     done: bool = False
+    answer: str = ""
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
     unfinished: bool = False

@@ -19,7 +19,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
 from memagent_graph.models.structured import constraint, fill, shape_of
-from memagent_graph.prompts import Prompts, boxed, is_unchanged
+from memagent_graph.prompts import Prompts, boxed, is_unchanged, split_enough
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
@@ -132,19 +132,27 @@ class ChatReader(Reader):
             self._memory_tokens,
             again=step.shorter,
             gate=step.update_gate,
+            exit_gate=step.exit_gate,
         )
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
-        if step.update_gate and is_unchanged(text):
-            if step.shorter:
-                raise EmptyReplyError("The model did not write its notes again.")
-            return Update(None, usage=usage_of(reply), finish_reason=_finish_reason(reply))
-        text = _whole_sentences(reply, text)
-        return Update(
-            await self._mark(align(text, step.memory, step.chunk, step.question)),
+        text, answer = split_enough(text) if step.exit_gate else (text, None)
+        update = Update(
+            None,
+            done=answer is not None,
+            answer=answer or "",
             usage=usage_of(reply),
             finish_reason=_finish_reason(reply),
             unfinished=is_cut_off(reply),
         )
+        if step.update_gate and is_unchanged(text):
+            if step.shorter:
+                raise EmptyReplyError("The model did not write its notes again.")
+            return update
+        if not text and step.memory.text:
+            return update
+        text = _whole_sentences(reply, text)
+        memory = await self._mark(align(text, step.memory, step.chunk, step.question))
+        return replace(update, memory=memory)
 
     async def merge(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import regex
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, locate
-from memagent_graph.readers.quoting import best_two
+from memagent_graph.readers.quoting import best_two, has_enough
 from memagent_graph.readers.ranking import meanings, ranked, relevance
 from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements, statements_of
 from memagent_graph.text.terms import content_terms, terms
@@ -67,10 +68,12 @@ class ExtractiveReader(Reader):
         candidates = kept + _new(step.chunk, {statement.text for statement in kept})
         scores = relevance(step.query, candidates, meanings(candidates))
         chosen = self._fitting(candidates, scores, len(kept))
+        enough = has_enough(step.question, chosen) if step.exit_gate else None
+        update = Update(None, done=enough is not None, answer=enough or "")
         if chosen == kept:
-            return Update(None)
+            return update
         placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
-        return Update(_noted(chosen, placed))
+        return replace(update, memory=_noted(chosen, placed))
 
     async def merge(
         self,

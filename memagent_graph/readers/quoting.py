@@ -69,6 +69,16 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     return [statements[first], statements[second]]
 
 
+def has_enough(question: str, statements: Sequence[Statement]) -> str | None:
+    """The statement that has all words of a question and what it asks for; None without one."""
+    quoted = best_two(question, statements)
+    wanted = {*content_terms(question)}
+    if not quoted or not wanted or not _may_tell(question, quoted[0].text):
+        return None
+    meant = meanings(statements)[statements.index(quoted[0])]
+    return None if wanted.difference(meant) else quoted[0].text
+
+
 def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
     """How surely something is about one of the leads: 1 if it has the whole name."""
     known = set(said)
