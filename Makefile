@@ -49,7 +49,7 @@ echo "lint $$((linted - start)) s, types $$((typed - linted)) s, tests $$((teste
 exit $$code
 endef
 
-.PHONY: ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm learn train-gpu quick
+.PHONY: api dist dist-check ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm learn train-gpu quick
 .PHONY: lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
@@ -92,6 +92,20 @@ train-gpu: $(INSTALLED_ALL)  ## Train a 0.5B model for a few iterations on one G
 
 quick: $(INSTALLED_ALL)  ## As `test`, without the tests that are marked as slow
 	$(call check,$(ELSEWHERE) and not slow)
+
+api: $(INSTALLED_ALL)  ## Write the public names and signatures anew, into tests/public_api.txt
+	$(BIN)/python tests/public_api.py > tests/public_api.txt
+
+dist: $(INSTALLED_ALL)  ## Build all distributions into dist/
+	$(BIN)/python -m pip install --quiet --group release
+	rm -rf dist
+	for project in . $(dir $(INTEGRATIONS)); do $(BIN)/python -m uv build --quiet --out-dir dist $$project || exit; done
+	$(BIN)/python -m twine check --strict dist/*
+
+dist-check:  ## Whether all of dist/ has the version of TAG
+	test -n "$(TAG)"
+	! ls dist | grep -vE -- '-$(subst .,\.,$(TAG:v%=%))(-py3-none-any\.whl|\.tar\.gz)$$'
+	! grep -q '^## \[Unreleased\]' CHANGELOG.md
 
 lint: $(INSTALLED_ALL)
 	$(BIN)/ruff check .

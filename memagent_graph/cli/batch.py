@@ -162,7 +162,7 @@ def _on_ray(address: str, tasks: Path, out: Path, **options: object) -> None:
 
     clusters = entry_points(group="memagent_graph.clusters", name="ray")
     if not clusters:
-        message = "--ray needs the package memagent-ray (integrations/ray)."
+        message = '--ray needs: pip install "memagent-graph[ray]"'
         raise MissingDependencyError(message)
     read_tasks = clusters["ray"].load()
     rows = [row(task) for task in read_task_file(tasks, answered=set())]

@@ -84,12 +84,13 @@ def test_an_integration_is_installed_and_all_of_its_modules_are_imported(
 
 def test_servers_add_their_commands_to_the_command_line(main, built, environment):
     servers = ("memagent-mcp-server", "memagent-openai-server")
-    environment.install(main.requirement(), *(built[name].requirement() for name in servers))
+    told = [built[name].requirement() for name in servers]
+    environment.install(main.requirement("[serve,mcp]"), *told)
 
-    told = environment.run("memagent", "--help").stdout
-
-    assert " mcp " in told
-    assert " serve " in told
+    for command in ("serve", "mcp"):
+        page = environment.run("memagent", command, "--help").stdout
+        assert page.startswith(f"Usage: memagent {command} ")
+    assert "Not installed" not in environment.run("memagent", "--help").stdout
 
 
 @pytest.mark.parametrize("name", LARGE)
