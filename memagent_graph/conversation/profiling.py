@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import defaultdict
 from copy import copy
 from dataclasses import replace
@@ -15,22 +14,15 @@ from pydantic import AfterValidator, TypeAdapter
 from memagent_graph.conversation.entries import EMPTY, Entry, read, write
 from memagent_graph.conversation.heard import heard, numbered
 from memagent_graph.conversation.merging import CONTRADICTED, HEARSAY, MISFIT, STALE, make
-from memagent_graph.errors import (
-    ContextLengthError,
-    EmptyReplyError,
-    ModelError,
-    RefusalError,
-    ResponseFormatError,
-    TransientModelError,
-)
+from memagent_graph.errors import EmptyReplyError, ResponseFormatError
 from memagent_graph.memory.version import reading_fingerprint
-from memagent_graph.models.structured import Shape, constraint, fill
+from memagent_graph.models.structured import Shape, constrained, constraint, fill
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Memory, Update, Usage, locate
 from memagent_graph.readers.chat import ChatReader, take_reply, usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
@@ -84,8 +76,6 @@ _NOTICES = {
     HEARSAY: "Left out, because only a tool said so: {fields}.",
 }
 
-_log = logging.getLogger(__name__)
-
 
 class ProfileReader(ChatReader):
     """Asks a chat model what changes in a profile, whose entries are the lines of the memory.
@@ -122,7 +112,7 @@ class ProfileReader(ChatReader):
         self.noticed: dict[str, set[str]] = defaultdict(set)
         self._fields = fields
         self._shape = Shape("changes", fields.changes, TypeAdapter(Any))
-        self._constraint = constraint(model, self._shape)
+        self._held = constraint(model, self._shape)
 
     def for_one_fold(self) -> ProfileReader:
         """This reader, with `noticed` of its own."""
@@ -155,7 +145,11 @@ class ProfileReader(ChatReader):
         replies: list[AIMessage] = []
 
         async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
-            reply, text = await self._ask_in_shape(messages, config)
+            def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
+                asked = self.model.ainvoke(messages, config, **self._update_options, **more)
+                return take_reply(asked)
+
+            reply, text = await constrained(call, self._held)
             replies.append(reply)
             return reply, text
 
@@ -178,24 +172,6 @@ class ProfileReader(ChatReader):
         usage = sum(map(usage_of, replies), Usage())
         same = memory.text == (step.memory.text or EMPTY)
         return Update(None if same else memory, usage=usage)
-
-    async def _ask_in_shape(
-        self, messages: list[BaseMessage], config: RunnableConfig | None
-    ) -> tuple[AIMessage, str]:
-        """A reply; a server that refuses to hold it to a schema is asked without, from then on."""
-        options = self._update_options
-        if not self._constraint:
-            return await take_reply(self.model.ainvoke(messages, config, **options))
-        try:
-            asked = self.model.ainvoke(messages, config, **options, **self._constraint)
-            return await take_reply(asked)
-        except (TransientModelError, ContextLengthError, RefusalError, EmptyReplyError):
-            raise
-        except ModelError as error:
-            reply = await take_reply(self.model.ainvoke(messages, config, **options))
-            self._constraint.clear()  # of all copies of this reader
-            _log.warning("The model takes no JSON schema, and is asked without one: %s", error)
-            return reply
 
     def _salvage(self, text: str) -> dict[str, Any]:
         """What a reply says that is not all as it should be.

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from memagent_graph.errors import ConfigurationError, ResponseFormatError
+from memagent_graph.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    EmptyReplyError,
+    ModelError,
+    RefusalError,
+    ResponseFormatError,
+    TransientModelError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+T = TypeVar("T")
 
 ResponseFormat = type[Any] | Mapping[str, Any]
 """A pydantic model, a dataclass, a TypedDict, or a JSON schema of an object."""
@@ -39,6 +50,8 @@ _LONGEST_REPLY = 8000
 _MOST_PROBLEMS = 5
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 _UNNAMED = re.compile(r"[^\w-]+", re.ASCII)
+
+_log = logging.getLogger(__name__)
 
 
 def _refuse(name: str) -> float:
@@ -191,6 +204,29 @@ def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:
     first = bound.first if isinstance(bound, RunnableSequence) else None
     options = dict(first.kwargs) if isinstance(first, RunnableBinding) else {}
     return {} if "tools" in options else options
+
+
+async def constrained(call: Callable[[dict[str, Any]], Awaitable[T]], held: dict[str, Any]) -> T:
+    """Make a call with the options of `constraint`, or without where the model refuses them.
+
+    Args:
+        call: makes it, with these options more.
+        held: the options; emptied when they are refused, so that they are not sent again.
+
+    Raises:
+        ModelError: The call failed for another reason.
+    """
+    if not held:
+        return await call({})
+    try:
+        return await call(held)
+    except (TransientModelError, ContextLengthError, RefusalError, EmptyReplyError):
+        raise
+    except ModelError as error:
+        found = await call({})
+        held.clear()
+        _log.warning("The model takes no JSON schema, and is asked without one: %s", error)
+        return found
 
 
 def _parse_or_fail(shape: Shape, text: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from langgraph.errors import GraphBubbleUp
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
-from memagent_graph.models.structured import constraint, fill, shape_of
+from memagent_graph.models.structured import constrained, constraint, fill, shape_of
 from memagent_graph.prompts import Prompts, boxed, is_unchanged, split_enough
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
@@ -211,10 +211,14 @@ class ChatReader(Reader):
         self, shape: Shape, question: str, memory: Memory, config: RunnableConfig | None
     ) -> Answer:
         """Ask for an answer in a shape. Its JSON is in no stream before it is known to match."""
-        options = self._answer_options | constraint(self.model, shape)
+        options, held = self._answer_options, constraint(self.model, shape)
 
         async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
-            return await take_reply(self.model.ainvoke(messages, _unheard(config), **options))
+            def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
+                asked = self.model.ainvoke(messages, _unheard(config), **options, **more)
+                return take_reply(asked)
+
+            return await constrained(call, held)
 
         filled = await fill(shape, self.prompts.for_structured_answer(question, memory.text), ask)
         text = json.dumps(filled.plain, ensure_ascii=False)

@@ -8,13 +8,20 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
+from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, RootModel
 from typing_extensions import TypedDict
 
-from memagent_graph.errors import ConfigurationError, ModelError, ResponseFormatError
+from memagent_graph.errors import (
+    ConfigurationError,
+    ModelError,
+    ResponseFormatError,
+    TransientModelError,
+)
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.structured import constraint, fill, shape_of
+from memagent_graph.models.structured import constrained, constraint, fill, shape_of
 
 
 class Lease(BaseModel):
@@ -229,3 +236,32 @@ async def test_a_response_format_of_the_callers_own_is_never_left_out(openai_ser
 
     await model.aclose()
     assert len(openai_server.requests) == 1
+
+
+def test_models_of_langchain_are_held_to_a_shape_as_they_can_be():
+    openai = ChatOpenAI(model="small", base_url="http://localhost:1/v1", api_key="none")
+    tools_only = FakeListChatModel(responses=["{}"])
+
+    held = constraint(openai, LEASE)["response_format"]["json_schema"]
+
+    assert held["schema"]["properties"].keys() == LEASE.schema["properties"].keys()
+    assert constraint(tools_only, LEASE) == {}
+
+
+async def test_what_a_model_refuses_is_not_sent_again_and_other_failures_are_raised():
+    sent, held = [], {"response_format": "..."}
+
+    async def call(options):
+        sent.append(options)
+        if options:
+            raise ModelError("response_format?")
+        return "a reply"
+
+    async def limited(options):
+        raise TransientModelError("slow down")
+
+    assert [await constrained(call, held) for _ in range(2)] == ["a reply"] * 2
+    assert len(sent) == 3
+    assert held == {}
+    with pytest.raises(TransientModelError):
+        await constrained(limited, {"response_format": "..."})
