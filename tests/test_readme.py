@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -11,9 +12,13 @@ from types import ModuleType
 import pytest
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
+from langgraph.store.memory import InMemoryStore
+from servers.openai_server import OpenAIServer
 
 README = Path(__file__).parents[1] / "README.md"
-RAG = README.with_name("docs") / "replacing-rag.md"
+DOCS = README.with_name("docs")
+RAG = DOCS / "replacing-rag.md"
+NAMES = ("replacing-rag", "chatbot", "private-memories", "background-folding", "coming-from")
 
 
 HOME = "https://github.com/memagent-graph/memagent-graph/blob/main/"
@@ -93,7 +98,74 @@ def test_the_code_for_teams_with_a_rag_pipeline_runs_as_it_stands(tmp_path, monk
     assert links == f'<a href="{address}">{said}</a>\n'
 
 
-@pytest.mark.parametrize("page", [README, RAG], ids=["readme", "rag"])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("private-memories", "[card]"),
+        ("background-folding", "My cat is Minou."),
+        ("coming-from", "I live in Berlin."),
+    ],
+)
+def test_the_code_of_a_page_on_conversations_runs_as_it_stands(name, shown, capsys):
+    def notes(messages):
+        """What a model says that notes what was said, in the form that it is asked for."""
+        text = messages[0].text
+        said = re.findall(r"user: (.*)", text)
+        if "You keep the profile" in text:
+            change = {"field": "city", "action": "set", "value": "Berlin", "message": 1}
+            return json.dumps({"changes": [change]})
+        return "\n".join(said)
+
+    class Noting(FakeListChatModel):
+        def _call(self, messages, *args, **options):
+            return notes(messages)
+
+    page = (DOCS / f"{name}.md").read_text("utf-8")
+    module = ModuleType(name)
+    module.llm, module.store = Noting(responses=[""]), InMemoryStore()
+
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, name, "exec", dont_inherit=True), vars(module))
+
+    assert shown in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_chatbot_of_the_tutorial_remembers_what_it_was_told_in_another_thread(tmp_path):
+    def reply(body):
+        text = str(body["messages"])
+        if "You keep the notes" in text:
+            return "2026-03-05: Ann moved to Berlin with her cat Minou."
+        return "In Berlin." if "cat Minou." in text and "Where" in text else "How nice."
+
+    page = (DOCS / "chatbot.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "chatbot.py").write_text(code, "utf-8")
+    server = OpenAIServer(reply)
+
+    def talk(thread, said):
+        env = os.environ | {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
+        command = [sys.executable, "chatbot.py", "ann", thread]
+        done = subprocess.run(
+            command, input=said, cwd=tmp_path, env=env, text=True, capture_output=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    try:
+        first = talk("monday", "I moved to Berlin, with my cat Minou.\n")
+        second = talk("friday", "Where does my cat live?\n")
+    finally:
+        server.close()
+
+    assert len(code.splitlines()) <= 40
+    assert first == ["What I know of you: nothing yet", "How nice."]
+    assert second[0].endswith("Ann moved to Berlin with her cat Minou.")
+    assert second[1] == "In Berlin."
+
+
+@pytest.mark.parametrize(
+    "page", [README, *(DOCS / f"{name}.md" for name in NAMES)], ids=lambda page: page.stem
+)
 def test_the_files_that_a_page_links_to_are_there(page):
     links = links_of(page)
     ours = [link.removeprefix(HOME) for link in links if link.startswith(HOME)]
