@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from memagent_graph.cli import cache, memory
+from memagent_graph.cli import cache, memory, prompts
 from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
@@ -36,6 +36,7 @@ app.command(no_args_is_help=True)(train)
 app.command()(doctor)
 app.add_typer(memory.app, name="memory")
 app.add_typer(cache.app, name="cache")
+app.add_typer(prompts.app, name="prompts")
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature
