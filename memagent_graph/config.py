@@ -38,6 +38,8 @@ def from_environment(variable: str, default: float) -> float:
 
 LEXICAL = "lexical"
 
+GATE_TOKENS = 48
+"""Room for what each gate adds to the prompt of an update."""
 PART_TOKENS = 16
 """Room for what stands around each memory in the prompt of a merge."""
 
@@ -135,9 +137,14 @@ class ReadingConfig(BaseModel):
         return f"{kind.__module__}.{kind.__qualname__} {models} {sha256(code).hexdigest()[:16]}"
 
     @property
+    def instruction_tokens(self) -> int:
+        """Room for the words of the prompts, with what the gates add to them."""
+        return self.template_tokens + GATE_TOKENS * (self.update_gate + (self.exit != "never"))
+
+    @property
     def window_tokens(self) -> int:
         """Tokens that the model's context must hold: the longer prompt with its reply."""
-        prompt = self.question_tokens + self.memory_tokens + self.template_tokens
+        prompt = self.question_tokens + self.memory_tokens + self.instruction_tokens
         return prompt + self.merge_tokens
 
     @property

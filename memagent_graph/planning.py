@@ -112,7 +112,7 @@ def plan(
     config = config or ReadingConfig()
     shape = model if isinstance(model, ModelShape) else model_shape(model)
     counter = load_tokenizer(tokenizer)
-    asked, memory = counter.count(question) + config.template_tokens, config.memory_tokens
+    asked, memory = counter.count(question) + config.instruction_tokens, config.memory_tokens
     sizes = [
         chunk.tokens
         for chunk in chunks(

@@ -14,9 +14,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ReadingConfig, create_memagent, plan
+from memagent_graph.config import GATE_TOKENS
 from memagent_graph.errors import ModelError
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Identity, Memory, Merge, Update, Usage
+from memagent_graph.text.tokens import EstimatingTokenizer
 
 OFF = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 ON = OFF.model_copy(update={"update_gate": True})
@@ -152,9 +155,21 @@ class TestReading:
         assert (out["memory"], out["usage"]["gated"]) == (whole["memory"], whole["usage"]["gated"])
 
     def test_a_gate_costs_no_more_than_was_planned(self):
-        planned = plan("What?", TEXT, ON, tokenizer=None)
+        planned = plan("What?", TEXT, ON)
 
         assert read(Gated(0, 3))["usage"]["calls"] <= planned.calls
+
+    def test_the_window_has_room_for_what_the_gates_add_to_the_prompt(self):
+        both = ON.model_copy(update={"exit": "safe"})
+        count = EstimatingTokenizer().count
+        prompts = Prompts()
+
+        for config, added in ((OFF, ""), (ON, prompts.unchanged), (both, prompts.enough)):
+            room = config.instruction_tokens - OFF.template_tokens
+            assert count(added) < GATE_TOKENS
+            assert room == GATE_TOKENS * (config.update_gate + (config.exit != "never"))
+            assert config.window_tokens == OFF.window_tokens + room
+        assert count(prompts.update) < OFF.template_tokens
 
 
 class TestStore:
@@ -354,6 +369,33 @@ class TestExit:
         assert out["stopped"] == stopped
         assert (out["coverage"] == 1) == (stopped == "end")
         assert (len(spans) == 10) == (stopped == "end")
+
+    @pytest.mark.parametrize("saver", [InMemorySaver(), None])
+    def test_a_question_that_was_in_doubt_goes_on_where_it_failed(self, saver):
+        class Failing(Finding):
+            broken = True
+
+            async def update(self, step, *, config=None):
+                if self.broken and step.chunk.start // 150 == 3:
+                    raise ModelError("Out of order.")
+                return await super().update(step, config=config)
+
+        config = SAFE.model_copy(update={"segments": 2})
+        asked = {**ASKED, "question": "When does the ferry leave?"}
+        thread = {"configurable": {"thread_id": "1"}}
+        store = InMemoryStore()
+        agent = create_memagent(
+            reader := Failing(n1="nine", n5="ten"), config=config, store=store, checkpointer=saver
+        )
+        with pytest.raises(ModelError):
+            agent.invoke(asked, thread)
+        reader.broken = False
+
+        out = agent.invoke(asked if saver is None else None, thread)
+
+        spans = [step.chunk.start for step in reader.steps]
+        assert (out["stopped"], out["coverage"]) == ("end", 1)
+        assert len(spans) == len({*spans}) == 10
 
     def test_the_built_in_reader_ends_at_a_statement_with_all_that_is_asked(self):
         line = "The night ferry leaves the old harbour on 12 May 1904.\n"

@@ -124,6 +124,18 @@ def test_it_is_recorded_what_a_conversation_read_and_whether_memory_changed(sink
     assert (answer.start, answer.end, answer.changed) == (None, None, None)
 
 
+def test_a_reply_that_closes_a_gate_is_a_conversation_like_any_other(sink, recorder):
+    config = CONFIG.model_copy(update={"update_gate": True, "exit": "model"})
+    model = told("One.", "unchanged", "Two.\nENOUGH: two")
+
+    out = create_memagent(model, config=config).invoke(ASKED, recorder.config())
+
+    *updates, _ = join(sink.take()).rollouts[0].conversations
+    assert [one.changed for one in updates] == [True, False, True]
+    assert [one.completion_ids[0] for one in updates] == [0, 1, 2]
+    assert (out["memory"], out["usage"]["gated"], out["stopped"]) == ("Two.", 1, "done")
+
+
 def test_a_failed_attempt_leaves_nothing(sink, recorder):
     model = told("First.", TransientModelError("busy"), TransientModelError("busy"))
 
