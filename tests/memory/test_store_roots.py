@@ -12,7 +12,7 @@ from langgraph.store.base import PutOp
 from servers.tcp_proxy import TCPProxy
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.redis import RedisStore, roots
+from memagent_graph.memory.redis import RedisStore, reads, roots
 
 AT = ("tenant", "things")
 
@@ -117,3 +117,18 @@ def test_what_is_remembered_has_a_bound(store, client, monkeypatch):
 
     assert len(store._known._roots) <= 3
     assert len(store.list_namespaces()) == 20
+
+
+def test_namespaces_are_listed_of_more_roots_and_pages_than_are_asked_for_at_once(
+    redis_store, monkeypatch
+):
+    monkeypatch.setattr(reads, "_NAMESPACES_AT_ONCE", 3)
+    users = {(f"user-{number}", "memagent") for number in range(150)}
+    labels = {("user-7", "memagent", f"label {number}") for number in range(10)}
+    for namespace in users | labels:
+        redis_store.put(namespace, "a", {})
+
+    assert {*redis_store.list_namespaces(limit=1000)} == users | labels
+    assert {
+        *redis_store.list_namespaces(prefix=("*", "memagent"), max_depth=2, limit=1000)
+    } == users

@@ -190,7 +190,10 @@ def _search_item(hit: _Hit) -> SearchItem:
 
 
 def list_namespaces(names: Names, op: ListNamespacesOp) -> Steps[list[Namespace]]:
-    """Namespaces that hold an item, sorted. Costs a step of the index for each namespace."""
+    """Namespaces that hold an item, sorted.
+
+    Costs a step of the index for each namespace, and two round trips for each 64 roots.
+    """
     conditions = op.match_conditions or ()
     literal = max((_literal(condition) for condition in conditions), key=len, default=())
     if literal:
@@ -198,31 +201,45 @@ def list_namespaces(names: Names, op: ListNamespacesOp) -> Steps[list[Namespace]
     else:
         roots = yield from list_roots(names)
     listed: set[Namespace] = set()
-    for root in roots:
-        namespaces = yield from _namespaces(names, root, *bounds(literal))
-        if not namespaces and len(literal) <= 1:
-            yield from forget_root(names, root)
-        listed.update(
-            namespace[: op.max_depth]
-            for namespace in namespaces
-            if all(_meets(namespace, condition) for condition in conditions)
-        )
+    for start in range(0, len(roots), _ROOTS_AT_ONCE):
+        window = roots[start : start + _ROOTS_AT_ONCE]
+        found = yield from _namespaces(names, window, *bounds(literal))
+        for root, namespaces in found.items():
+            if not namespaces and len(literal) <= 1:
+                yield from forget_root(names, root)
+            listed.update(
+                namespace[: op.max_depth]
+                for namespace in namespaces
+                if all(_meets(namespace, condition) for condition in conditions)
+            )
     return sorted(listed)[op.offset : op.offset + op.limit]
 
 
-def _namespaces(names: Names, root: bytes, low: bytes, high: bytes) -> Steps[list[Namespace]]:
-    index = names.index(root)
-    swept = scripts.SWEPT_BY_READS
-    while swept == scripts.SWEPT_BY_READS:
-        (swept,) = yield [Command(scripts.SWEEP, (index, names.expiry(root)))]
-    listed: list[Namespace] = []
-    while True:
-        page = Command(scripts.NAMESPACES, (index,), (low, high, _NAMESPACES_AT_ONCE))
-        (starts,) = yield [page]
-        listed += (decode(root, start)[0] for start in starts)
-        if len(starts) < _NAMESPACES_AT_ONCE:
-            return listed
-        low = b"(" + starts[-1] + b"\xff"
+def _namespaces(
+    names: Names, roots: Sequence[bytes], low: bytes, high: bytes
+) -> Steps[dict[bytes, list[Namespace]]]:
+    """The namespaces within a range of the indexes of some roots."""
+    left = roots
+    while left:
+        sweeps = [Command(scripts.SWEEP, (names.index(root), names.expiry(root))) for root in left]
+        swept = yield sweeps
+        left = [
+            root for root, count in zip(left, swept, strict=True) if count == scripts.SWEPT_BY_READS
+        ]
+    listed: dict[bytes, list[Namespace]] = {root: [] for root in roots}
+    lows = dict.fromkeys(roots, low)
+    while lows:
+        pages = yield [
+            Command(scripts.NAMESPACES, (names.index(root),), (start, high, _NAMESPACES_AT_ONCE))
+            for root, start in lows.items()
+        ]
+        more: dict[bytes, bytes] = {}
+        for root, starts in zip(lows, pages, strict=True):
+            listed[root] += (decode(root, start)[0] for start in starts)
+            if len(starts) == _NAMESPACES_AT_ONCE:
+                more[root] = b"(" + starts[-1] + b"\xff"
+        lows = more
+    return listed
 
 
 def _literal(condition: MatchCondition) -> Namespace:
