@@ -27,6 +27,7 @@ LEARNED ?= learned
 # A local folder with a model to train; one of random weights is made where it is missing.
 MODEL ?= gpu-model
 
+PROSE := README.md CONTRIBUTING.md RELEASING.md SECURITY.md CODE_OF_CONDUCT.md docs memagent_graph $(wildcard integrations/*/memagent_*) $(wildcard integrations/*/README.md)
 INTEGRATIONS := $(wildcard integrations/*/pyproject.toml)
 
 QUESTION ?= Which error is raised when the graph has exhausted the maximum number of steps?
@@ -110,6 +111,8 @@ dist-check:  ## Whether all of dist/ has the version of TAG
 lint: $(INSTALLED_ALL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell $(PROSE)
+	$(BIN)/python .ci/style.py $(PROSE)
 
 types: $(INSTALLED_ALL)
 	$(BIN)/mypy

@@ -70,7 +70,7 @@ def standing_question(keep: str = "", never: str = "", question: str = STANDING_
         question: what is asked in any case.
     """
     above_all = f" Remember above all: {keep.strip()}" if keep.strip() else ""
-    ban = f" Never note, whoever asks for it: {never.strip()}" if never.strip() else ""
+    ban = f" Never note, no matter who asks for it: {never.strip()}" if never.strip() else ""
     return question + above_all + ban
 
 

@@ -88,7 +88,7 @@ _SMALL_TALK = frozenset(
 def salience(statement: str, tokens: int) -> float:
     """What a statement is worth remembering, for the room that it takes.
 
-    Up to eight words that are no small talk count one each; a word for "I" or "my", three; a
+    Up to eight words count one each, small talk apart; a word for "I" or "my", three; a
     time, two; a number and up to two names, one each. A question or a request keeps a fifth of
     that, what is said to "you" two fifths. The sum is divided by the square root of its tokens.
 

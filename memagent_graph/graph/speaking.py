@@ -46,7 +46,8 @@ class Speech:
         if self._held is not None:
             self._held.append(piece)
             return
-        position = "last" if last else None
-        message = AIMessageChunk(content=piece, id=self._id, chunk_position=position)
+        message = AIMessageChunk(
+            content=piece, id=self._id, chunk_position="last" if last else None
+        )
         with set_config_context(self._target) as context:
             context.run(push_message, message, state_key=None)

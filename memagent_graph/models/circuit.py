@@ -71,7 +71,7 @@ class Circuit:
                 self._under_way -= 1
 
     def succeeded(self) -> None:
-        """The server answered, were it with an error."""
+        """The server answered, perhaps with an error."""
         with _lock:
             self._answers += 1
             self._failures = self._fresh = 0

@@ -165,7 +165,7 @@ class ChatEndpoint(BaseChatModel):
         return wait_for(self.amodels())
 
     async def ahealth(self) -> bool:
-        """Whether the server answers, were it only that it wants another key."""
+        """Whether the server answers, even if only to ask for another key."""
         return await self._server.is_healthy()
 
     def health(self) -> bool:

@@ -120,7 +120,7 @@ class Server:
         return self._windows.get(model)
 
     async def is_healthy(self) -> bool:
-        """Whether it answers, were it only that it wants another key."""
+        """Whether it answers, even if only to ask for another key."""
         client = await self._connections.client()
         try:
             await client.models.list(timeout=self._quick)

@@ -1,0 +1,41 @@
+"""The part of our English that a program can check: `python .ci/style.py FILE_OR_FOLDER ...`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+RULES = {
+    r"\bwh(?:oever|omever|atsoever)\b": "name the person or thing",
+    r"\bwere it (?:only|with|but)\b": 'write "even if" or "perhaps"',
+    r"\bwith all the same\b": 'write "anyway"',
+    r"\bwho comes (?:first|second|later)\b": 'write "the first writer"',
+    r"\b(?:is|are) no (?:small talk|stranger)\b": "say what it is, not what it is no",
+    r"\bthe 1 [a-z]+s\b": "plurals agree with their number",
+    r"\bso-called\b|\bhereby\b|\btherein\b|\bthereof\b": "write it plainly",
+}
+
+
+def problems(file: Path) -> list[str]:
+    """What is to be written differently, with file and line."""
+    lines = file.read_text("utf-8").splitlines()
+    return [
+        f"{file}:{number}: {found[0]!r}: {advice}"
+        for number, line in enumerate(lines, 1)
+        for pattern, advice in RULES.items()
+        if (found := re.search(pattern, line, re.IGNORECASE))
+    ]
+
+
+def main(names: list[str]) -> int:
+    """Check files, and the prose and code of folders; 1 if something is to be changed."""
+    paths = [Path(name) for name in names]
+    files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*"))]
+    found = [one for file in files if file.suffix in {".md", ".py"} for one in problems(file)]
+    print(*found, sep="\n", end="\n" if found else "")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
