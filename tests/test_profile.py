@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from datetime import date
+from datetime import UTC, date, datetime
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
@@ -415,6 +415,17 @@ def test_as_many_earlier_values_are_kept_as_versions():
 
     assert [entry.value for entry in memory.entries("ann")] == ["City 7", "City 6", "City 5"]
     assert len(memory.history("ann")) == 3
+
+
+def test_values_that_were_replaced_long_ago_go_with_the_versions():
+    today = datetime.now(UTC).date().isoformat()
+    memory, _ = keeper(
+        *[changes(change("address.city", f"City {n}")) for n in range(3)], keep_days=30
+    )
+    for n, day in enumerate(["2025-01-01", "2025-02-01", today]):
+        tell(memory, f"I live in City {n}.", day=day)
+
+    assert [entry.value for entry in memory.entries("ann")] == ["City 2", "City 1"]
 
 
 def test_forgetting_a_user_forgets_the_profile_and_its_evidence():

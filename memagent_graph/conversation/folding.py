@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.conversation.asking import STANDING_QUESTION, standing_question
 from memagent_graph.conversation.messages import unfolded
-from memagent_graph.conversation.profile import Said, attest
+from memagent_graph.conversation.profile import Past, Said, attest
 from memagent_graph.conversation.profiling import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.rendering import render
 from memagent_graph.conversation.resolve import resolve_keeper
@@ -48,7 +48,7 @@ class Folding:
 
     Args:
         fields: of the profile that the memory is; None for a text.
-        past: values of each of its fields that no longer stand and are kept, at most.
+        past: which values of its fields that no longer stand are kept.
 
     Attributes:
         reading: who folds, with the budgets.
@@ -64,8 +64,8 @@ class Folding:
         never: str,
         redact: Redact,
         window: int,
-        fields: Fields[Any] | None = None,
-        past: int = 0,
+        fields: Fields[Any] | None,
+        past: Past,
     ) -> None:
         # Most of what people say is nothing to remember.
         config = config.model_copy(update={"update_gate": True})

@@ -17,7 +17,7 @@ from memagent_graph.conversation.folding import Folding
 from memagent_graph.conversation.messages import is_instruction, is_reply, marked
 from memagent_graph.conversation.people import People
 from memagent_graph.conversation.privacy import for_itself
-from memagent_graph.conversation.profile import entries_of
+from memagent_graph.conversation.profile import Past, entries_of
 from memagent_graph.conversation.redaction import checked
 from memagent_graph.conversation.talk import Remember, Talk
 from memagent_graph.errors import ConfigurationError
@@ -151,7 +151,7 @@ class ConversationMemory(Generic[Shape]):
             redact=checked(redact),
             window=window,
             fields=self._fields,
-            past=min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1),
+            past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
         )
 
     async def aload(self, user: str, *, store: BaseStore | None = None) -> Shape:
@@ -172,7 +172,8 @@ class ConversationMemory(Generic[Shape]):
     async def aentries(self, user: str, *, store: BaseStore | None = None) -> list[ProfileEntry]:
         """What is known of the fields of a user's profile, who said so and when; then what was.
 
-        Of each field as many values that no longer stand are kept as `keep_versions` allows.
+        Values that no longer stand are kept as versions are: `keep_versions` of each field, and
+        for `keep_days`.
 
         Args:
             user: whose.

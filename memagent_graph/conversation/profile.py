@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.conversation.entries import read, same
@@ -66,6 +67,29 @@ def entries_of(version: MemoryVersion, fields: Fields[Any]) -> list[ProfileEntry
     return found
 
 
+class Past(NamedTuple):
+    """Which lines of a profile are kept that no longer stand.
+
+    Attributes:
+        values: how many of each field, the newest.
+        days: for how many days after they were replaced; None for ever.
+    """
+
+    values: int
+    days: float | None = None
+
+    def of(self, items: Sequence[Told]) -> list[Told]:
+        """The last of some lines, in their order."""
+        since = "" if self.days is None else (datetime.now(UTC) - timedelta(self.days)).isoformat()
+        kept, counts = [], Counter[str]()
+        for item in reversed(items):
+            for entry in read(item.line)[0]:
+                counts[entry.field] += 1
+                if counts[entry.field] <= self.values and item.until >= since:
+                    kept.append(item)
+        return kept[::-1]
+
+
 class Said(NamedTuple):
     """Where a message begins in what was folded, its id, and when it was said (ISO 8601)."""
 
@@ -81,7 +105,7 @@ def attest(
     said: Sequence[Said],
     *,
     thread: str,
-    past: int,
+    past: Past,
 ) -> tuple[Told, ...]:
     """Who told the lines of a profile, after a fold.
 
@@ -91,7 +115,7 @@ def attest(
         evidence: where the lines that the fold wrote stand in what was folded.
         said: the messages that were folded, in their order; at least one.
         thread: of which conversation.
-        past: how many values of each field that no longer stand are kept.
+        past: which values that no longer stand are kept.
     """
     starts = [one.start for one in said]
     new = {}
@@ -108,7 +132,7 @@ def attest(
     ]
     return (
         *(item for item in now if item is not None),
-        *_newest([*(item for item in before if item.until), *gone], past),
+        *past.of([*(item for item in before if item.until), *gone]),
     )
 
 
@@ -118,14 +142,3 @@ def _says_the_same(line: str, other: str) -> bool:
         return True
     (one, _), (two, _) = read(line), read(other)
     return any(a.field == b.field and same(a.value, b.value) for a in one for b in two)
-
-
-def _newest(items: Sequence[Told], most: int) -> list[Told]:
-    """The last of some lines, so many of each field."""
-    kept, counts = [], Counter[str]()
-    for item in reversed(items):
-        for entry in read(item.line)[0]:
-            counts[entry.field] += 1
-            if counts[entry.field] <= most:
-                kept.append(item)
-    return kept[::-1]
