@@ -7,18 +7,21 @@ from itertools import chain, pairwise
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from memagent_graph.config import PART_TOKENS, ReadingConfig
+from memagent_graph.config import LEXICAL, PART_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.merging import calls_each, merge_levels, updates_each
 from memagent_graph.graph.segments import room_of, starts
+from memagent_graph.graph.skimming import Lexical, is_skimmed
 from memagent_graph.operations import ModelShape, attention_ratios, model_shape
 from memagent_graph.readers.base import Reader
 from memagent_graph.text.chunking import chunks
+from memagent_graph.text.index import open_index
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from memagent_graph.text.opening import DocumentLike
+    from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
 
 
@@ -33,7 +36,10 @@ class Plan:
         questions: that are asked about the document.
         document_tokens: of the document.
         chunks: of it that are read for each question, all but for `max_calls`.
-        calls: of the model for all questions, merges and answers included.
+        calls: of the model for all questions, merges and answers included; with a skim, as if
+            all that was skipped were read after all.
+        calls_if_found: with `skim="lexical"`, calls if each question is answered by the chunks
+            that its own words lead to; None with other skims, or without one.
         prompt_tokens: of all calls.
         reply_tokens: of all calls.
         window_tokens: longest prompt and reply of one call.
@@ -56,6 +62,7 @@ class Plan:
     document_tokens: int
     chunks: int
     calls: int
+    calls_if_found: int | None
     prompt_tokens: int
     reply_tokens: int
     window_tokens: int
@@ -113,15 +120,17 @@ def plan(
     shape = model if isinstance(model, ModelShape) else model_shape(model)
     counter = load_tokenizer(tokenizer)
     asked, memory = counter.count(question) + config.instruction_tokens, config.memory_tokens
-    sizes = [
-        chunk.tokens
-        for chunk in chunks(
-            open_source(document),
-            tokenizer=counter,
-            chunk_tokens=config.chunk_tokens,
-            exact_cuts=config.exact_cuts,
-        )
-    ]
+    source = open_source(document)
+    skim = _skim(source, question, config)
+    sizes, worth = [], 0
+    for chunk in chunks(
+        source,
+        tokenizer=counter,
+        chunk_tokens=config.chunk_tokens,
+        exact_cuts=config.exact_cuts,
+    ):
+        sizes.append(chunk.tokens)
+        worth += skim is not None and skim.decide(question, "", chunk)
     everything = sum(sizes)
     places = starts(len(sizes), room_of(config, len(sizes), concurrency, questions))
     each = updates_each(calls_each(config, questions, len(places)), len(places), config)
@@ -133,22 +142,29 @@ def plan(
         for number, tokens in enumerate(part)
     ]
     calls += [(asked + size * (memory + PART_TOKENS), memory) for size in chain(*levels)]
-    calls.append((asked + memory, config.answer_tokens))
+    merges = len(calls) - sum(map(len, read))
+    updates_if_found = min(worth, sum(map(len, read)))
+    answers = 2 if is_skimmed(config, question) and config.fallback else 1
+    calls += [(asked + memory, config.answer_tokens)] * answers
+    if config.max_calls is not None:
+        del calls[max(config.max_calls // questions, 2) :]
     prompts = questions * sum(prompt for prompt, _ in calls)
     replies = questions * sum(reply for _, reply in calls)
-    waiting = max(map(len, read)) + len(levels)
-    chained = waiting * memory + config.answer_tokens
+    # What was skipped is read one chunk after the other, whatever the segments.
+    waiting = (max(map(len, read)) if answers == 1 else sum(map(len, read))) + len(levels)
+    chained = waiting * memory + answers * config.answer_tokens
     one_pass, reading = attention_ratios(everything)
     return Plan(
         questions=questions,
         document_tokens=everything,
         chunks=sum(map(len, read)),
         calls=questions * len(calls),
+        calls_if_found=None if skim is None else questions * (updates_if_found + merges + 1),
         prompt_tokens=prompts,
         reply_tokens=replies,
         window_tokens=max(prompt + reply for prompt, reply in calls),
         calls_at_once=questions * len(read),
-        chain_calls=waiting + 1,
+        chain_calls=waiting + answers,
         chain_reply_tokens=chained,
         dollars=(prompts * price[0] + replies * price[1]) / 1e6 if price else None,
         minutes=chained / tokens_per_second / 60 if tokens_per_second else None,
@@ -158,6 +174,13 @@ def plan(
         operations_of_reading=questions * sum(shape.call(*call) for call in calls),
         model=shape.name,
     )
+
+
+def _skim(source: Source, question: str, config: ReadingConfig) -> Lexical | None:
+    """What tells which chunks a question's words lead to, if it is asked."""
+    if config.skim != LEXICAL or not is_skimmed(config, question):
+        return None
+    return Lexical(open_index(source))
 
 
 def _check(questions: int, price: tuple[float, float] | None, speed: float | None) -> None:

@@ -205,3 +205,39 @@ def test_sizes_come_from_the_models_own_config(tmp_path):
 @pytest.mark.parametrize("model", [None, "extractive", "openai:gpt-4o", "hf:not/downloaded"])
 def test_where_sizes_are_not_known_it_says_that_they_are_assumed(model):
     assert "assumed" in plan("?", "Text.", model=model).model
+
+
+class TestSkim:
+    QUESTION = "Where is the observatory of Ortega?"
+    TEXT = numbered(3000) + "The observatory of Ortega is in Husum.\n" + numbered(3000)
+    SKIM = ReadingConfig(skim="lexical", chunk_tokens=1000)
+
+    def test_a_plan_has_all_that_may_be_read_and_what_is_if_the_answer_is_found(self):
+        whole = plan(self.QUESTION, self.TEXT, ReadingConfig(chunk_tokens=1000))
+
+        skimmed = plan(self.QUESTION, self.TEXT, self.SKIM)
+        out = create_memagent(config=self.SKIM).invoke(
+            {"question": self.QUESTION, "document": self.TEXT}
+        )
+
+        assert (skimmed.calls, whole.calls_if_found) == (whole.calls + 1, None)
+        assert out["usage"]["calls"] == skimmed.calls_if_found < 5
+
+    def test_what_is_read_after_all_is_read_in_a_row(self):
+        config = self.SKIM.model_copy(update={"segments": 4})
+
+        found = plan(self.QUESTION, self.TEXT, config)
+
+        assert found.chain_calls > found.chunks
+
+    def test_a_question_that_needs_all_is_planned_as_ever(self):
+        question = "How many lines are there?"
+
+        assert plan(question, self.TEXT, self.SKIM) == plan(
+            question, self.TEXT, ReadingConfig(chunk_tokens=1000)
+        )
+
+    def test_max_calls_bounds_a_plan_with_a_skim_as_well(self):
+        config = self.SKIM.model_copy(update={"max_calls": 10})
+
+        assert plan(self.QUESTION, self.TEXT, config).calls == 10

@@ -8,10 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from pydantic import ValidationError
+from typing_extensions import TypedDict
 
-from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph import (
+    MemAgentNode,
+    MemAgentRetriever,
+    MemoryBank,
+    ReadingConfig,
+    create_memagent,
+    create_reading_tool,
+    read_many,
+)
 from memagent_graph.errors import ModelError
 from memagent_graph.graph.skimming import covered, merge_spans
 from memagent_graph.readers.base import Answer, Identity, Memory, Reader, Update, Usage
@@ -450,3 +460,58 @@ def test_what_is_covered_is_what_was_not_skipped(parts, again):
     progress = {"position": at, "skipped": merge_spans(skipped), "again": again}
 
     assert covered(progress, 0, at) == sum(size for size, read in parts if read)
+
+
+class TestUses:
+    def test_the_retriever_skims_and_says_how_much_it_read(self):
+        retriever = MemAgentRetriever(
+            corpus=[filler(300), FACT, filler(300, 300)], config=SKIM, segments=1
+        )
+
+        (found, *_) = retriever.invoke(QUESTION)
+
+        assert FACT in found.page_content
+        assert found.metadata["coverage"] < 0.2
+
+    def test_the_tool_skims(self):
+        tool = create_reading_tool(sources={"log": TEXT}, config=SKIM)
+        arguments = {"questions": [QUESTION], "source": "log"}
+
+        message = tool.invoke({"name": "read", "args": arguments, "id": "1", "type": "tool_call"})
+
+        assert FACT in message.content
+        assert message.artifact["coverage"] < 0.2
+        assert message.artifact["skipped"]
+
+    def test_a_node_of_a_host_skims(self):
+        class Host(TypedDict, total=False):
+            question: str
+            document: str
+            answer: str
+
+        graph = StateGraph(Host)
+        graph.add_node("read", MemAgentNode(config=SKIM))
+        graph.add_edge(START, "read")
+        agent = graph.compile()
+
+        events = [
+            part["event"]
+            for part in agent.stream({"question": QUESTION, "document": TEXT}, stream_mode="custom")
+        ]
+
+        assert events.count("skip") > 10 > events.count("chunk")
+
+    def test_a_batch_skims(self):
+        agent = create_memagent(Finding(), config=SKIM)
+
+        (result,) = read_many(agent, [{"id": "1", "question": QUESTION, "document": TEXT}])
+
+        assert FACT in result.output["answer"]
+        assert result.output["coverage"] < 0.2
+
+    def test_the_built_in_reader_reads_on_when_the_words_of_the_question_are_not_there(self):
+        out = create_memagent(config=SKIM).invoke(
+            {"question": "Which zebra swallowed the golden trumpet near lines?", "document": TEXT}
+        )
+
+        assert out["coverage"] == 1

@@ -31,6 +31,7 @@ from memagent_graph.cli.options import (
     ResponseFormatFile,
     Reuse,
     Segments,
+    Skim,
     Store,
     TokenizerFile,
     Unsupported,
@@ -90,6 +91,7 @@ def ask(
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     segments: Segments = "1",
+    skim: Skim = None,
     update_gate: UpdateGate = False,
     exit: Exit = "never",
     max_calls: Annotated[
@@ -158,6 +160,7 @@ def ask(
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
             segments=chosen_segments(segments),
+            skim=skim,
             update_gate=update_gate,
             exit=exit,
             max_calls=max_calls,

@@ -52,6 +52,7 @@ longest window  {window_tokens:>14,} tokens at most
 calls at once   {calls_at_once:>14,} at most
 calls in a row  {chain_calls:>14,} at most
 """
+_IF_FOUND = "if found        {calls_if_found:>14,} calls, where the words of the question lead\n"
 _DOLLARS = "dollars         {:>14} at most\n"
 _MINUTES = "minutes         {:>14} at most\n"
 _COMPUTATION = "computation     {:>14.2e} FLOP, {} one pass over all of it (sizes: {})\n"
@@ -109,6 +110,8 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         print(json.dumps(fields, indent=2))
         return
     text = _TEXT.format(**fields)
+    if plan.calls_if_found is not None:
+        text += _IF_FOUND.format(**fields)
     if plan.dollars is not None:
         text += _DOLLARS.format(_rounded(plan.dollars))
     if plan.minutes is not None:

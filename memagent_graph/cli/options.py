@@ -47,6 +47,13 @@ Exit: TypeAlias = Annotated[
     Literal["never", "safe", "model"],
     typer.Option(help="When reading ends because the model says that it has enough."),
 ]
+Skim: TypeAlias = Annotated[
+    Literal["lexical"] | None,
+    typer.Option(
+        help="Read only the chunks that have words of the question or names from the memory, and "
+        "the others if the answer is not found."
+    ),
+]
 MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the memory.")]
 AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the answer.")]
 TokenizerFile: TypeAlias = Annotated[

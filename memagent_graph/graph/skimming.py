@@ -122,8 +122,11 @@ class Lexical:
 
     async def is_worth(self, question: str, memory: str, chunk: Chunk) -> bool:
         """Whether one of the passages that are to be read is in a chunk, wholly or in part."""
-        wanted = self._wanted(question, memory)
-        return _is_in(chunk, wanted, self._index)
+        return self.decide(question, memory, chunk)
+
+    def decide(self, question: str, memory: str, chunk: Chunk) -> bool:
+        """As `is_worth`, for code that does not wait."""
+        return _is_in(chunk, self._wanted(question, memory), self._index)
 
     def _scores(self, question: str) -> NDArray[Any]:
         return self._index.scores(dict.fromkeys(content_terms(question), 1.0))

@@ -488,6 +488,17 @@ def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_s
     assert "minutes" not in shown.stdout
 
 
+def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):
+    options = ["--skim", "lexical", "--chunk-tokens", "500", "--store", "none"]
+
+    read = json.loads(memagent("ask", QUESTION, book, *options, "--json").stdout)
+    shown = memagent("ask", QUESTION, book, *options, "--dry-run").stdout
+
+    assert read["skipped"]
+    assert read["coverage"] < 0.5
+    assert "if found" in shown
+
+
 def test_a_dry_run_says_dollars_and_minutes_by_price_and_speed(book, tmp_path):
     table = tmp_path / "prices.json"
     table.write_text('{"openai:small": [1, 4], "openai:broken": "cheap"}')
