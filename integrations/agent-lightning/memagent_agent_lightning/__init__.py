@@ -1,5 +1,6 @@
 """Readings as rollouts of Agent Lightning, whose engine then trains the reader."""
 
 from memagent_agent_lightning.rollout import MemAgentRollout, ReadingTask, rollout
+from memagent_agent_lightning.worker import Worker
 
-__all__ = ["MemAgentRollout", "ReadingTask", "rollout"]
+__all__ = ["MemAgentRollout", "ReadingTask", "Worker", "rollout"]

@@ -89,6 +89,8 @@ async def rollout(
         if not isinstance(error.__cause__, EmptyReplyError):
             raise
         return make_reward(reward)("", task.answers)
+    finally:
+        await policy.aclose()
     return make_reward(reward)(read["answer"], task.answers)
 
 

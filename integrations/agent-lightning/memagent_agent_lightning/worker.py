@@ -1,0 +1,179 @@
+"""Reads for hundreds of rollouts in one event loop.
+
+A worker takes rollouts that wait at the gateway, in the place of Agent Lightning's controller,
+which starts a process for each. Any number of workers may serve one gateway: a rollout is taken by
+the first that reports it as running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from pydantic import ValidationError
+
+from memagent_agent_lightning.rollout import ReadingTask, rollout
+from memagent_graph.errors import MemAgentError
+from memagent_graph.text.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.prompts import Prompts
+    from memagent_graph.rl.rewards import Reward
+    from memagent_graph.text.tokens import TokenizerLike
+
+_ATTEMPT = "0"
+"""The attempt whose events the gateway returns."""
+_CONNECTIONS = 32
+"""To the gateway's own API; calls of the model have connections of their own."""
+
+
+class Worker:
+    """Takes rollouts from a gateway until it is told to stop.
+
+    Args:
+        url: of the gateway.
+        key: that it asks for, if it does.
+        readings: at once, at most. Each may have a socket open: see `ulimit -n`.
+        poll: seconds between two looks for new rollouts.
+        config: budgets; the paper's by default.
+        prompts: what the policy is told.
+        tokenizer: the policy's, so that chunks have as many tokens as in the paper.
+        reward: what an answer is worth, or the name of a reward.
+
+    Attributes:
+        done: rollouts that were read and rewarded.
+        failed: rollouts that were not.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        readings: int = 512,
+        poll: float = 1.0,
+        config: ReadingConfig | None = None,
+        prompts: Prompts | None = None,
+        tokenizer: TokenizerLike = None,
+        reward: str | Reward = "exact",
+    ) -> None:
+        self.done = 0
+        self.failed = 0
+        self._url = url.rstrip("/")
+        self._key = key
+        self._most = readings
+        self._poll = poll
+        self._options: dict[str, Any] = {
+            "config": config,
+            "prompts": prompts,
+            "reward": reward,
+            "tokenizer": load_tokenizer(tokenizer),
+        }
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Take no more rollouts; those under way are read to their end."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Read until `stop`; rollouts under way when it is cancelled are reported as failed.
+
+        Raises:
+            HTTPError: The gateway refuses, or could not be reached for a minute.
+        """
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        limits = httpx.Limits(max_connections=_CONNECTIONS)
+        transport = httpx.AsyncHTTPTransport(retries=5, limits=limits)
+        async with (
+            httpx.AsyncClient(
+                base_url=self._url, headers=headers, transport=transport, timeout=60
+            ) as gateway,
+            asyncio.TaskGroup() as reading,
+        ):
+            under_way: set[asyncio.Task[None]] = set()
+            while not self._stopping.is_set():
+                for found in await self._waiting(gateway, self._most - len(under_way)):
+                    task = reading.create_task(self._serve(gateway, found))
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+                await self._pause()
+
+    async def _waiting(self, gateway: httpx.AsyncClient, room: int) -> list[dict[str, Any]]:
+        """Rollouts that wait, of which this worker has become the one that reads them."""
+        if room <= 0:
+            return []
+        params: dict[str, str | int] = {"state_in": "queuing", "limit": room}
+        reply = await gateway.get("/api/rollouts", params=params)
+        found: list[dict[str, Any]] = reply.raise_for_status().json()
+        running = {"state": "running", "last_attempt_id": _ATTEMPT}
+        taken = await asyncio.gather(
+            *(self._report(gateway, one["rollout_id"], running) for one in found)
+        )
+        return [one for one, mine in zip(found, taken, strict=True) if mine]
+
+    async def _serve(self, gateway: httpx.AsyncClient, found: dict[str, Any]) -> None:
+        """Read for one rollout, and report its reward, or why there is none."""
+        name = found["rollout_id"]
+        mode = "train" if found.get("is_train", True) else "val"
+        base_url = f"{self._url}/proxy/rollout/{name}/attempt/{_ATTEMPT}/mode/{mode}/openai/v1"
+        limit = (found.get("config") or {}).get("timeout_seconds")
+        status = {"state": "failed", "error_message": "the worker was stopped"}
+        try:
+            task = ReadingTask.model_validate(found["input"])
+            async with asyncio.timeout(limit):
+                worth = await rollout(task, base_url, api_key=self._key, **self._options)
+            event = {"event_type": "reward", "data": {"value": worth, "source": "agent"}}
+            events = f"/api/rollouts/{name}/attempt/{_ATTEMPT}/events"
+            (await gateway.post(events, json=event)).raise_for_status()
+            status = {"state": "succeeded"}
+        except TimeoutError:
+            status["error_message"] = f"the reading took more than {limit} seconds"
+        except (MemAgentError, ValidationError, OSError, httpx.HTTPError) as error:
+            status["error_message"] = f"{type(error).__name__}: {error}"
+        finally:
+            succeeded = status["state"] == "succeeded"
+            self.done, self.failed = self.done + succeeded, self.failed + (not succeeded)
+            await asyncio.shield(self._report(gateway, name, status))
+
+    async def _report(self, gateway: httpx.AsyncClient, name: str, status: dict[str, str]) -> bool:
+        """Whether the gateway took the new status: not if another worker was first."""
+        reply = await gateway.patch(f"/api/rollouts/{name}", json={"status": status})
+        if reply.status_code in {httpx.codes.CONFLICT, httpx.codes.NOT_FOUND}:
+            return False
+        reply.raise_for_status()
+        return True
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), self._poll)
+        except TimeoutError:
+            return
+
+
+async def work(worker: Worker) -> None:
+    """Run a worker until it ends, or the process is told to."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, worker.stop)
+    await worker.run()
+
+
+def main() -> None:
+    """`python -m memagent_agent_lightning.worker URL [--tokenizer ID] [--reward NAME] ...`."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("url", help="of the gateway; its key is in AGL_KEY")
+    parser.add_argument("--tokenizer", help="the policy's: a folder or a hub id")
+    parser.add_argument("--reward", default="exact", help="of memagent_graph.rl.rewards")
+    parser.add_argument("--readings", type=int, default=512, help="at once, at most")
+    parser.add_argument("--poll", type=float, default=1.0, help="seconds between two looks")
+    given = parser.parse_args()
+    asyncio.run(work(Worker(key=os.environ.get("AGL_KEY"), **vars(given))))
+
+
+if __name__ == "__main__":
+    main()
