@@ -272,9 +272,19 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])
     parser.add_argument("--out", type=Path, default=Path("learned"))
     parser.add_argument("--draw", type=Path, help="folder of the plots; that of --out by default")
+    parser.add_argument(
+        "--first",
+        action="store_true",
+        help="train the first seed to its first stop alone, and say where its plot is",
+    )
     asked = parser.parse_args()
     threads = min(2, torch.get_num_threads())  # more are slower with so small a model
     prepare(threads)
+    if asked.first:
+        begun = first(asked.seeds[0], asked.out, stop=asked.stops[0])
+        print(f"before {begun['sampled_before']}, after {begun['stops'][0]['sampled']}")
+        print(f"curves: {asked.out / f'seed{asked.seeds[0]}' / 'online' / 'curves.png'}")
+        return
     spawn = get_context("spawn")  # a fork would lack this process's threads
     # A process for each: threads that an earlier seed has left slow OpenMP's down.
     with ProcessPoolExecutor(

@@ -151,6 +151,10 @@ def test_the_recipe_has_room_for_the_longest_conversation_and_the_paper_s_settin
     assert actor["optim"] == {"lr": paper.learning_rate, "lr_warmup_steps": paper.warmup_steps}
     assert actor["clip_ratio_low"] == paper.clip_low
     assert actor["clip_ratio_high"] == paper.clip_high
+    assert actor["clip_ratio_c"] == paper.dual_clip
+    least = 128 * 16 * (-(-28_000 // budgets.chunk_tokens) + 1)  # every conversation is a row
+    assert least // (actor["ppo_mini_batch_size"] * sampling["n"]) == paper.updates == 16
+    assert recipe["agentlightning"]["max_ppo_update_times"] == paper.updates
     assert actor["kl_loss_coef"] == paper.kl_weight
     assert recipe["algorithm"]["norm_adv_by_std_in_grpo"] == paper.scale_advantages
     assert (sampling["n"], recipe["data"]["train_batch_size"], sampling["temperature"]) == (
