@@ -91,7 +91,7 @@ def test_the_code_for_teams_with_a_rag_pipeline_runs_as_it_stands(tmp_path, monk
         exec(block, names)
         shown.append(capsys.readouterr().out)
 
-    before, after, answer, several, links = shown
+    before, after, answer, several, _, links = shown
     assert before == after == answer == f"{said}\n"
     assert several.splitlines()[0].endswith("early? ['contracts/lease <1>.txt']")
     address = "https://files.example.com/contracts/lease%20%3C1%3E.txt#L3"
