@@ -44,6 +44,10 @@ PART_TOKENS = 16
 """Room for what stands around each memory in the prompt of a merge."""
 
 
+QUERY_TOKENS = 128
+"""Tokens of what a later round looks for, at most."""
+
+
 class ReadingConfig(BaseModel):
     """How to read. The defaults are the paper's (arXiv 2507.02259, section 4).
 
@@ -57,6 +61,8 @@ class ReadingConfig(BaseModel):
             which are merged in the end; with 1 it is read from its beginning to its end. "auto"
             goes by its length and by how many calls the model answers at once; "chunks" makes one
             of each chunk.
+        rounds: how often the document is read at most: each time for what the merged memory says
+            that is still to be looked for. It ends when that has enough or nothing was new.
         update_gate: whether a reader may say in a word that a chunk adds nothing, rather than write
             its memory again.
         exit: whether reading ends when the reader says that it has enough: "never", always
@@ -95,6 +101,7 @@ class ReadingConfig(BaseModel):
     answer_tokens: PositiveInt = 1024
     template_tokens: PositiveInt = 256
     segments: PositiveInt | Literal["auto", "chunks"] = 1
+    rounds: PositiveInt = 1
     update_gate: bool = False
     exit: Literal["never", "safe", "model"] = "never"
     skim: Any = None
@@ -145,7 +152,12 @@ class ReadingConfig(BaseModel):
     def window_tokens(self) -> int:
         """Tokens that the model's context must hold: the longer prompt with its reply."""
         prompt = self.question_tokens + self.memory_tokens + self.instruction_tokens
-        return prompt + self.merge_tokens
+        return prompt + self.merge_tokens + (QUERY_TOKENS if self.rounds > 1 else 0)
+
+    @property
+    def merges(self) -> bool:
+        """Whether memories are merged: those of segments, or that of a round."""
+        return self.segments != 1 or self.rounds > 1
 
     @property
     def merge_tokens(self) -> int:

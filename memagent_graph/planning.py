@@ -7,7 +7,7 @@ from itertools import chain, pairwise
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from memagent_graph.config import LEXICAL, PART_TOKENS, ReadingConfig
+from memagent_graph.config import LEXICAL, PART_TOKENS, QUERY_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.merging import calls_each, merge_levels, updates_each
 from memagent_graph.graph.segments import room_of, starts
@@ -35,7 +35,7 @@ class Plan:
     Attributes:
         questions: that are asked about the document.
         document_tokens: of the document.
-        chunks: of it that are read for each question, all but for `max_calls`.
+        chunks: of it that are read for each question, all but for `max_calls`, in all rounds.
         calls: of the model for all questions, merges and answers included; with a skim, as if
             all that was skipped were read after all.
         calls_if_found: with `skim="lexical"`, calls if each question is answered by the chunks
@@ -45,7 +45,8 @@ class Plan:
         window_tokens: longest prompt and reply of one call.
         calls_at_once: segments of all questions, which are read at the same time.
         chain_calls: longest chain of calls of which each waits for the one before: the updates
-            of the segment with most chunks, a call for each level of merges, and the answer.
+            of the segment with most chunks and a call for each level of merges, in each round, and
+            the answer.
         chain_reply_tokens: of these calls.
         dollars: for all calls, by the price; None without one.
         minutes: that the longest chain takes, by the speed; None without one.
@@ -133,37 +134,47 @@ def plan(
         worth += skim is not None and skim.decide(question, "", chunk)
     everything = sum(sizes)
     places = starts(len(sizes), room_of(config, len(sizes), concurrency, questions))
-    each = updates_each(calls_each(config, questions, len(places)), len(places), config)
-    read = [sizes[start:end][:each] for start, end in pairwise([*places, len(sizes)])]
-    levels = [*merge_levels(len(read), config)]
-    calls = [
-        (asked + (memory if number else 0) + tokens, memory)
-        for part in read
-        for number, tokens in enumerate(part)
-    ]
-    calls += [(asked + size * (memory + PART_TOKENS), memory) for size in chain(*levels)]
-    merges = len(calls) - sum(map(len, read))
-    updates_if_found = min(worth, sum(map(len, read)))
+    spans = [*pairwise([*places, len(sizes)])]
+    left = calls_each(config, questions, len(spans))
+    levels = [*merge_levels(len(spans), config)]
+    calls, waiting, shown = list[tuple[int, int]](), 0, 0
+    for number in range(config.rounds):
+        each = updates_each(left, len(spans), config)
+        if number and each is not None and each < 1:
+            break
+        read = [sizes[start:end][:each] for start, end in spans]
+        asked += QUERY_TOKENS if number == 1 else 0
+        calls += [
+            (asked + (memory if at or number else 0) + tokens, memory)
+            for part in read
+            for at, tokens in enumerate(part)
+        ]
+        calls += [(asked + size * (memory + PART_TOKENS), memory) for size in chain(*levels)]
+        waiting += max(map(len, read)) + len(levels)
+        shown += sum(map(len, read))
+        left = None if left is None else left - sum(map(len, read))
+    merges = len(calls) - shown
+    updates_if_found = min(config.rounds * worth, shown)
     answers = 2 if is_skimmed(config, question) and config.fallback else 1
     calls += [(asked + memory, config.answer_tokens)] * answers
     if config.max_calls is not None:
         del calls[max(config.max_calls // questions, 2) :]
     prompts = questions * sum(prompt for prompt, _ in calls)
     replies = questions * sum(reply for _, reply in calls)
-    # What was skipped is read one chunk after the other, whatever the segments.
-    waiting = (max(map(len, read)) if answers == 1 else sum(map(len, read))) + len(levels)
+    if answers > 1:  # what was skipped is read one chunk after the other, whatever the segments
+        waiting += sum(map(len, read)) - max(map(len, read))
     chained = waiting * memory + answers * config.answer_tokens
     one_pass, reading = attention_ratios(everything)
     return Plan(
         questions=questions,
         document_tokens=everything,
-        chunks=sum(map(len, read)),
+        chunks=shown,
         calls=questions * len(calls),
         calls_if_found=None if skim is None else questions * (updates_if_found + merges + 1),
         prompt_tokens=prompts,
         reply_tokens=replies,
         window_tokens=max(prompt + reply for prompt, reply in calls),
-        calls_at_once=questions * len(read),
+        calls_at_once=questions * len(spans),
         chain_calls=waiting + answers,
         chain_reply_tokens=chained,
         dollars=(prompts * price[0] + replies * price[1]) / 1e6 if price else None,

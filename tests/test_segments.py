@@ -732,7 +732,7 @@ async def test_64_full_memories_are_merged_within_the_window(chunk_tokens):
     reading = Reading("r", ChatReader(model, config=config), config, counter)
     memories = [Memory(long_memory(number)) for number in range(64)]
 
-    (memory,), usage, cut = await merge(reading, "What holds?" * 100, memories)
+    (memory,), usage, cut, _ = await merge(reading, "What holds?" * 100, memories)
 
     assert counter.count(memory.text) <= 1024
     assert not cut
@@ -762,7 +762,7 @@ async def test_a_group_that_the_context_cannot_hold_is_halved():
     reader = Listing(fails)
     reading = Reading("r", reader, SMALL, EstimatingTokenizer())
 
-    (memory,), usage, _ = await merge(reading, "?", [Memory(f"{n}\n") for n in range(5)])
+    (memory,), usage, *_ = await merge(reading, "?", [Memory(f"{n}\n") for n in range(5)])
 
     assert memory.text == "0\n1\n2\n3\n4\n"
     assert usage.calls == len(reader.merges)
@@ -783,7 +783,7 @@ async def test_a_merged_memory_keeps_to_its_budget():
 
     told = [Memory(f"Number {n} is here. ") for n in range(4)]
 
-    (memory,), _, cut = await merge(reading, "?", told)
+    (memory,), _, cut, _ = await merge(reading, "?", told)
 
     assert cut
     assert 0 < EstimatingTokenizer().count(memory.text) <= 10

@@ -39,6 +39,13 @@ Segments: TypeAlias = Annotated[
         "chunks makes one of each chunk.",
     ),
 ]
+Rounds: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="How often the document is read at most, each time for what the memory still lacks.",
+    ),
+]
 UpdateGate: TypeAlias = Annotated[
     bool,
     typer.Option("--update-gate", help="Let a model say in a word that a chunk adds nothing."),

@@ -43,6 +43,8 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
             if event["event"] == "opened":
                 progress.update(task, description=_reading(event), total=event["length"])
             elif event["event"] == "chunk":
+                if any(fold["round"] < event["round"] for fold in folds.values()):
+                    folds.clear()
                 folds[event["fold"]] = event
                 read = {key: sum(fold[key] for fold in folds.values()) for key in _SUMMED}
                 begun.append((progress.get_time(), read["tokens"]))

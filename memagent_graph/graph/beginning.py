@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError, QuestionError, SourceError
 from memagent_graph.graph.cutting import Cutter, cutter_of
 from memagent_graph.graph.events import OpenedEvent
-from memagent_graph.graph.merging import calls_each, parts_of, updates_each
+from memagent_graph.graph.merging import calls_each, calls_left, parts_of, updates_each
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.records import (
     SourceRecord,
     begun,
     fold_name,
     is_segmented,
+    memory_of,
+    noted,
     record_of,
     segment_name,
     span_of,
 )
-from memagent_graph.graph.versions import Chain
+from memagent_graph.graph.state import fold_of
+from memagent_graph.graph.versions import Chain, chain_name, chain_of
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.text.opening import open_source
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold
     from memagent_graph.graph.state import QuestionState, ReadingState, Run
+    from memagent_graph.readers.base import Memory
 
 
 CALLS_EACH = "memagent_calls_each"
@@ -109,7 +114,7 @@ def _asked(state: ReadingState) -> list[str]:
 
 async def _open(reading: Reading, run: Run, questions: int, name: str | None) -> SourceRecord:
     """What identifies the document, which is open and cut now, as each question begins with it."""
-    in_parts = reading.config.segments != 1 and not name
+    in_parts = reading.config.merges and not name
 
     def open_and_cut() -> Cutter:
         cutter = Cutter(reading, open_source(run.document), questions)
@@ -130,7 +135,7 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
     if questions > 1:
         record["shared"] = questions
     spans = cutter.spans() if in_parts else [(0, source.length)]
-    if len(spans) > 1:
+    if len(spans) > 1 or (in_parts and reading.config.rounds > 1):
         record["segments"] = len(spans)
     sharing = 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
     record["calls"] = calls_each(reading.config, sharing, len(spans))
@@ -192,6 +197,36 @@ async def _begun(
     return {**whole, "folds": {fold["source"]["fold"]: fold for fold in folds}, "warnings": []}
 
 
+async def begin_round(
+    reading: Reading, state: ReadingState, run: Run, _config: RunnableConfig, _attempt: int
+) -> Changes:
+    """Begin to read the document's segments once more, with the memory that was merged.
+
+    Raises:
+        SourceError: The document of a resumed run cannot be opened again.
+    """
+    whole = fold_of(state)
+    source, chain = whole["source"], chain_of(reading, run, whole)
+    if run.cutter is None:  # a resumed run may have to convert the document again
+        await to_thread(partial(cutter_of, reading, run, source), reading.seconds_left(run))
+    memory = memory_of(whole) if chain is None else await chain.before(whole)
+    left = calls_left(whole)
+    again = SourceRecord(
+        round=source["round"],
+        query=source["query"],
+        head=None if chain is None else chain.parent,
+        calls=updates_each(left, len(state["folds"]), reading.config),
+    )
+    before = replace(memory, dropped=0)  # what was left out so far is counted with the whole
+    folds = await asyncio.gather(
+        *(
+            _fold(reading, run, whole["question"], {**part["source"], **again}, memory=before)
+            for part in state["folds"].values()
+        )
+    )
+    return {"document": None, "folds": {fold["source"]["fold"]: fold for fold in folds}}
+
+
 def _names(record: SourceRecord) -> list[str]:
     """The folds that the cutter expects of a question."""
     name = span_of(record).fold
@@ -207,7 +242,8 @@ async def _spans(
 
     Where `max_calls` is too few for so many, they are those that an unknown document has.
     """
-    known = () if chain is None else await chain.begun_at(cutter)
+    one = reading.config.segments == 1
+    known = () if chain is None or one else await chain.begun_at(cutter)
     spans = await to_thread(partial(cutter.spans, known), None)
     calls = updates_each(record["calls"], len(spans), reading.config)
     return spans if calls is None or calls >= 1 else cutter.spans()
@@ -220,11 +256,13 @@ async def _fold(
     record: SourceRecord,
     stored: str | None = None,
     name: str | None = None,
+    memory: Memory | None = None,
 ) -> Fold:
-    """A fold as it begins: with a stored memory, or past what the store knows of it."""
+    """A fold as it begins: with a memory, if there is one, or past what the store knows of it."""
     if run.store is None:
-        return begun(question, record)
-    chain = run.chains[record.get("fold", "")] = Chain(reading, run, question, record)
+        fold = begun(question, record)
+        return fold if memory is None else {**fold, **noted(memory)}
+    chain = run.chains[chain_name(record)] = Chain(reading, run, question, record)
     if stored:
         return await chain.end_of(stored, record)
-    return await chain.begin(cutter_of(reading, run, record), record, name)
+    return await chain.begin(cutter_of(reading, run, record), record, name, memory)

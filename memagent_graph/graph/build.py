@@ -2,7 +2,9 @@
 
 START → open_document ─┬→ read_chunk → overwrite_memory ─┬→ read_chunk            more text
                        │                                 └→ write_answer → END    done
-                       ├→ fold (one for each segment) → merge_memories → write_answer → END
+                       ├→ fold (one for each segment) → merge_memories ─┬→ write_answer → END
+                       │       ↑                                        │
+                       │       └───────────── begin_round ←─────────────┘  next round
                        └→ question (one for each of several, with the same steps) → END
 
 A fold has read_chunk and overwrite_memory, the same two functions.
@@ -22,7 +24,7 @@ from langgraph.types import Command, RetryPolicy, Send
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import QuestionError, TransientModelError
-from memagent_graph.graph.beginning import begin_question, open_document
+from memagent_graph.graph.beginning import begin_question, begin_round, open_document
 from memagent_graph.graph.faces import NO_LIMIT, fold_node, question_node, text_node, waiting_node
 from memagent_graph.graph.nodes import merge_memories, overwrite_memory, read_chunk, write_answer
 from memagent_graph.graph.reading import Reading, check_window
@@ -222,7 +224,7 @@ def create_memagent(
         response_format=response_format,
     )
     check_window(reader.identity, config, question_tokens=0)
-    if config.segments != 1 and not merges(reader):
+    if config.merges and not merges(reader):
         raise cannot_merge(reader)
     counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
     reading = Reading(name, reader, config, counter, store, check_namespace(namespace))
@@ -288,12 +290,18 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
     steps = ["read_chunk", "write_answer"]
     _add_fold(builder, reading, retry)
     builder.add_conditional_edges("overwrite_memory", _next_step, [*steps])
-    if reading.config.segments != 1:
+    if reading.config.merges:
         steps += ["fold", "merge_memories"]
         builder.add_node("fold", fold_node(_fold_graph(reading, retry, stops)))
         builder.add_node("merge_memories", waiting_node(merge_memories, reading))
         builder.add_edge("fold", "merge_memories")
-        builder.add_conditional_edges("merge_memories", _next_step, ["fold", "write_answer"])
+        if reading.config.rounds == 1:
+            builder.add_conditional_edges("merge_memories", _next_step, ["fold", "write_answer"])
+        else:
+            builder.add_node("begin_round", waiting_node(begin_round, reading))
+            after = ["fold", "begin_round", "write_answer"]
+            builder.add_conditional_edges("merge_memories", _after_merge, after)
+            builder.add_conditional_edges("begin_round", _next_step, ["fold", "merge_memories"])
     builder.add_node("write_answer", waiting_node(write_answer, reading), retry_policy=retry)
     if reading.config.skim is None:
         builder.add_edge("write_answer", END)
@@ -332,6 +340,12 @@ def _next_step(state: ReadingState) -> str | list[Send]:
         going = (fold for fold in folds.values() if not fold["progress"]["stopped"])
         return [Send("fold", fold) for fold in going] or "merge_memories"
     return "write_answer" if state["progress"]["stopped"] else "read_chunk"
+
+
+def _after_merge(state: ReadingState) -> str | list[Send]:
+    folds = state.get("folds", {}).values()
+    going = [Send("fold", fold) for fold in folds if not fold["progress"]["stopped"]]
+    return going or ("write_answer" if state["progress"]["stopped"] else "begin_round")
 
 
 def _until_it_stops(state: ReadingState) -> str:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import SourceChangedError, SourceError
-from memagent_graph.graph.records import span_of
+from memagent_graph.graph.records import round_of, span_of
 from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.sync import in_thread
 from memagent_graph.text.chunking import Chunk, next_chunk
@@ -134,7 +134,7 @@ class Cutter:
 
     async def turn(self, fold: Fold, seconds: float | None) -> None:
         """Wait for folds that are far behind this one, for so many seconds and not for ever."""
-        if self._shared == 1:
+        if self._shared == 1 or round_of(fold["source"]) > 1:  # nobody waits for another's rounds
             return
         name, start, _ = span_of(fold["source"])
         step = fold["progress"]["step"]

@@ -33,6 +33,7 @@ class ChunkEvent(TypedDict):
         question: that it was read for.
         fold: tells the folds of one reading apart: "2" is that of the second question, "2.3" that
             of its third segment; empty for the only one.
+        round: which time the document is read, counted from 1.
         chunk: its number, counted from 1.
         chunks: how many there will be, estimated from those read so far.
         position: code points read by this fold, out of `length`.
@@ -49,6 +50,7 @@ class ChunkEvent(TypedDict):
     task: str
     question: str
     fold: str
+    round: int
     source: str
     chunk: int
     chunks: int
@@ -75,9 +77,11 @@ class AnswerEvent(TypedDict):
 
 
 class MergeEvent(TypedDict):
-    """The memories of the segments were merged.
+    """The memories of the segments were merged, or that of a round was judged.
 
     Attributes:
+        round: that ended.
+        query: what the next round looks for; None if there is none.
         memories: how many there were that held anything.
         calls: of the reader, for all merges.
         memory_tokens: size of the memory now.
@@ -88,6 +92,8 @@ class MergeEvent(TypedDict):
     task: str
     question: str
     fold: str
+    round: int
+    query: str | None
     source: str
     memories: int
     calls: int

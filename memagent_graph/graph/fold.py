@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ContextLengthError, EmptyReplyError, RefusalError
 from memagent_graph.graph.observing import observers, step_of
-from memagent_graph.graph.records import Progress, memory_of, noted, span_of
+from memagent_graph.graph.records import Progress, memory_of, noted, query_of, span_of
 from memagent_graph.graph.skimming import is_skipped, move, skip
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunking import Chunk, next_chunk
@@ -69,7 +69,7 @@ async def advance(
     async def read(memory: Memory) -> Update:
         step = Step(
             fold["question"],
-            fold["question"],
+            query_of(fold),
             memory,
             chunk,
             update_gate=reading.config.update_gate,

@@ -70,16 +70,19 @@ class Merged(NamedTuple):
         memories: one in the end, none if all were empty.
         usage: of the calls.
         cut: whether one was over its budget and lost its end.
+        query: what to look for next, as the call for the last of them said; None if it has enough.
     """
 
     memories: list[Memory]
     usage: Usage
     cut: bool = False
+    query: str | None = None
 
     def with_(self, other: Merged) -> Merged:
         """Both, one after the other."""
         usage = self.usage + other.usage
-        return Merged([*self.memories, *other.memories], usage, self.cut or other.cut)
+        memories = [*self.memories, *other.memories]
+        return Merged(memories, usage, self.cut or other.cut, other.query)
 
 
 async def merge(
@@ -87,16 +90,21 @@ async def merge(
     question: str,
     memories: Sequence[Memory],
     *,
+    query: str | None = None,
+    lead: bool = False,
     config: RunnableConfig | None = None,
 ) -> Merged:
     """One memory for those of several segments, by a tree of calls, each within the window.
 
-    One that is empty costs no call. A group that the model's context cannot hold is halved.
+    One that is empty costs no call. A group that the model's context cannot hold is halved. The
+    last call says what to look for next, if anything.
 
     Args:
         reading: the reader and its budgets.
         question: what the reading is for.
         memories: in the order of their segments.
+        query: what they were read for, if not the question.
+        lead: whether a single memory is shown to the reader too, that it may say what to look for.
         config: of the run, for the reader.
 
     Returns:
@@ -106,10 +114,16 @@ async def merge(
         ModelError: A call failed for good.
     """
     whole = Merged([memory for memory in memories if memory.text.strip()], Usage())
-    while len(whole.memories) > 1:
+    query, judged = query or question, not lead
+    while len(whole.memories) > 1 or (whole.memories and not judged):
+        judged = True
         sizes = [reading.tokenizer.count(memory.text) for memory in whole.memories]
         calls = [
-            asyncio.ensure_future(_merged(reading, question, whole.memories[start:end], config))
+            asyncio.ensure_future(
+                _merged(reading, question, query, whole.memories[start:end], config)
+                if end - start > 1 or len(sizes) == 1
+                else _kept(whole.memories[start])
+            )
             for start, end in groups(sizes, reading.config.merge_tokens)
         ]
         try:
@@ -121,32 +135,41 @@ async def merge(
     return whole
 
 
+async def _kept(memory: Memory) -> Merged:
+    return Merged([memory], Usage())
+
+
 async def _merged(
-    reading: Reading, question: str, memories: list[Memory], config: RunnableConfig | None
+    reading: Reading,
+    question: str,
+    query: str,
+    memories: list[Memory],
+    config: RunnableConfig | None,
 ) -> Merged:
     """What one group becomes: one memory, or two where the context cannot hold all."""
-    if len(memories) == 1:
-        return Merged(memories, Usage())
 
     async def ask() -> Merged:
         started = perf_counter()
-        made = await reading.reader.merge(question, question, memories, config=config)
+        made = await reading.reader.merge(question, query, memories, config=config)
         if not made.memory.text.strip():
             raise EmptyReplyError("The reader returned an empty memory for several.")
         whole = replace(made.memory, dropped=sum(memory.dropped for memory in memories))
         kept = reading.supported(whole)
         memory, _, cut = reading.within_budget(kept if kept.text.strip() else whole)
         usage = replace(made.usage, calls=1, seconds=perf_counter() - started)
-        return Merged([memory], usage, cut)
+        wanted = None if made.done else reading.short(made.query or question)
+        return Merged([memory], usage, cut, wanted)
 
     try:
         return await repeat(ask, reading.config)
     except ContextLengthError:
-        if len(memories) == 2:  # noqa: PLR2004 - a smaller group is none
+        if len(memories) <= 2:  # noqa: PLR2004 - a smaller group is none
             raise
-        middle = len(memories) // 2
-        first = await _merged(reading, question, memories[:middle], config)
-        second = await _merged(reading, question, memories[middle:], config)
+        halves = memories[: len(memories) // 2], memories[len(memories) // 2 :]
+        first, second = [
+            await (_merged(reading, question, query, half, config) if half[1:] else _kept(half[0]))
+            for half in halves
+        ]
         return Merged([], Usage(1)).with_(first).with_(second)
 
 
@@ -168,6 +191,8 @@ def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
 
 def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
     """How many memories each merge takes, level by level, if all are as long as they may be."""
+    if segments == 1 and config.rounds > 1:
+        yield [1]
     while segments > 1:
         together = [*groups([config.memory_tokens] * segments, config.merge_tokens)]
         yield [end - start for start, end in together if end - start > 1]
@@ -175,7 +200,7 @@ def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
 
 
 def most_merges(segments: int, config: ReadingConfig) -> int:
-    """Calls that merge so many memories, at most."""
+    """Calls that merge the memories of one round, at most."""
     return sum(map(len, merge_levels(segments, config)))
 
 
@@ -220,33 +245,62 @@ def in_doubt(reading: Reading, parts: Sequence[Fold]) -> dict[str, Fold]:
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
 
 
+def calls_left(whole: Fold) -> int | None:
+    """How many calls a question has left before its answer; None for no limit."""
+    calls = whole["source"].get("calls")
+    return None if calls is None else calls - whole["progress"]["calls"]
+
+
 def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
-    """The fold of a document after its segments.
+    """The fold of a document after a round of its segments.
 
     Args:
-        whole: as it began.
+        whole: as the round began.
         parts: the segments' folds, in their order.
-        merged: what their memories became.
+        merged: what became of their memories, where they have others than the round began with.
     """
-    memory, usage = next(iter(merged.memories), Memory()), merged.usage
-    empty = [memory_of(part).dropped for part in parts if not part["memory"].strip()]
-    memory = replace(memory, dropped=memory.dropped + sum(empty))
-    ended = [part["progress"] for part in parts]
+    before, memory = memory_of(whole), next(iter(merged.memories), None)
+    same = [memory_of(part).dropped for part in parts if part["memory"] == before.text]
+    kept = 0 if memory is None else memory.dropped
+    memory = replace(memory or before, dropped=before.dropped + kept + sum(same))
+    old, usage, ended = whole["progress"], merged.usage, [part["progress"] for part in parts]
     stops = {progress["stopped"] for progress in ended}
+    read = sum(part["progress"]["position"] - part["source"]["start"] for part in parts)
     progress = Progress(
-        position=sum(part["progress"]["position"] - part["source"]["start"] for part in parts),
-        step=sum(progress["step"] for progress in ended),
-        tokens=sum(progress["tokens"] for progress in ended),
-        calls=sum(progress["calls"] for progress in ended) + usage.calls,
-        gated=sum(progress["gated"] for progress in ended),
-        input_tokens=sum(progress["input_tokens"] for progress in ended) + usage.input_tokens,
-        output_tokens=sum(progress["output_tokens"] for progress in ended) + usage.output_tokens,
-        seconds=sum(progress["seconds"] for progress in ended) + usage.seconds,
-        skipped=merge_spans([span for progress in ended for span in progress["skipped"]]),
+        position=max(old["position"], read),
+        step=old["step"] + sum(progress["step"] for progress in ended),
+        tokens=max(old["tokens"], sum(progress["tokens"] for progress in ended)),
+        calls=old["calls"] + sum(progress["calls"] for progress in ended) + usage.calls,
+        gated=old["gated"] + sum(progress["gated"] for progress in ended),
+        input_tokens=old["input_tokens"]
+        + sum(progress["input_tokens"] for progress in ended)
+        + usage.input_tokens,
+        output_tokens=old["output_tokens"]
+        + sum(progress["output_tokens"] for progress in ended)
+        + usage.output_tokens,
+        seconds=old["seconds"] + sum(progress["seconds"] for progress in ended) + usage.seconds,
+        skipped=_still_skipped(old, parts),
         again=False,
-        cut=merged.cut or any(progress["cut"] for progress in ended),
+        cut=old["cut"] or merged.cut or any(progress["cut"] for progress in ended),
         enough=next((e for e in (at["enough"] for at in ended) if e is not None), None),
         stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
-        version=whole["progress"]["version"],
+        version=old["version"],
     )
     return {**whole, **noted(memory), "progress": progress}
+
+
+def _still_skipped(before: Progress, parts: Sequence[Fold]) -> list[list[int]]:
+    """What no round has read of what was skipped."""
+    left = [span for part in parts for span in part["progress"]["skipped"]]
+    if not before["position"]:  # the first round
+        return merge_spans(left)
+    for part in parts:
+        position, end = part["progress"]["position"], span_of(part["source"]).end
+        left += [[position, end]] if position < end else []
+    common = [
+        [max(start, other), min(end, stop)]
+        for start, end in before["skipped"]
+        for other, stop in left
+        if max(start, other) < min(end, stop)
+    ]
+    return merge_spans(sorted(common))

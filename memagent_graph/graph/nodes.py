@@ -19,13 +19,22 @@ from memagent_graph.graph.events import (
     SkipEvent,
 )
 from memagent_graph.graph.fold import advance
-from memagent_graph.graph.merging import in_doubt, joined, merge
+from memagent_graph.graph.merging import (
+    Merged,
+    calls_left,
+    in_doubt,
+    joined,
+    merge,
+    updates_each,
+)
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.reading import where
 from memagent_graph.graph.records import (
     Fold,
     is_segmented,
     memory_of,
+    query_of,
+    round_of,
     segment_name,
     span_of,
 )
@@ -34,13 +43,14 @@ from memagent_graph.graph.speaking import Speech
 from memagent_graph.graph.state import ReadingState, Run, fold_of
 from memagent_graph.graph.support import warn
 from memagent_graph.graph.versions import Chain, chain_of
+from memagent_graph.readers.base import Usage
 from memagent_graph.sync import LateError, to_thread
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.records import Progress
+    from memagent_graph.graph.records import Progress, Stopped
     from memagent_graph.readers.base import Memory
     from memagent_graph.text.chunking import Chunk
 
@@ -131,18 +141,25 @@ async def merge_memories(
     if doubted := in_doubt(reading, parts):
         return {"document": None, "folds": doubted}
     finished = await asyncio.gather(*(_finish(reading, run, part) for part in parts))
-    memories = [memory for memory, _ in finished]
-    try:
-        merged = await merge(reading, whole["question"], memories, config=config)
-    except ModelError as error:
-        message = f"Merging the memories{where(whole['source'])} failed: {error}"
-        raise type(error)(message) from error
-    after = joined(whole, parts, merged)
+    before, number = memory_of(whole), round_of(whole["source"])
+    new = [memory for memory, _ in finished if memory.text != before.text]
+    last = number >= reading.config.rounds
     chain = chain_of(reading, run, whole)
+    known = None if chain is None else await chain.merge_of(whole, parts)
+    if known is not None:
+        merged = Merged([known.memory], Usage(), known.cut, known.query)
+    else:
+        query = query_of(whole)
+        merged = await _merge(reading, whole, new, query=query, lead=not last, config=config)
+    after = joined(whole, parts, merged)
+    enough = after["progress"]["stopped"] == "done" or after["memory"] == before.text
+    wanted = None if last or enough else merged.query
     if chain is not None:
-        after = chain.merged(after, parts)
+        after = await chain.merged(after, parts, wanted)
+    after = _next_round(reading, run, after, wanted, len(parts))
     for observer in observers(config):
         observer.merged(step_of(config), parts, after)
+    goes_on = after["progress"]["stopped"] is None
     run.emit(
         MergeEvent(
             event="merge",
@@ -150,15 +167,42 @@ async def merge_memories(
             task=run.task,
             question=whole["question"],
             fold=span_of(whole["source"]).fold,
+            round=number,
+            query=wanted if goes_on else None,
             source=whole["source"]["name"],
-            memories=sum(bool(one.text.strip()) for one in memories),
+            memories=sum(bool(one.text.strip()) for one in new),
             calls=merged.usage.calls,
             memory_tokens=reading.tokenizer.count(after["memory"]),
         )
     )
-    warnings = dict.fromkeys(warning for _, said in finished for warning in said)
-    ended = dict.fromkeys(state["folds"])
-    return {"document": None, "folds": ended, "warnings": [*warnings], **after}
+    said = [*state.get("warnings", ()), *(warning for _, said in finished for warning in said)]
+    ended = {} if goes_on else {"folds": dict.fromkeys(state["folds"])}
+    return {"document": None, "warnings": [*dict.fromkeys(said)], **ended, **after}
+
+
+async def _merge(reading: Reading, whole: Fold, memories: list[Memory], **asked: Any) -> Merged:
+    try:
+        return await merge(reading, whole["question"], memories, **asked)
+    except ModelError as error:
+        message = f"Merging the memories{where(whole['source'])} failed: {error}"
+        raise type(error)(message) from error
+
+
+def _next_round(reading: Reading, run: Run, fold: Fold, query: str | None, segments: int) -> Fold:
+    """The fold of a document after a round, ready for the next one if there is to be any."""
+    if query is None:
+        return fold
+    progress, calls, left = fold["progress"], calls_left(fold), reading.seconds_left(run)
+    each = updates_each(calls, segments, reading.config)
+    stopped: Stopped | None = None
+    if left is not None and left <= 0:
+        stopped = "deadline"
+    elif each is not None and each < 1:
+        stopped = "max_calls"
+    source = fold["source"]
+    if stopped is None:
+        source = {**source, "round": round_of(source) + 1, "query": query}
+    return {**fold, "source": source, "progress": {**progress, "stopped": stopped}}
 
 
 async def write_answer(
@@ -296,6 +340,7 @@ def _chunk_event(
         task=run.task,
         question=after["question"],
         fold=name,
+        round=round_of(after["source"]),
         source=chunk.source.name,
         chunk=step,
         chunks=step + ceil(left * step / passed),

@@ -7,13 +7,14 @@ from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from memagent_graph.config import QUERY_TOKENS
 from memagent_graph.errors import (
     ConfigurationError,
     ModelError,
     QuestionError,
     TransientModelError,
 )
-from memagent_graph.graph.records import backed
+from memagent_graph.graph.records import backed, round_of
 from memagent_graph.graph.skimming import Skims
 from memagent_graph.graph.support import drop_unsupported
 from memagent_graph.memory.records import NAMESPACE
@@ -134,6 +135,10 @@ class Reading:
         """The memory, without unsupported statements if these are to be dropped."""
         return drop_unsupported(memory) if self.config.unsupported == "drop" else memory
 
+    def short(self, query: str) -> str:
+        """What to look for, cut to its budget."""
+        return query[: self.tokenizer.prefix(query, QUERY_TOKENS)].strip()
+
     def is_over(self, memory: Memory) -> bool:
         """Whether a memory is over its budget."""
         return self.tokenizer.count(memory.text) > self.config.memory_tokens
@@ -168,10 +173,11 @@ def _kept(chunks: int) -> str:
 def where(record: SourceRecord) -> str:
     """Which of several questions and segments a fold is of, for messages."""
     name, whole = record.get("fold", ""), record.get("whole")
+    again = f" in round {record['round']}" if round_of(record) > 1 else ""
     if whole is not None:
         segment = f" of segment {name.rpartition('.')[2]}"
-        return f"{segment} for question {whole}" if whole else segment
-    return f" for question {name}" if name else ""
+        return f"{segment} for question {whole}{again}" if whole else segment + again
+    return f" for question {name}{again}" if name else again
 
 
 def check_window(identity: Identity, config: ReadingConfig, question_tokens: int) -> None:

@@ -34,12 +34,15 @@ class SourceRecord(TypedDict, total=False):
         length: code points.
         uri: what opens it again, if anything does.
         memory_name: the named memory that this reading continues, if any.
-        head: the version that it had when the reading began.
+        head: the version that it had when the reading began; of a segment in a later round, that
+            of the memory which the round began with.
         fold: as start and end, of a `Span`, where there are several folds.
         calls: most calls of that fold, and of those that it is merged from; None for no limit.
         shared: folds that read the same, if more than one.
         segments: parts that are read at once, each by a fold of its own, if it is read in parts.
         whole: of such a part, the name of the fold that all of them are merged into.
+        round: how often the document is read with this reading, if more than once.
+        query: what a later round looks for.
     """
 
     name: str
@@ -55,6 +58,8 @@ class SourceRecord(TypedDict, total=False):
     shared: int
     segments: int
     whole: str
+    round: int
+    query: str
 
 
 class Progress(TypedDict):
@@ -175,6 +180,16 @@ def segment_name(whole: str, segment: int) -> str:
         segment: its number from 0.
     """
     return f"{whole or 1}.{segment + 1}"
+
+
+def query_of(fold: Fold) -> str:
+    """What a fold looks for: the question, but for later rounds."""
+    return fold["source"].get("query") or fold["question"]
+
+
+def round_of(record: SourceRecord) -> int:
+    """Which round a fold is of, from 1."""
+    return record.get("round", 1)
 
 
 def is_segmented(record: SourceRecord) -> bool:

@@ -21,6 +21,7 @@ from memagent_graph.graph.records import (
     is_segmented,
     memory_of,
     noted,
+    round_of,
     span_of,
 )
 from memagent_graph.graph.skimming import is_skimmed
@@ -117,9 +118,16 @@ class Chain:
         """The id before the first chunk."""
         return root_id(self.question, self.fingerprint)
 
-    async def begin(self, cutter: Cutter, record: SourceRecord, name: str | None) -> Fold:
+    async def begin(
+        self,
+        cutter: Cutter,
+        record: SourceRecord,
+        name: str | None = None,
+        memory: Memory | None = None,
+    ) -> Fold:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
 
+        A later round begins with the `memory` of the one before, whose version the record has.
         Only a named memory needs the store: a fold without a name goes on without what it knows.
 
         Raises:
@@ -127,6 +135,10 @@ class Chain:
         """
         fold = begun(self.question, {**record})
         fold["progress"]["version"] = self.root
+        if memory is not None:
+            fold = {**fold, **noted(memory)}
+            fold["progress"]["version"] = record["head"]
+            self._known = (record["head"] or "", memory.text)
         try:
             self._noticed = await notices.last(self.bank.records)
             if name:
@@ -137,7 +149,7 @@ class Chain:
                     fold["progress"]["version"] = head.id
             return await self._past_what_is_known(cutter, fold) if self.reuses else fold
         except MemoryConflictError:  # the name was moved meanwhile
-            return await self.begin(cutter, record, name)
+            return await self.begin(cutter, record, name, memory)
         except StoreError as error:
             if name and isinstance(error, BadRecordError | MemoryNotFoundError):
                 raise
@@ -218,10 +230,8 @@ class Chain:
             return None
         found = None
         if self._reading.config.lease:
-            begin = fold["source"].get("head") or self.root
-            found = await self._sharing.followed(
-                f"{begin}-{fold['source']['digest']}", self._child(chunk)
-            )
+            begin = f"{fold['source'].get('head') or ''}-{self.root}-{fold['source']['digest']}"
+            found = await self._sharing.followed(begin, self._child(chunk))
         if found is None and self._replays:
             found = await self._known_after(chunk)
         if found is None:
@@ -339,16 +349,28 @@ class Chain:
         self._finished = self._last
         return fold
 
-    def merged(self, fold: Fold, parts: Sequence[Fold]) -> Fold:
-        """Begin to store what was merged from segments.
+    async def merge_of(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
+        """What the store has as merged from these segments."""
+        ids = _read_versions(parts)
+        if not (self.reuses and ids):
+            return None
+        try:
+            found = await self.bank.aget(merged_id(ids, self.fingerprint))
+            await self.bank.aadopt(self._owner(fold), found.id)
+        except (StoreError, MemoryNotFoundError):
+            return None
+        return found
+
+    async def merged(self, fold: Fold, parts: Sequence[Fold], query: str | None) -> Fold:
+        """Begin to store what was merged from segments; the fold with what was stored first.
 
         Args:
             fold: after the merge.
             parts: the segments' folds.
+            query: what the next round looks for.
         """
         progress, memory, source = fold["progress"], memory_of(fold), fold["source"]
-        read = [part["progress"] for part in parts if part["progress"]["step"]]
-        ids = tuple(at["version"] for at in read if at["version"])
+        ids = _read_versions(parts)
         if not ids:  # the deadline came before the first chunk
             return fold
         version = MemoryVersion(
@@ -371,10 +393,14 @@ class Chain:
             cut=progress["cut"],
             merged=ids,
             skipped=tuple((start, end) for start, end in progress["skipped"]),
+            query=query,
         )
         self._writes(fold).add(version)
+        fold = {**fold, "progress": {**progress, "version": version.id}}
+        if query is not None and (other := await self._writes(fold).settle()) is not None:
+            version, fold = other, {**fold, **noted(other.memory)}
         self._known, self._finished = (version.id, version.text), version
-        return {**fold, "progress": {**progress, "version": version.id}}
+        return fold
 
     async def finish(self, fold: Fold) -> tuple[Memory | None, list[str]]:
         """Wait until all is stored; say what another agent stored first, and what went wrong.
@@ -436,7 +462,7 @@ class Chain:
         if found is None:
             return fold
         end = cutter.source.length if found.again else found.end
-        if segmented and end < cutter.source.length:
+        if segmented and (end < cutter.source.length or found.query is not None):
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
         known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, found)]
@@ -584,17 +610,32 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     """The chain of a fold in this call; None for one that began without a store."""
     if run.store is None or fold["progress"]["version"] is None:
         return None
-    name = span_of(fold["source"]).fold
+    name = chain_name(fold["source"])
     if name not in run.chains:  # of a resumed run
         run.chains[name] = Chain(reading, run, fold["question"], fold["source"])
     return run.chains[name]
+
+
+def chain_name(record: SourceRecord) -> str:
+    """Tells the chains of a run apart: each segment has another in each round."""
+    name = span_of(record).fold
+    return f"{name} {round_of(record)}" if "whole" in record else name
+
+
+def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:
+    """The last versions of those segments of which anything was read."""
+    read = [part["progress"] for part in parts if part["progress"]["step"]]
+    return tuple(progress["version"] for progress in read if progress["version"])
 
 
 def _fingerprint(reading: Reading, record: SourceRecord) -> str:
     """Of a reading; a first segment is read as the beginning of the whole document is."""
     known = _from(reading.fingerprint, record.get("start", 0))
     if is_segmented(record):
-        known = reading_fingerprint(known, "segments", reading.config.segments)
+        config = reading.config
+        known = reading_fingerprint(known, "segments", config.segments, "rounds", config.rounds)
+    elif "query" in record:
+        known = reading_fingerprint(known, "query", record["query"])
     return known
 
 

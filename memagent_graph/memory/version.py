@@ -74,6 +74,7 @@ class MemoryVersion:
         unchanged: of a version whose chunk added nothing, the one before it that has its text,
             evidence and marks; it is stored without them.
         enough: of a version with which reading ended because the reader had enough, the answer.
+        query: of a merge, what the next round of its reading looks for; None if there is none.
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
         told: of a profile, who told its lines and when; with lines that stood before.
@@ -111,6 +112,7 @@ class MemoryVersion:
     warnings: tuple[str, ...] = ()
     unchanged: str | None = None
     enough: str | None = None
+    query: str | None = None
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
@@ -204,6 +206,7 @@ _RARE = (
     "warnings",
     "unchanged",
     "enough",
+    "query",
 )
 """Fields that a record has if they are not empty."""
 _NOTED = ("text", "evidence", "unsupported")
@@ -236,6 +239,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         warnings=(),
         unchanged=None,
         enough=None,
+        query=None,
         created_at=now,
     )
 

@@ -19,7 +19,14 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
 from memagent_graph.models.structured import constrained, constraint, fill, shape_of
-from memagent_graph.prompts import Prompts, boxed, is_unchanged, split_enough
+from memagent_graph.prompts import (
+    Prompts,
+    boxed,
+    is_unchanged,
+    looked_for,
+    split_enough,
+    take_verdict,
+)
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
@@ -101,6 +108,7 @@ class ChatReader(Reader):
         )
         most = getattr(model, "max_concurrency", None) or getattr(model, "max_batch", None)
         self.concurrency = most or Reader.concurrency
+        self._leads = config.rounds > 1
         self._memory_tokens = config.memory_tokens
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
@@ -126,7 +134,7 @@ class ChatReader(Reader):
             EmptyReplyError: The model says that notes which were too long are unchanged.
         """
         prompt = self.prompts.for_update(
-            step.query,
+            looked_for(step.question, step.query),
             step.memory.text,
             step.chunk.text,
             self._memory_tokens,
@@ -162,12 +170,13 @@ class ChatReader(Reader):
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Ask for one memory in the place of several."""
-        texts = [memory.text for memory in memories]
-        prompt = self.prompts.for_merge(query, texts, self._memory_tokens)
+        """Ask for one memory in the place of several, and what to look for in the next round."""
+        texts, asked = [memory.text for memory in memories], looked_for(question, query)
+        prompt = self.prompts.for_merge(asked, texts, self._memory_tokens, lead=self._leads)
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
+        text, done, wanted = take_verdict(text) if self._leads else (text, True, None)
         aligned = carry(_whole_sentences(reply, text), memories, question)
-        return Merge(await self._mark(aligned), usage=usage_of(reply))
+        return Merge(await self._mark(aligned), done, wanted, usage_of(reply))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None

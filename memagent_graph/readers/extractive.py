@@ -10,10 +10,10 @@ import regex
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, locate
-from memagent_graph.readers.quoting import best_two, has_enough
+from memagent_graph.readers.quoting import answers, best_two, has_enough
 from memagent_graph.readers.ranking import meanings, ranked, relevance
 from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements, statements_of
-from memagent_graph.text.terms import content_terms, terms
+from memagent_graph.text.terms import content_terms, names, terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ _LEAST_TOLD, _LEAST_PAIRS_TOLD = 0.4, 0.3
 """Shares of a question's terms that an answer has, with pairs of characters in scripts without
 spaces. Chosen so that about 2% of the answers that were in the memory count as not found."""
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
+_MOST_NAMES = 12
+"""Names that a round adds to what the next one looks for."""
 _SHORTEST = 8
 """Tokens of room in the memory that are not worth filling."""
 
@@ -66,7 +68,8 @@ class ExtractiveReader(Reader):
         places = {item.text: item for item in step.memory.evidence}
         kept = _remembered(step.memory.text, places)
         candidates = kept + _new(step.chunk, {statement.text for statement in kept})
-        scores = relevance(step.query, candidates, meanings(candidates))
+        asked = _asked(step.question, step.query)
+        scores = relevance(asked, candidates, meanings(candidates))
         chosen = self._fitting(candidates, scores, len(kept))
         enough = has_enough(step.question, chosen) if step.exit_gate else None
         update = Update(None, done=enough is not None, answer=enough or "")
@@ -83,15 +86,21 @@ class ExtractiveReader(Reader):
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Keep the best statements of all memories together."""
+        """Keep the best statements of all memories, and look next for the names that are new."""
         places = {item.text: item for memory in memories for item in memory.evidence}
         known = {
             item.text: item for memory in memories for item in _remembered(memory.text, places)
         }
         candidates = list(known.values())
-        scores = relevance(query, candidates, meanings(candidates))
+        asked = _asked(question, query)
+        scores = relevance(asked, candidates, meanings(candidates))
         chosen = self._fitting(candidates, scores, len(candidates))
-        return Merge(_noted(chosen, [places.get(item.text) for item in chosen]))
+        memory = _noted(chosen, [places.get(item.text) for item in chosen])
+        new = [] if answers(question, chosen) else _new_names(asked, chosen)
+        if not new:
+            return Merge(memory)
+        looked_for = [] if query == question else [query]
+        return Merge(memory, done=False, query=", ".join([*new, *looked_for]))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -142,6 +151,20 @@ def _share_told(question: str, quoted: Sequence[str]) -> float:
     wanted = content_terms(question)
     told = set(terms("\n".join(quoted)))
     return sum(term in told for term in wanted) / max(len(wanted), 1)
+
+
+def _asked(question: str, query: str) -> str:
+    return question if query == question else f"{question} {query}"
+
+
+def _new_names(asked: str, kept: Sequence[Statement]) -> list[str]:
+    """Names in the statements that were not asked for, each once, the best statement's first."""
+    known, found = set(terms(asked)), dict[str, None]()
+    for index in ranked(relevance(asked, kept, meanings(kept))):
+        for name in names(kept[index].text):
+            if not known.issuperset(content_terms(name)):
+                found[name] = None
+    return [*found][:_MOST_NAMES]
 
 
 def _noted(chosen: Sequence[Statement], placed: Sequence[Evidence | None]) -> Memory:

@@ -53,11 +53,7 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     left_open = wanted.difference(meant[first])
     if not (rest and left_open):
         return [statements[first]]
-    leads = [
-        lead
-        for name in names(statements[first].text)
-        if len(lead := [term for term in content_terms(name) if term not in wanted]) > 1
-    ]
+    leads = _leads(statements[first].text, wanted)
     links = {index: _link(leads, meant[index]) for index in rest}
     gains = {index: len(left_open.intersection(meant[index])) for index in rest}
     second = max(rest, key=lambda index: links[index] * gains[index])
@@ -65,7 +61,9 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     # A surname alone may be another's: it must tell more than the runner-up does.
     if not told or (links[second] < 1 and told < gains[rest[0]]):
         linked = (index for index in rest if links[index] == 1)
-        second = next((i for i in linked if _may_tell(question, statements[i].text)), rest[0])
+        direct = next((i for i in linked if _may_tell(question, statements[i].text)), None)
+        further = _end_of_trail(question, first, statements, meant) if direct is None else None
+        second = next((i for i in (direct, further) if i is not None), rest[0])
     return [statements[first], statements[second]]
 
 
@@ -77,6 +75,51 @@ def has_enough(question: str, statements: Sequence[Statement]) -> str | None:
         return None
     meant = meanings(statements)[statements.index(quoted[0])]
     return None if wanted.difference(meant) else quoted[0].text
+
+
+def answers(question: str, statements: Sequence[Statement]) -> bool:
+    """Whether the statement that answers best leaves no word of the question open.
+
+    A statement about somebody or something that it names may have the others.
+    """
+    meant = meanings(statements)
+    scores = relevance(question, statements, meant)
+    first = next((index for index in ranked(scores) if scores[index] > 0), None)
+    if first is None:
+        return False
+    wanted = set(content_terms(question))
+    left_open = wanted.difference(meant[first])
+    leads = _leads(statements[first].text, wanted)
+    return not left_open or any(
+        left_open.issubset(said) and _link(leads, said) == 1 for said in meant
+    )
+
+
+def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
+    """The names in a text, of several words, as terms that a question does not have."""
+    return [
+        lead
+        for name in names(text)
+        if len(lead := [term for term in content_terms(name) if term not in wanted]) > 1
+    ]
+
+
+def _end_of_trail(
+    question: str, first: int, statements: Sequence[Statement], meant: Sequence[list[str]]
+) -> int | None:
+    """The statement that tells most of those that names lead to, from one to the next."""
+    wanted, trail = set(content_terms(question)), [first]
+    left_open = wanted.difference(meant[first])
+    for at in trail:  # which grows
+        leads = _leads(statements[at].text, wanted)
+        trail += [
+            index
+            for index, said in enumerate(meant)
+            if index not in trail and _link(leads, said) == 1
+        ]
+    told = {index: len(left_open.intersection(meant[index])) for index in trail[1:]}
+    telling = [i for i in told if told[i] or _may_tell(question, statements[i].text)]
+    return max(reversed(telling), key=lambda index: told[index], default=None)
 
 
 def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
