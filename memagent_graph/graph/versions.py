@@ -618,7 +618,7 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
 
 def chain_name(record: SourceRecord) -> str:
     """Tells the chains of a run apart: each segment has another in each round."""
-    name = span_of(record).fold
+    name = record.get("fold", "")
     return f"{name} {round_of(record)}" if "whole" in record else name
 
 
