@@ -404,7 +404,8 @@ def test_any_setting_keeps_to_its_budgets_and_says_what_it_read(**chosen):
     assert config.max_calls is None or planned.calls <= config.max_calls
     spans = [line.partition(":")[2].split("-") for line in out["answer"].splitlines()]
     read = {(int(start), int(end)) for start, end in spans}
-    assert out["coverage"] == pytest.approx(sum(end - start for start, end in read) / len(text))
+    share = sum(end - start for start, end in read) / len(text)
+    assert out["coverage"] == pytest.approx(share, abs=1 / len(text))  # a last line end is no call
     rounds = {line.partition(":")[0] for line in out["answer"].splitlines()}
     if config.max_calls is None:
         assert (out["coverage"], out["stopped"], len(rounds)) == (1, "end", config.rounds)
@@ -418,10 +419,11 @@ def test_one_segment_and_one_round_are_the_plain_fold(lines, chunk_tokens):
     config, asked = drawn(lines, None, segments=1, rounds=1, chunk_tokens=chunk_tokens)
     text = asked["document"]
     cut = chunks(TextSource(text), tokenizer=EstimatingTokenizer(), chunk_tokens=chunk_tokens)
+    spans = [(chunk.start, chunk.end) for chunk in cut if chunk.text.strip()]
 
     out = create_memagent(Knowing(), config=config, store=InMemoryStore()).invoke(asked)
 
-    assert out["answer"] == "".join(f"Q:{chunk.start}-{chunk.end}\n" for chunk in cut)
+    assert out["answer"] == "".join(f"Q:{start}-{end}\n" for start, end in spans)
 
 
 @settings(max_examples=40, deadline=None)
