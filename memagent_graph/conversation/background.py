@@ -18,7 +18,7 @@ from memagent_graph.memory.guard import StoreGuard, guard_of
 from memagent_graph.sync import at_exit, held_up, running_loop, soon
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
@@ -115,6 +115,21 @@ class Backlog:
                     said.waiting.pop(str(message.id), None)
                 if not said.waiting:
                     del self._threads[thread]
+
+    def withdraw(self, ids: Collection[str], thread: str | None) -> None:
+        """Let messages wait no longer that are not to be folded.
+
+        Args:
+            ids: of the messages.
+            thread: whose; None for any.
+        """
+        with self._lock:
+            for name, said in [*self._threads.items()]:
+                if thread in (None, name):
+                    for key in ids:
+                        said.waiting.pop(key, None)
+                    if not said.waiting:
+                        del self._threads[name]
 
     def last(self, thread: str) -> str | None:
         """The id of the message of a thread that was folded last; told once."""

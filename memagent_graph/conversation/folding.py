@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.conversation.asking import STANDING_QUESTION, standing_question
+from memagent_graph.conversation.keeping import Keeping
 from memagent_graph.conversation.messages import unfolded
 from memagent_graph.conversation.profile import Past, Said, attest
 from memagent_graph.conversation.profiling import PROFILE_QUESTION, ProfileReader, keep_fitting
@@ -52,6 +53,7 @@ class Folding:
 
     Attributes:
         reading: who folds, with the budgets.
+        keeping: what may be kept word for word.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Folding:
         self._redact = redact
         self._model = reader.identity.name
         self._past = past
+        self.keeping = Keeping(redact, never)
         self._known = max(_REMEMBERED, 2 * window)
         self._warned: set[str] = set()
         if counter.count(self._question) > config.question_tokens:
@@ -124,14 +127,24 @@ class Folding:
             before = head
             done = await memory.folded(thread)
             new = unfolded(folding, done, whole=len(done) < self._known)
+            step = await memory.episodes.keep(
+                self.keeping.said(folding, thread),
+                new={str(message.id) for message in new},
+                clean=self.keeping.clean,
+            )
             if not new:
+                if step.puts and not await memory.bank.records.commit(step.puts, step.given):
+                    continue
                 return 0
             # Others may still want to fold what left the thread only now.
             known = done[-self._known :]
             fresh = [str(message.id) for message in new]
             ids = (*known, *fresh)
             version = await self._version(head, new, thread, ids, config)
-            if await memory.add(version, after=head, new=fresh, model=self._model):
+            done_now = await memory.add(
+                version, after=head, new=fresh, model=self._model, step=step
+            )
+            if done_now:
                 return len(new)
         message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
         raise MemoryConflictError(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
@@ -18,15 +19,19 @@ from memagent_graph.conversation.messages import is_instruction, is_reply, marke
 from memagent_graph.conversation.people import People
 from memagent_graph.conversation.privacy import for_itself
 from memagent_graph.conversation.profile import Past, entries_of
+from memagent_graph.conversation.recalling import recall
 from memagent_graph.conversation.redaction import checked
+from memagent_graph.conversation.rendering import said_now
 from memagent_graph.conversation.talk import Remember, Talk
+from memagent_graph.conversation.telling import tell
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.pages import Kept
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.prompts import remembered
 from memagent_graph.sync import blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import MessageLikeRepresentation
@@ -36,9 +41,11 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from memagent_graph.conversation.profile import ProfileEntry
+    from memagent_graph.conversation.recalling import Passage
     from memagent_graph.conversation.redaction import Redact
+    from memagent_graph.conversation.rendering import About
     from memagent_graph.memory.history import History
-    from memagent_graph.memory.personal import ForgottenUser
+    from memagent_graph.memory.personal import ForgottenUser, PersonalMemory
     from memagent_graph.memory.users import Users
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
@@ -83,6 +90,9 @@ class ConversationMemory(Generic[Shape]):
         namespace: where in the store, below a label of each user's own.
         keep_versions: how many of a memory's newest versions stay; None for all.
         keep_days: days that a version stays after a newer one replaced it; None for ever.
+        episode_tokens: how many tokens of each user's messages stay word for word, so that
+            `prompt` can tell passages of them; the oldest go first. With 0, none are kept.
+        episode_days: days after which such a message goes; None for never.
         ttl: minutes that a memory lives on when it is not read; None for the store's default.
         keep: what to remember above all, in words. A chat model is told so; to the built-in
             reader, statements with one of these words count double.
@@ -105,7 +115,7 @@ class ConversationMemory(Generic[Shape]):
         ```python
         memory = ConversationMemory("openai:gpt-4o", store=store)
         messages = memory.observe(messages, user="ann", thread="monday")
-        reply = chat.invoke([*memory.prompt("ann"), *messages])
+        reply = chat.invoke([*memory.prompt("ann", about=messages), *messages])
         ```
     """
 
@@ -122,6 +132,8 @@ class ConversationMemory(Generic[Shape]):
         namespace: Sequence[str] = NAMESPACE,
         keep_versions: int | None = 10,
         keep_days: float | None = None,
+        episode_tokens: int = 500_000,
+        episode_days: float | None = None,
         ttl: float | None = None,
         keep: str = "",
         never: str = "",
@@ -138,8 +150,17 @@ class ConversationMemory(Generic[Shape]):
         self.window = window
         self.remember: Remember = remember
         self.remember_within = remember_within
+        if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
+            message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
+            raise ConfigurationError(message)
         self.people = People(
-            store, namespace, keep_versions=keep_versions, keep_days=keep_days, ttl=ttl
+            store,
+            namespace,
+            keep_versions=keep_versions,
+            keep_days=keep_days,
+            episode_tokens=episode_tokens,
+            episode_days=episode_days,
+            ttl=ttl,
         )
         self._fields = None if schema is str else Fields(cast("type[BaseModel]", schema))
         self._folding = Folding(
@@ -189,22 +210,46 @@ class ConversationMemory(Generic[Shape]):
         head = await self.people.of(user, store).head()
         return [] if head is None else entries_of(head, self._fields)
 
-    async def aprompt(self, user: str, *, store: BaseStore | None = None) -> list[SystemMessage]:
+    async def aprompt(
+        self, user: str, *, about: About = "", store: BaseStore | None = None
+    ) -> list[SystemMessage]:
         """What a model is to be told of a user now: one system message, or none.
 
         It waits for no fold: call it after `observe`. When the store is away, that is logged, and
         the memory is told as this process last saw it.
+
+        Args:
+            user: of whom.
+            about: what is said now: a text, a message, or the conversation, of which the last
+                human message counts. Passages of earlier messages that bear on it are told with
+                the memory, both together within `config.memory_tokens`. Messages of the
+                conversation are not among them.
+            store: of the host graph, used when this memory has no store of its own.
         """
-        backlog = self.people.backlog(user, store)
+        backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
+        text, messages = said_now(about)
+        found: list[Passage] = []
         try:
-            text = await self._head(user, store)
+            memory, kept = await asyncio.gather(self._head(user, store), self._kept(personal, text))
+            backlog.told = memory
+            if kept.pages:
+                found = await asyncio.to_thread(self._find, kept, text, messages, personal)
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
             _log.warning("The memory of a user could not be loaded: %s", error)
-            text = backlog.told
-        backlog.told = text
-        told = remembered(text if self._fields is None else self._fields.tell(text))
+        reading, memory = self._folding.reading, backlog.told
+        if self._fields is not None:
+            memory = self._fields.tell(memory)
+        parts = tell(
+            memory,
+            found,
+            text,
+            reading.config.memory_tokens,
+            reading.tokenizer,
+            whole=self._fields is not None,
+        )
+        told = remembered(*parts)
         return [SystemMessage(told)] if told else []
 
     async def aobserve(
@@ -314,6 +359,30 @@ class ConversationMemory(Generic[Shape]):
         """
         return self.people.users(store)
 
+    async def aforget_messages(
+        self,
+        user: str,
+        messages: Collection[str],
+        *,
+        thread: str | None = None,
+        store: BaseStore | None = None,
+    ) -> int:
+        """Delete what is kept of messages word for word; return how many that were.
+
+        Those that wait are not folded any more. Notes that were made of the others stay.
+
+        Args:
+            user: who said them, or was told them.
+            messages: their ids.
+            thread: in which they were said; None for any.
+            store: of the host graph, used when this memory has no store of its own.
+
+        Raises:
+            StoreError: The store failed.
+        """
+        self.people.backlog(user, store).withdraw(messages, thread)
+        return await self.people.of(user, store).episodes.remove(messages, thread)
+
     load = blocking(aload)
     entries = blocking(aentries)
     prompt = blocking(aprompt)
@@ -322,6 +391,7 @@ class ConversationMemory(Generic[Shape]):
     history = blocking(ahistory)
     flush = blocking(aflush)
     forget = blocking(aforget)
+    forget_messages = blocking(aforget_messages)
 
     def talk(
         self, user: str, thread: str, store: BaseStore | None, config: RunnableConfig | None
@@ -338,6 +408,17 @@ class ConversationMemory(Generic[Shape]):
             self.window,
             self._folding.reading.config.chunk_tokens,
         )
+
+    async def _kept(self, personal: PersonalMemory, about: str) -> Kept:
+        return await personal.episodes.read() if about and not personal.episodes.off else Kept()
+
+    def _find(
+        self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: PersonalMemory
+    ) -> list[Passage]:
+        keeping = self._folding.keeping
+        told = {(one.id, one.text) for one in keeping.said(messages, "")}
+        found = recall(kept).find(about, since=personal.episodes.since, told=told)
+        return [passage for passage in found if keeping.allows(passage.text)]
 
     async def _head(self, user: str, store: BaseStore | None) -> str:
         head = await self.people.of(user, store).head()

@@ -147,7 +147,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
 
     async def _told(self, request: _Request) -> list[SystemMessage]:
         state = cast("MemAgentState", request.state)
-        return await self.memory.aprompt(state["memory_user"], store=request.runtime.store)
+        user, about = state["memory_user"], request.messages
+        return await self.memory.aprompt(user, about=about, store=request.runtime.store)
 
     def _talk(self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig) -> Talk:
         speaker = self._speakers.of(runtime, config, state.get("memory_user"))

@@ -43,8 +43,8 @@ class ConversationNode(RunnableCallable):
 
     Put it before the model call, where it returns `RemoveMessage`s for what leaves the
     window; and once more behind it, so that a turn is folded with its reply, and soon after it.
-    The model call tells the model `memory.prompt(user)`. The memory's text is in no state, and
-    so in no checkpoint and no stream.
+    The model call tells the model `memory.prompt(user, about=messages)`. The memory's text is in no
+    state, and so in no checkpoint and no stream.
 
     As a `pre_model_hook` it also returns what the model is told (`llm_input_messages`): LangGraph
     passes that through the state, and so it is in its streams.
@@ -58,7 +58,8 @@ class ConversationNode(RunnableCallable):
     Example:
         ```python
         builder.add_node("remember", ConversationNode(memory))
-        builder.add_node("reply", reply)  # model.invoke([*memory.prompt(user), *messages])
+        # reply: model.invoke([*memory.prompt(user, about=messages), *messages])
+        builder.add_node("reply", reply)
         builder.add_node("note", ConversationNode(memory))
         builder.add_edge(START, "remember")
         builder.add_edge("remember", "reply")
@@ -91,7 +92,7 @@ class ConversationNode(RunnableCallable):
                 stays = await talk.shorten(now, folded(known, update))
             talk.note(stays, folded(known, update), ended=is_reply(now))
             if config.get("metadata", {}).get("langgraph_node") == _HOOK:
-                told = await memory.aprompt(speaker.user, store=runtime.store)
+                told = await memory.aprompt(speaker.user, about=stays, store=runtime.store)
                 update["llm_input_messages"] = [*told, *stays]
             return {**update, "messages": changes(before, stays)}
 

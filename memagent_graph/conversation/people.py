@@ -36,6 +36,8 @@ class People:
         *,
         keep_versions: int | None,
         keep_days: float | None,
+        episode_tokens: int,
+        episode_days: float | None,
         ttl: float | None,
     ) -> None:
         self.namespace = check_namespace(namespace)
@@ -44,6 +46,8 @@ class People:
         self._here: BaseStore | None = None
         self._keep_versions = keep_versions
         self._keep_days = keep_days
+        self._episode_tokens = episode_tokens
+        self._episode_days = episode_days
         self._ttl = ttl
 
     def of(self, user: str, store: BaseStore | None) -> PersonalMemory:
@@ -62,6 +66,8 @@ class People:
             user,
             keep_versions=self._keep_versions,
             keep_days=self._keep_days,
+            episode_tokens=self._episode_tokens,
+            episode_days=self._episode_days,
             ttl=self._ttl,
             patience=store_seconds,
         )

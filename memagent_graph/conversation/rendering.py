@@ -13,15 +13,21 @@ from langchain_core.messages import (
     ChatMessage,
     FunctionMessage,
     ToolMessage,
+    convert_to_messages,
 )
 
 from memagent_graph.conversation.messages import TOLD_AT, is_instruction
 from memagent_graph.conversation.redaction import unchanged
+from memagent_graph.memory.pages import Said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from langchain_core.messages import MessageLikeRepresentation
 
     from memagent_graph.conversation.redaction import Redact
+
+    About = str | BaseMessage | Sequence[MessageLikeRepresentation]
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool "
 
@@ -47,12 +53,50 @@ def render(
         messages: the conversation.
         redact: what each text, each argument of a tool and each speaker's name goes through.
     """
+    for message, told, speaker, said in _spoken(messages, redact):
+        # Indented, a line of somebody's text cannot pass for the beginning of another message.
+        yield message, told, f"[{told}] {speaker}: " + "\n  ".join(said.splitlines()) + "\n"
+
+
+def word_for_word(
+    messages: Iterable[BaseMessage], thread: str, redact: Redact = unchanged
+) -> list[Said]:
+    """What people and the assistant said, without what tools were given and returned.
+
+    Args:
+        messages: the conversation, with ids.
+        thread: its id.
+        redact: what each text and each speaker's name goes through.
+    """
+    return [
+        Said(str(message.id), thread, told, speaker, said)
+        for message, told, speaker, said in _spoken(messages, redact)
+        if not speaker.startswith(TOOL)
+    ]
+
+
+def said_now(about: About) -> tuple[str, list[BaseMessage]]:
+    """What the last human message says, and the messages of the conversation.
+
+    Args:
+        about: a text, a message, or a conversation.
+    """
+    if isinstance(about, str):
+        return about, []
+    messages = convert_to_messages([about] if isinstance(about, BaseMessage) else about)
+    humans = [m for m in messages if _role(m) == USER and not is_instruction(m)]
+    return (_described(humans[-1]) if humans else ""), messages
+
+
+def _spoken(
+    messages: Iterable[BaseMessage], redact: Redact
+) -> Iterator[tuple[BaseMessage, str, str, str]]:
+    """Each message with when it was said, by whom, and what."""
     told = datetime.now(UTC).isoformat(timespec="minutes")
     for message in messages:
         told = _told_at(message) or told
         for speaker, said in () if is_instruction(message) else _said(message, redact):
-            # Indented, a line of somebody's text cannot pass for the beginning of another message.
-            yield message, told, f"[{told}] {speaker}: " + "\n  ".join(said.splitlines()) + "\n"
+            yield message, told, speaker, said
 
 
 def _told_at(message: BaseMessage) -> str | None:

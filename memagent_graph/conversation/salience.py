@@ -114,6 +114,11 @@ def salience(statement: str, tokens: int) -> float:
     return worth / sqrt(max(tokens, 1))
 
 
+def tells_time(text: str) -> bool:
+    """Whether a word in a text names a day, a week, a month or another time."""
+    return bool(_TIME.search(text))
+
+
 _PROPERTY = (
     r"name|birthday|age|address|e-?mail|phone|number|job|employer|boss|doctor|budget|deadline"
     r"|username|time ?zone|status|size|weight|height"

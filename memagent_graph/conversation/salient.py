@@ -79,11 +79,11 @@ class SalientReader(ExtractiveReader):
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the most telling statements of the memory and the chunk together."""
-        known = list(_remembered(step.memory.text))
+        known = list(read_facts(step.memory.text))
         kept = self._best(self._allowed(_current([*known, *_told(step.chunk)])))
         if kept == known or not kept:
             return Update(None)
-        return Update(Memory(_written(kept)))
+        return Update(Memory(write_facts(kept)))
 
     async def merge(
         self,
@@ -94,8 +94,8 @@ class SalientReader(ExtractiveReader):
         config: RunnableConfig | None = None,
     ) -> Merge:
         """Keep the most telling statements of all memories together, newer ones for older."""
-        facts = [fact for memory in memories for fact in _remembered(memory.text)]
-        return Merge(Memory(_written(self._best(self._allowed(_current(facts))))))
+        facts = [fact for memory in memories for fact in read_facts(memory.text)]
+        return Merge(Memory(write_facts(self._best(self._allowed(_current(facts))))))
 
     def _allowed(self, facts: list[Fact]) -> list[Fact]:
         return [fact for fact in facts if self._banned.isdisjoint(terms(fact.text))]
@@ -151,7 +151,8 @@ class Fact(NamedTuple):
         return found
 
 
-def _remembered(memory: str) -> Iterator[Fact]:
+def read_facts(memory: str) -> Iterator[Fact]:
+    """The facts of a memory; each line of one that a chat model has written is a fact."""
     day = year = ""
     speaker = USER
     for line in memory.splitlines():
@@ -203,7 +204,8 @@ def _words(statement: str) -> tuple[str, ...]:
     return tuple(terms(statement)) or (statement,)
 
 
-def _written(facts: list[Fact]) -> str:
+def write_facts(facts: Sequence[Fact]) -> str:
+    """The reverse of `read_facts`."""
     lines: list[str] = []
     day, speaker = "", USER
     for fact in facts:

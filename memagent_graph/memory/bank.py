@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore, Op, PutOp
 
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.text.source import Source
 
 __all__ = ["Forgotten", "ForgottenSource", "History", "MemoryBank", "diff"]
@@ -116,6 +116,7 @@ class MemoryBank:
         *,
         expected: str | None,
         also: Sequence[PutOp] = (),
+        given: Given | None = None,
     ) -> bool:
         """Store a version and point a name to it in one step, unless somebody moved the name.
 
@@ -124,6 +125,7 @@ class MemoryBank:
             version: its new head.
             expected: the id that the head had; None if the name was free.
             also: what else is to be written in that step.
+            given: what else must be stored for that; see `AtomicStore.acommit`.
         """
         records = self.records
         head, place = (records.heads, name), (records.versions, version.id)
@@ -138,11 +140,11 @@ class MemoryBank:
                 records.put(*head, {"version": version.id}),
                 *also,
             ]
-            given = {head: _pointer(expected), place: stored}
-            if await records.commit(puts, given, topic=name):
+            all_given = {**(given or {}), head: _pointer(expected), place: stored}
+            if await records.commit(puts, all_given, topic=name):
                 return True
             now, known = await records.values([head, place])
-            if now != _pointer(expected):
+            if now != _pointer(expected) or (given and known == stored):
                 break
             stored = known if isinstance(known, dict) else None  # somebody stored it before
         return False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory import changes
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.episodes import Episodes, Step
 from memagent_graph.memory.erasing import erase
 from memagent_graph.memory.history import History
 from memagent_graph.memory.removal import forget_topic
@@ -17,7 +18,7 @@ from memagent_graph.memory.version import edited
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from langgraph.store.base import BaseStore, PutOp
+    from langgraph.store.base import BaseStore
 
     from memagent_graph.memory.changes import Change
     from memagent_graph.memory.version import MemoryVersion
@@ -80,7 +81,7 @@ def nothing_of(user: str) -> MemoryNotFoundError:
 
 
 class PersonalMemory:
-    """One person's versions, in a part of the store that is theirs alone.
+    """One person's versions, in a part of the store that is theirs alone, and what they said.
 
     A thread's mark says which of its messages were folded last; it is written in one step with the
     version and the head. So a turn that was cut off after that step finds, when it is tried again,
@@ -92,6 +93,8 @@ class PersonalMemory:
         user: whose memory.
         keep_versions: how many of the newest versions stay; None for all.
         keep_days: days that a version stays after a newer one replaced it; None for ever.
+        episode_tokens: how many tokens of messages stay word for word.
+        episode_days: days after which a message goes; None for never.
         ttl: minutes that a memory lives on when it is not read; None for the store's default.
         patience: see `MemoryBank`.
 
@@ -107,6 +110,8 @@ class PersonalMemory:
         *,
         keep_versions: int | None = None,
         keep_days: float | None = None,
+        episode_tokens: int = 0,
+        episode_days: float | None = None,
         ttl: float | None = None,
         patience: Callable[[], float] | None = None,
     ) -> None:
@@ -115,6 +120,7 @@ class PersonalMemory:
         self.user = user
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
         self._namespace = tuple(namespace)
+        self.episodes = Episodes(self.bank.records, episode_tokens, episode_days)
         self._keep = keep_versions
         self._days = keep_days
 
@@ -165,6 +171,7 @@ class PersonalMemory:
         after: MemoryVersion | None,
         new: Sequence[str] = (),
         model: str = "",
+        step: Step | None = None,
     ) -> bool:
         """Make `version` the newest, unless `after` no longer is; say whether it was done.
 
@@ -173,12 +180,14 @@ class PersonalMemory:
             after: what it follows.
             new: ids of the messages that were folded now.
             model: name of the model that did.
+            step: what keeps the messages that were folded.
         """
         mark = {"messages": [*version.messages]}
         change = changes.of_version(version, "folded", CONVERSATION, messages=new, model=model)
         records = self.bank.records
-        also = [records.put(records.threads, version.thread or "", mark)]
-        if not await self._advance(version, after, change, also):
+        step = step or Step()
+        also = [records.put(records.threads, version.thread or "", mark), *step.puts]
+        if not await self._advance(version, after, change, step._replace(puts=also)):
             return False
         if self._keep is not None or self._days is not None:
             await self.thin(self._keep, self._days)
@@ -233,6 +242,7 @@ class PersonalMemory:
         """As `forget`, but for what the store's files keep; say how many items it were."""
         records = self.bank.records
         items = await self.bank.aclear()
+        self.episodes.drop()
         await forget_topic(records, MEMORY)
         if items:
             await changes.note_forgotten(records, self._namespace, self.user, by)
@@ -243,12 +253,15 @@ class PersonalMemory:
         version: MemoryVersion,
         after: MemoryVersion | None,
         change: Change,
-        also: Sequence[PutOp] = (),
+        step: Step | None = None,
     ) -> bool:
+        step = step or Step()
         expected = None if after is None else after.id
         records = self.bank.records
-        also = [*also, changes.put(records, change)]
-        if not await self.bank.aadvance(MEMORY, version, expected=expected, also=also):
+        also = [*step.puts, changes.put(records, change)]
+        if not await self.bank.aadvance(
+            MEMORY, version, expected=expected, also=also, given=step.given
+        ):
             return False
         await changes.trim(records, change)
         return True

@@ -103,6 +103,11 @@ class Records:
         self._patience = patience
         self._refresh = bool((store.ttl_config or {}).get("refresh_on_read", True))
 
+    @property
+    def lives(self) -> float | None:
+        """Minutes that an item lives after it was written or read; None for ever."""
+        return (self.store.ttl_config or {}).get("default_ttl") if self.ttl is None else self.ttl
+
     def members(self, name: str) -> Namespace:
         """Where the ids of a memory's versions are listed."""
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -110,13 +115,7 @@ class Records:
 
     def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
         """The operation that sets an item, or deletes it when the value is None."""
-        default = (self.store.ttl_config or {}).get("default_ttl")
-        return PutOp(
-            namespace,
-            key,
-            None if value is None else dict(value),
-            ttl=default if self.ttl is None else self.ttl,
-        )
+        return PutOp(namespace, key, None if value is None else dict(value), ttl=self.lives)
 
     async def call(self, operation: Callable[[], Awaitable[T]]) -> T:
         """The result of an operation, for as long as patience lasts."""

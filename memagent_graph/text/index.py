@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import compress
+from math import log1p
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -221,10 +222,15 @@ class Index:
             if row is None:
                 continue
             there = slice(self._first[row], self._first[row + 1])
-            passages_with = there.stop - there.start
-            rarity = np.log1p((len(self) - passages_with + 0.5) / (passages_with + 0.5))
-            np.add.at(scores, self._numbers[there], weight * rarity * self._weights[there])
+            rare = weight * self.rarity(term)
+            np.add.at(scores, self._numbers[there], rare * self._weights[there])
         return scores
+
+    def rarity(self, term: str) -> float:
+        """What a term counts: the fewer passages have it, the more."""
+        row = self._terms.get(term)
+        having = 0 if row is None else self._first[row + 1] - self._first[row]
+        return log1p((len(self) - having + 0.5) / (having + 0.5))
 
     def find(self, wanted: str | Iterable[str], limit: int = 10) -> list[Found]:
         """The passages that match best, the best first; fewer than `limit` if no more match.

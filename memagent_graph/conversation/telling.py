@@ -1,0 +1,148 @@
+"""What a model is told of the memory and of earlier messages, both within one budget."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeVar
+
+import regex
+
+from memagent_graph.conversation.salient import Fact, read_facts, write_facts
+from memagent_graph.text.index import Index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from memagent_graph.conversation.recalling import Passage
+    from memagent_graph.text.tokens import Tokenizer
+
+T = TypeVar("T")
+
+_MEMORY = 0.25
+"""Share of the budget that the memory has if it needs it, however many passages there are."""
+_BEARING = 0.5
+"""Share of that for lines which bear on the message; the newest have the rest."""
+_LEAST = 8
+"""Tokens that a passage with its speaker has, at least."""
+_MOST_MISSED = 30
+"""Passages in a row that are too long for the room that is left, until no more are tried."""
+_GAP = " […] "
+_DAY = regex.compile(r"\d{4}-\d\d-\d\d")
+
+
+def tell(
+    memory: str,
+    found: Sequence[Passage],
+    about: str,
+    tokens: int,
+    tokenizer: Tokenizer,
+    *,
+    whole: bool = False,
+) -> tuple[str, str]:
+    """Share a budget between the memory and passages; return what is told of each.
+
+    The memory is told whole if the passages leave room for it. Of one that does not fit into its
+    quarter of the budget, lines that bear on the message are told, and the newest.
+
+    Args:
+        memory: all of it.
+        found: passages, the best first.
+        about: what is said now.
+        tokens: the budget.
+        tokenizer: measures both.
+        whole: whether the memory is told whole in any case.
+    """
+    size = tokenizer.count(memory)
+    least = size if whole else min(size, int(tokens * _MEMORY))
+    chosen = _fit(found, tokens - least, tokenizer)
+    passages = write_passages(chosen)
+    room = tokens - tokenizer.count(passages)
+    if size > room and found and not whole:
+        said = [" ".join(passage.text.split()) for passage in chosen]
+        facts = [fact for fact in read_facts(memory) if not any(fact.text in s for s in said)]
+        memory = _choose(facts, about, room, tokenizer)
+    return memory, passages
+
+
+def write_passages(passages: Iterable[Passage]) -> str:
+    """Passages by day, in the order in which they were said; "[…]" stands where words are left out.
+
+    A further line of a message is indented, so that none can pass for another message.
+    """
+    lines: list[str] = []
+    day = ""
+    order = sorted(passages, key=lambda one: (one.said.at[:10], one.message, one.start))
+    for _, group in groupby(order, key=lambda one: one.message):
+        pieces = [*group]
+        said = pieces[0].said
+        if said.day != day:
+            day = said.day
+            lines.append(day)
+        lines.append(f"{said.speaker}: {_joined(pieces)}")
+    return "\n".join(lines)
+
+
+def _joined(pieces: Sequence[Passage]) -> str:
+    text, end = "", 0
+    for piece in pieces:
+        text += piece.text if piece.start == end else _GAP + piece.text.lstrip()
+        end = piece.end
+    if end < len(pieces[0].said.text):
+        text = text.rstrip() + _GAP
+    return "\n  ".join(filter(str.strip, text.strip().splitlines()))
+
+
+def _fit(found: Sequence[Passage], tokens: int, tokenizer: Tokenizer) -> list[Passage]:
+    """As many of the best passages as there is room for."""
+    chosen: list[Passage] = []
+    days: set[str] = set()
+    left, missed = tokens, 0
+    for passage in found:
+        cost = tokenizer.count(write_passages([passage]) + "\n")
+        if passage.said.day in days:
+            cost -= tokenizer.count(passage.said.day + "\n")
+        fits = cost <= left
+        missed = 0 if fits else missed + 1
+        if fits:
+            chosen.append(passage)
+            days.add(passage.said.day)
+            left -= cost
+        if left < _LEAST or missed > _MOST_MISSED:
+            break
+    return _drop_until(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
+
+
+def _choose(facts: Sequence[Fact], about: str, tokens: int, tokenizer: Tokenizer) -> str:
+    """Facts that bear on a text, and the newest, in their order."""
+    bearing = [found.number for found in Index.of(f.text for f in facts).find(about, len(facts))]
+    chosen: list[int] = []
+    used = 0
+    for order, most in ((bearing, tokens * _BEARING), (_newest_first(facts), tokens)):
+        for index in order:
+            if index not in chosen:
+                used += tokenizer.count(facts[index].text + "\n")
+                if used > most:
+                    break
+                chosen.append(index)
+    kept = _drop_until(
+        chosen,
+        lambda some: tokenizer.count(write_facts([facts[i] for i in sorted(some)])) <= tokens,
+    )
+    return write_facts([facts[index] for index in sorted(kept)])
+
+
+def _newest_first(facts: Sequence[Fact]) -> list[int]:
+    """By the day above them, or the first in them, or else that of the fact before."""
+    days, day = list[str](), ""
+    for fact in facts:
+        found = _DAY.search(fact.text)
+        day = fact.day or (found[0] if found else day)
+        days.append(day)
+    return sorted(range(len(facts)), key=lambda index: (days[index], index), reverse=True)
+
+
+def _drop_until(some: list[T], fits: Callable[[list[T]], bool]) -> list[T]:
+    """Those at the beginning that fit: counts of parts need not add up."""
+    while some and not fits(some):
+        some = some[:-1]
+    return some

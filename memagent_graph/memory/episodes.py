@@ -1,0 +1,258 @@
+"""What a person and their assistant said, word for word: the newest of it, in pages of a store.
+
+| namespace, below the person's | key | value |
+|---|---|---|
+| episodes | "contents" | `pages`: key, digest, tokens and newest day of each; `next` |
+| episodes | a page's key | `said`: messages, in the order in which they were folded |
+
+Pages are written, and the contents with them, in one step with the memory into which their
+messages were folded: what is listed is there, and nothing is kept twice. A process that has a page
+with the listed digest at hand does not ask for it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from memagent_graph.errors import BadRecordError, MemoryConflictError
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.pages import Kept, Page, Said, Shelf, shelf_of
+from memagent_graph.text.chunking import cut_at_sentence
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from types import EllipsisType
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.records import Place, Records
+
+_CONTENTS = "contents"
+_PAGE = 4_000
+"""Tokens after which a page is full: each turn writes the last one again."""
+_PAGES = 16
+"""Pages that there are at least before the oldest goes, so that not too much goes at once."""
+_LONGEST = 2
+"""Pages that one message may fill; the rest of it is not kept."""
+
+_ASKED = 10
+"""Times that a page is asked for, though it is at hand, while it would live without being read."""
+
+_counter = EstimatingTokenizer()
+_log = logging.getLogger(__name__)
+
+
+class Step(NamedTuple):
+    """What keeps or deletes messages: to be carried out in one step with what goes with it.
+
+    Attributes:
+        puts: what to write.
+        given: what must be stored for that; see `AtomicStore.acommit`.
+    """
+
+    puts: Sequence[PutOp] = ()
+    given: Mapping[Place, Mapping[str, object] | EllipsisType | None] = {}
+
+
+class Episodes:
+    """The messages that are kept of one person.
+
+    Args:
+        records: of the person's part of the store.
+        tokens: how many stay; the oldest go first. With 0, nothing is kept.
+        days: days after which a message goes; None for never.
+    """
+
+    def __init__(self, records: Records, tokens: int, days: float | None) -> None:
+        self._records = records
+        self._place = (*records.namespace, "episodes")
+        self._tokens = tokens
+        self._days = days
+        self._page = max(1, min(_PAGE, tokens // _PAGES))
+        # What is never asked for would expire in the store.
+        lives = records.lives
+        self._fresh = math.inf if lives is None else 60 * lives / _ASKED
+
+    @property
+    def since(self) -> str:
+        """The first day of which messages may be told."""
+        if self._days is None:
+            return ""
+        return (datetime.now(UTC) - timedelta(days=self._days)).date().isoformat()
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing is to be kept."""
+        return not self._tokens
+
+    @property
+    def _shelf(self) -> Shelf:
+        return shelf_of(self._records.guard, self._place)
+
+    async def read(self) -> Kept:
+        """What is kept; one round trip where this process has the pages at hand."""
+        pages = await self._load((await self._contents()).listed)
+        return self._shelf.leave([*pages.values()])
+
+    async def keep(
+        self, said: Iterable[Said], *, new: Container[str], clean: Callable[[Page], Page]
+    ) -> Step:
+        """What keeps messages: the new ones, and those whose text has changed.
+
+        Args:
+            said: messages; of one that is kept already, its text now. Without a text, it goes.
+            new: ids of those that were never folded: others, if not kept, are not to be.
+            clean: what may be left of a page.
+        """
+        contents = await self._contents()
+        now = {} if self.off else {(one.thread, one.id): self._cut(one) for one in said}
+        pages = await self._load(contents.listed)
+        changed: dict[str, Page] = {}
+        more: dict[str, list[Said]] = {}
+        for key, page in pages.items():
+            known = [now.pop((one.thread, one.id), one) for one in clean(page).said]
+            left = [one for one in known if one.text and one.day >= self.since]
+            if left != [*page.said]:
+                changed[key] = Page(left)
+        last, number = (contents.listed[-1].key if contents.listed else ""), contents.next
+        newest = changed.get(last) or pages.get(last)
+        said, room = ([], 0) if newest is None else ([*newest.said], self._page - newest.tokens)
+        for one in now.values():
+            if one.id not in new or not one.text or one.day < self.since:
+                continue
+            if room <= 0:
+                last, number = f"page-{number:09}", number + 1
+                said, room = [], self._page
+            said.append(one)
+            room -= _counter.count(one.text)
+            more[last] = said
+        changed |= {key: Page(said) for key, said in more.items()}
+        return self._step(contents, changed, number)
+
+    async def remove(self, ids: Collection[str], thread: str | None = None) -> int:
+        """Delete messages; say how many.
+
+        Args:
+            ids: of the messages.
+            thread: in which they were said; None for any.
+
+        Raises:
+            MemoryConflictError: Turns of this person were faster each time.
+        """
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            contents = await self._contents()
+            changed: dict[str, Page] = {}
+            gone = 0
+            for key, page in (await self._load(contents.listed)).items():
+                left = [m for m in page.said if m.id not in ids or thread not in (None, m.thread)]
+                gone += len(page.said) - len(left)
+                if len(left) < len(page.said):
+                    changed[key] = Page(left)
+            step = self._step(contents, changed, contents.next)
+            if not step.puts or await self._records.commit(step.puts, step.given):
+                await self.read()
+                return gone
+        message = "The person went on talking meanwhile: delete these messages once more."
+        raise MemoryConflictError(message)
+
+    def drop(self) -> None:
+        """Have nothing of it at hand any more: it was deleted."""
+        self._shelf.leave(())
+
+    def _cut(self, said: Said) -> Said:
+        most = _LONGEST * self._page
+        if len(said.text) <= most or _counter.count(said.text) <= most:
+            return said
+        return replace(said, text=cut_at_sentence(said.text, most, _counter))
+
+    def _step(self, contents: _Contents, changed: Mapping[str, Page], number: int) -> Step:
+        rows = {row.key: row for row in contents.listed}
+        rows |= {key: _row(key, page) for key, page in changed.items()}
+        left, kept = self._tokens, list[_Listed]()
+        for row in sorted(rows.values(), reverse=True):
+            left -= row.tokens
+            if left < 0 and (kept or self.off):
+                break
+            if row.newest and row.newest >= self.since:
+                kept.append(row)
+        keys = {row.key for row in kept}
+        put, shelf = self._records.put, self._shelf
+        puts = []
+        for key, page in changed.items():
+            if key in keys:
+                puts.append(put(self._place, key, page.record))
+                shelf.put(page)
+        puts += [put(self._place, key, None) for key in rows if key not in keys]
+        if not puts:
+            return Step()
+        after = {"pages": [[*row] for row in reversed(kept)], "next": number}
+        puts.append(put(self._place, _CONTENTS, after))
+        return Step(puts, {(self._place, _CONTENTS): contents.record})
+
+    async def _contents(self) -> _Contents:
+        (value,) = await self._records.values([(self._place, _CONTENTS)])
+        if value is None:
+            return _Contents(None, [], 0)
+        try:
+            if isinstance(value, dict):
+                return _Contents(value, [*map(_listed, value["pages"])], int(value["next"]))
+        except (KeyError, TypeError, ValueError):
+            pass
+        _log.warning("The list of what a person has said cannot be read, and is made anew.")
+        pages = {}
+        async for item in self._records.scan(self._place):
+            if not isinstance(item, BadRecordError) and item.key != _CONTENTS:
+                page = Page.of(item.value)
+                if page is not None:
+                    pages[item.key] = page
+        listed = [_row(key, page) for key, page in sorted(pages.items())]
+        number = 1 + int(listed[-1].key.rpartition("-")[2]) if listed else 0
+        return _Contents(..., listed, number)
+
+    async def _load(self, listed: Sequence[_Listed]) -> dict[str, Page]:
+        """Pages by key; those that cannot be read are logged, and left out."""
+        shelf = self._shelf
+        found = {row.key: shelf.find(row.digest, self._fresh) for row in listed}
+        missing = [row for row in listed if found[row.key] is None]
+        values = await self._records.values([(self._place, row.key) for row in missing])
+        for row, value in zip(missing, values, strict=True):
+            page = found[row.key] = Page.of(value)
+            if page is not None:
+                shelf.put(page)
+            elif value is not None:
+                _log.warning("Page %r of what a person has said cannot be read.", row.key)
+        return {key: page for key, page in found.items() if page is not None}
+
+
+class _Listed(NamedTuple):
+    """A page, as the contents list it."""
+
+    key: str
+    digest: str
+    tokens: int
+    newest: str
+
+
+class _Contents(NamedTuple):
+    """The record, `...` for one that cannot be read; the pages; the number of the next."""
+
+    record: Value | EllipsisType | None
+    listed: Sequence[_Listed]
+    next: int
+
+
+def _row(key: str, page: Page) -> _Listed:
+    newest = max((one.day for one in page.said), default="")
+    return _Listed(key, page.digest, page.tokens, newest)
+
+
+def _listed(row: Sequence[object]) -> _Listed:
+    key, digest, tokens, newest = row
+    return _Listed(str(key), str(digest), int(str(tokens)), str(newest))

@@ -1,0 +1,145 @@
+"""Pages of messages that are kept word for word, and those that this process has at hand."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from itertools import chain
+from json import dumps
+from time import monotonic
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memagent_graph.memory.guard import StoreGuard
+
+_MOST = 1 << 25
+"""Code points of pages, of all people, that this process has at hand."""
+
+_counter = EstimatingTokenizer()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message.
+
+    Attributes:
+        id: of the message.
+        thread: in which it was said.
+        at: when, ISO 8601.
+        speaker: who said it.
+        text: what was said.
+    """
+
+    id: str
+    thread: str
+    at: str
+    speaker: str
+    text: str
+
+    @property
+    def day(self) -> str:
+        """When, without the time of day."""
+        return self.at[:10]
+
+
+_KEYS = [field.name for field in fields(Said)]
+
+
+class Page:
+    """Messages that are kept together. It never changes.
+
+    Args:
+        said: in the order in which they were folded.
+    """
+
+    def __init__(self, said: Sequence[Said]) -> None:
+        self.said = tuple(said)
+        self.tokens = sum(_counter.count(one.text) for one in said)
+        self.record = {"said": [asdict(one) for one in said]}
+        self.digest = sha256(dumps(self.record).encode()).hexdigest()[:32]
+
+    @classmethod
+    def of(cls, record: object) -> Page | None:
+        """A page from its record; None if that is none."""
+        if not isinstance(record, dict):
+            return None
+        try:
+            return cls([Said(**{key: str(row[key]) for key in _KEYS}) for row in record["said"]])
+        except (KeyError, TypeError):
+            return None
+
+
+class Kept:
+    """What is kept of a person: the same object as long as nothing of it changes.
+
+    Attributes:
+        pages: the oldest first.
+    """
+
+    def __init__(self, pages: Sequence[Page] = ()) -> None:
+        self.pages = tuple(pages)
+
+    @property
+    def said(self) -> Iterator[Said]:
+        """All messages, in the order in which they were folded."""
+        return chain.from_iterable(page.said for page in self.pages)
+
+
+class Shelf:
+    """Pages of one person that this process has read or written."""
+
+    def __init__(self) -> None:
+        self._pages: dict[str, tuple[Page, float]] = {}
+        self._kept = Kept()
+
+    @property
+    def size(self) -> int:
+        """Code points."""
+        return sum(len(one.text) for page, _ in [*self._pages.values()] for one in page.said)
+
+    def find(self, digest: str, seconds: float) -> Page | None:
+        """The page with this digest, if it is at hand, and for no longer than that."""
+        page, since = self._pages.get(digest, (None, 0.0))
+        return page if monotonic() - since < seconds else None
+
+    def put(self, page: Page) -> None:
+        """Have a page at hand: it was read or written."""
+        self._pages[page.digest] = page, monotonic()
+
+    def leave(self, pages: Sequence[Page]) -> Kept:
+        """Have none but these pages at hand."""
+        digests = {page.digest for page in pages}
+        self._pages = {key: held for key, held in self._pages.items() if key in digests}
+        if [*map(id, pages)] != [*map(id, self._kept.pages)]:
+            self._kept = Kept(pages)
+        return self._kept
+
+
+def shelf_of(guard: StoreGuard, place: tuple[str, ...]) -> Shelf:
+    """The shelf of one person in a store; those that were used last are at hand.
+
+    Args:
+        guard: of the store.
+        place: the person's namespace there.
+    """
+    with _lock:
+        shelves = _shelves.setdefault(guard, OrderedDict())
+        found = shelves.pop(place, None) or Shelf()
+        shelves[place] = found
+        left = _MOST
+        for other in reversed([*shelves]):
+            left -= shelves[other].size
+            if left < 0 and other != place:
+                del shelves[other]
+        return found
+
+
+_lock = threading.Lock()
+_shelves: WeakKeyDictionary[StoreGuard, OrderedDict[tuple[str, ...], Shelf]] = WeakKeyDictionary()
