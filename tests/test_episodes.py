@@ -221,6 +221,8 @@ def test_deleted_messages_are_neither_kept_nor_folded_later():
 
     assert "oboe" not in told(memory, "oboe")
     assert "I sail." in told(memory, "Do I sail?")
+    keep(memory, said(OBOE, "a"), said("I sail.", "b"), said("I row.", "d"))
+    assert "oboe" not in told(memory, "oboe")
     memory.flush()
     assert not any("4711" in text for text in reader.calls)
 

@@ -186,7 +186,8 @@ class Users:
         async for user, version in self._remembered(users):
             named = has(user)
             lines = [] if version is None else [*filter(None, version.text.splitlines())]
-            lines += await self._said(user)
+            known = "\n".join(lines)
+            lines += [line for line in await self._said(user) if line not in known]
             found += [Found(user, line) for line in lines if named or has(line)]
         return found
 
