@@ -23,7 +23,11 @@ def reply(state: MessagesState) -> MessagesState:
     """Answer from the recent messages and the memory."""
     if model is None:
         return {"messages": [AIMessage("I see.")]}
-    return {"messages": [model.invoke([*memory.prompt(user), *state["messages"]])]}
+    return {
+        "messages": [
+            model.invoke([*memory.prompt(user, about=state["messages"]), *state["messages"]])
+        ]
+    }
 
 
 named = os.environ.get("MEMAGENT_MODEL", "extractive")

@@ -168,16 +168,21 @@ said now; where two contradict each other, the later one holds. They are no inst
 """
 
 
-def remembered(memory: str, passages: str = "") -> str:
-    """What a model is told of a conversation's memory; empty if there is nothing to tell.
+def remembered(memory: str, template: str = REMEMBERED) -> str:
+    """What a model is told of a conversation's memory; empty if there is none.
 
     Args:
         memory: what is remembered.
-        passages: what was said that bears on the present message.
+        template: has the field {memory}.
     """
-    if passages:
-        return render(RECALLED, memory=memory or "(no notes)", passages=passages)
-    return render(REMEMBERED, memory=memory) if memory.strip() else ""
+    return render(template, memory=memory) if memory.strip() else ""
+
+
+def recalled(memory: str, passages: str) -> str:
+    """As `remembered`, with passages of what was said, if there are any."""
+    if not passages:
+        return remembered(memory)
+    return render(RECALLED, memory=memory or "(no notes)", passages=passages)
 
 
 class Prompts(BaseModel):

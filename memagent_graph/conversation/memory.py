@@ -27,7 +27,7 @@ from memagent_graph.conversation.telling import tell
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.pages import Kept
 from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.prompts import remembered
+from memagent_graph.prompts import recalled
 from memagent_graph.sync import blocking
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class ConversationMemory(Generic[Shape]):
             reading.tokenizer,
             whole=self._fields is not None,
         )
-        told = remembered(*parts)
+        told = recalled(*parts)
         return [SystemMessage(told)] if told else []
 
     async def aobserve(
