@@ -23,11 +23,8 @@ def reply(state: MessagesState) -> MessagesState:
     """Answer from the recent messages and the memory."""
     if model is None:
         return {"messages": [AIMessage("I see.")]}
-    return {
-        "messages": [
-            model.invoke([*memory.prompt(user, about=state["messages"]), *state["messages"]])
-        ]
-    }
+    said = state["messages"]
+    return {"messages": [model.invoke([*memory.prompt(user, about=said), *said])]}
 
 
 named = os.environ.get("MEMAGENT_MODEL", "extractive")
