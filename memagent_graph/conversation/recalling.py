@@ -1,7 +1,7 @@
 """Which passages of what was said earlier bear on what is said now.
 
 A passage counts for the words of the message that are in it (BM25), or, with less weight, in the
-messages around it: a question and its answer share few words. Whoever is named in the message
+messages around it: a question and its answer share few words. A speaker who is named in the message
 counts double against the other speakers; the assistant counts half. What is asked by "when"
 prefers passages that tell a time. The best passages bring the newer ones that tell of the same
 matter, so that an old value is not told without the new one.
