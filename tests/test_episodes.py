@@ -25,6 +25,7 @@ from memagent_graph import (
     ReadingConfig,
     RedisStore,
 )
+from memagent_graph.conversation import recalling
 from memagent_graph.errors import ConfigurationError, StoreError
 from memagent_graph.memory.pages import Kept, Page, Said
 from memagent_graph.memory.personal import PersonalMemory
@@ -397,6 +398,22 @@ def test_a_prompt_takes_one_round_trip_more_than_without_messages():
     told(memory, "oboe")
 
     assert store.trips == alone + 1
+
+
+def test_what_was_said_is_indexed_when_it_is_folded_and_not_before_the_next_reply(monkeypatch):
+    indexed, init = [], recalling.Recall.__init__
+
+    def noted(self, kept):
+        indexed.append(len([*kept.said]))
+        init(self, kept)
+
+    monkeypatch.setattr(recalling.Recall, "__init__", noted)
+    memory = ConversationMemory(Silent(), store=InMemoryStore())
+
+    keep(memory, OBOE, "I see.")
+    assert indexed == [2]
+    assert "oboe" in told(memory, "Does Mia still play the oboe?")
+    assert indexed == [2]
 
 
 def test_the_memory_is_told_when_the_store_is_away(caplog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from dataclasses import replace
@@ -12,10 +13,11 @@ from memagent_graph.conversation.keeping import Keeping
 from memagent_graph.conversation.messages import unfolded
 from memagent_graph.conversation.profile import Past, Said, attest
 from memagent_graph.conversation.profiling import PROFILE_QUESTION, ProfileReader, keep_fitting
+from memagent_graph.conversation.recalling import recall
 from memagent_graph.conversation.rendering import render
 from memagent_graph.conversation.resolve import resolve_keeper
 from memagent_graph.conversation.room import fold_within, keep_newest
-from memagent_graph.errors import ConfigurationError, MemoryConflictError
+from memagent_graph.errors import ConfigurationError, MemoryConflictError, StoreError
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.records import begun, memory_of, record_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
@@ -145,6 +147,7 @@ class Folding:
                 version, after=head, new=fresh, model=self._model, step=step
             )
             if done_now:
+                await _index(memory)
                 return len(new)
         message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
         raise MemoryConflictError(message)
@@ -241,3 +244,14 @@ def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenize
         )
         raise ConfigurationError(message)
     return config.model_copy(update={"chunk_tokens": config.chunk_tokens - schema})
+
+
+async def _index(memory: PersonalMemory) -> None:
+    """Make what is kept now ready to be searched: the next reply need not wait for that."""
+    if memory.episodes.off:
+        return
+    try:
+        kept = await memory.episodes.read()
+    except StoreError:
+        return  # the next reply finds out, and says so
+    await asyncio.to_thread(recall, kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
@@ -58,8 +59,8 @@ def tell(
     passages = write_passages(chosen)
     room = tokens - tokenizer.count(passages)
     if size > room and found and not whole:
-        said = [" ".join(passage.text.split()) for passage in chosen]
-        facts = [fact for fact in read_facts(memory) if not any(fact.text in s for s in said)]
+        said = "\n".join(" ".join(passage.text.split()) for passage in chosen)
+        facts = [fact for fact in read_facts(memory) if fact.text not in said]
         memory = _choose(facts, about, room, tokenizer)
     return memory, passages
 
@@ -98,9 +99,8 @@ def _fit(found: Sequence[Passage], tokens: int, tokenizer: Tokenizer) -> list[Pa
     days: set[str] = set()
     left, missed = tokens, 0
     for passage in found:
-        cost = tokenizer.count(write_passages([passage]) + "\n")
-        if passage.said.day in days:
-            cost -= tokenizer.count(passage.said.day + "\n")
+        day = "" if passage.said.day in days else f"{passage.said.day}\n"
+        cost = tokenizer.count(f"{day}{passage.said.speaker}: {_joined([passage])}\n")
         fits = cost <= left
         missed = 0 if fits else missed + 1
         if fits:
@@ -109,13 +109,13 @@ def _fit(found: Sequence[Passage], tokens: int, tokenizer: Tokenizer) -> list[Pa
             left -= cost
         if left < _LEAST or missed > _MOST_MISSED:
             break
-    return _drop_until(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
+    return _first(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
 
 
 def _choose(facts: Sequence[Fact], about: str, tokens: int, tokenizer: Tokenizer) -> str:
     """Facts that bear on a text, and the newest, in their order."""
     bearing = [found.number for found in Index.of(f.text for f in facts).find(about, len(facts))]
-    chosen: list[int] = []
+    chosen: dict[int, None] = {}
     used = 0
     for order, most in ((bearing, tokens * _BEARING), (_newest_first(facts), tokens)):
         for index in order:
@@ -123,9 +123,9 @@ def _choose(facts: Sequence[Fact], about: str, tokens: int, tokenizer: Tokenizer
                 used += tokenizer.count(facts[index].text + "\n")
                 if used > most:
                     break
-                chosen.append(index)
-    kept = _drop_until(
-        chosen,
+                chosen[index] = None
+    kept = _first(
+        [*chosen],
         lambda some: tokenizer.count(write_facts([facts[i] for i in sorted(some)])) <= tokens,
     )
     return write_facts([facts[index] for index in sorted(kept)])
@@ -141,8 +141,9 @@ def _newest_first(facts: Sequence[Fact]) -> list[int]:
     return sorted(range(len(facts)), key=lambda index: (days[index], index), reverse=True)
 
 
-def _drop_until(some: list[T], fits: Callable[[list[T]], bool]) -> list[T]:
-    """Those at the beginning that fit: counts of parts need not add up."""
-    while some and not fits(some):
-        some = some[:-1]
-    return some
+def _first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
+    """As many from the beginning as fit together: counts of parts need not add up."""
+    if fit(some):
+        return some
+    least = bisect_left(range(1, len(some)), x=True, key=lambda count: not fit(some[:count]))
+    return some[:least]
