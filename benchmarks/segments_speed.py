@@ -21,8 +21,13 @@ SEGMENTS = (64, 8, 1)
 GOALS = {8: 6.0, 64: 15.0}
 
 
+OPEN: set[asyncio.Task[None]] = set()
+"""Connections that are answered."""
+
+
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer all requests of a connection, each 0.2 s after it came."""
+    OPEN.add(asyncio.current_task())
     with suppress(asyncio.IncompleteReadError, ConnectionError):  # the client has gone
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -39,6 +44,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             writer.write(kind + str(len(data)).encode() + b"\r\n\r\n" + data)
             await writer.drain()
     writer.close()
+    OPEN.discard(asyncio.current_task())
 
 
 async def main() -> None:
@@ -55,12 +61,15 @@ async def main() -> None:
         started = time.perf_counter()
         out = await agent.ainvoke({"question": "When did it ring?", "document": text})
         took[segments] = time.perf_counter() - started
+        await model.aclose()
         print(
             f"{segments:>3} segments: {planned.chunks} chunks, {out['usage']['calls']} calls, "
             f"{planned.chain_calls} in a row, {took[segments]:.1f} s",
             flush=True,
         )
     server.close()
+    while OPEN:
+        await asyncio.wait(OPEN)
     for segments, goal in GOALS.items():
         ratio = took[1] / took[segments]
         print(f"{segments} segments: {ratio:.1f} times faster than one (goal {goal:g})")

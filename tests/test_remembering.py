@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
+from servers.openai_server import OpenAIServer
 
 from memagent_graph import (
     ConversationMemory,
@@ -27,9 +30,11 @@ from memagent_graph import (
     MemAgentNode,
     ReadingConfig,
 )
+from memagent_graph.conversation.asking import STANDING_QUESTION
 from memagent_graph.conversation.catching_up import catch_up
 from memagent_graph.conversation.rendering import rendered
 from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.memory.users import Users
 from memagent_graph.readers.base import Memory, Update
 
 SOON = {"remember_within": 0.01}
@@ -416,6 +421,51 @@ def test_a_killed_process_loses_nothing_that_catching_up_does_not_fold_once(tmp_
     ]
     with open_store(str(tmp_path / "store.sqlite")) as store:
         assert ConversationMemory(store=store).load("ann").count("goat Ria") == 1
+
+
+PROFILE = """
+from pydantic import BaseModel
+
+class Profile(BaseModel):
+    pet: str | None = None
+"""
+
+
+@pytest.mark.slow
+def test_catching_up_folds_notes_or_a_profile_with_a_chat_model(tmp_path):
+    from memagent_graph.memory.stores import open_store
+
+    def reply(body):
+        if "response_format" not in body:
+            return "The user has a goat, Ria."
+        change = {"field": "pet", "action": "set", "value": "Ria", "message": 1}
+        return json.dumps({"changes": [change]})
+
+    server = OpenAIServer(reply)
+    (tmp_path / "profiles.py").write_text(PROFILE)
+    run_child(tmp_path, "kill")
+    command = [sys.executable, "-m", "memagent_graph", "memory", "catch-up", "threads.sqlite"]
+    command += ["--model", "openai:small", "--base-url", server.base_url]
+    environment = {**os.environ, "OPENAI_API_KEY": "none"}
+
+    def run(*arguments):
+        options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+        return subprocess.run([*command, *arguments], check=False, **options)
+
+    notes = run("--store", "notes.sqlite")
+    profile = run("--store", "profile.sqlite", "--schema", "profiles:Profile")
+    wrong = run("--store", "other.sqlite", "--schema", "profiles.Profile")
+    server.close()
+
+    assert profile.stderr == ""
+    assert notes.stdout == profile.stdout == "2 messages folded, of 1 threads\n"
+    assert STANDING_QUESTION in server.requests[0]["messages"][-1]["content"]
+    with open_store(str(tmp_path / "notes.sqlite")) as store:
+        assert ConversationMemory(store=store).load("ann") == "The user has a goat, Ria."
+    with open_store(str(tmp_path / "profile.sqlite")) as store:
+        assert Users(store).get("ann").text.endswith('pet: "Ria"')
+    assert wrong.returncode == 1
+    assert "--schema is MODULE:CLASS" in wrong.stderr
 
 
 @pytest.mark.parametrize("make", [agent_with, graph_with], ids=["middleware", "node"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,17 +24,26 @@ def catch_up(
     memory_tokens: MemoryTokens = 1024,
     store: StoreOption = None,
     namespace: Namespace = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="The pydantic model that a memory is, if the chatbot keeps profiles. Modules are "
+            "also looked for in this folder.",
+        ),
+    ] = None,
 ) -> None:
     """Fold what a killed chatbot left unfolded, once.
 
-    Give the model, the memory's size and the namespace of the chatbot. Exit code 1 when a thread
-    could not be folded. For other checkpointers there is `catch_up` in
+    Give the model, the memory's size, the schema and the namespace of the chatbot. Exit code 1 when
+    a thread could not be folded. For other checkpointers there is `catch_up` in
     `memagent_graph.conversation.catching_up`.
     """
     from memagent_graph.cli.options import chosen_reader
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation import catching_up
     from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.resolve import for_notes
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
 
@@ -45,8 +55,9 @@ def catch_up(
         if found is None:
             raise ConfigurationError("There are no memories in the store 'none'.")
         config = ReadingConfig(memory_tokens=memory_tokens)
-        memory = ConversationMemory(
-            chosen_reader(model, base_url, None, None, config),
+        memory: ConversationMemory[Any] = ConversationMemory(
+            for_notes(chosen_reader(model, base_url, None, None, config)),
+            schema=str if schema is None else _imported(schema),
             store=found,
             config=config,
             namespace=chosen_namespace(namespace),
@@ -56,3 +67,23 @@ def catch_up(
     if done.failed:
         print(f"memagent: {done.failed} threads could not be folded.", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _imported(schema: str) -> type[Any]:
+    """The class that --schema names.
+
+    Raises:
+        ConfigurationError: There is no such class.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    module, _, name = schema.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: type[Any] = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        message = (
+            f"--schema is MODULE:CLASS, as my_chatbot.profiles:Profile, not {schema!r}: {error}"
+        )
+        raise ConfigurationError(message) from error
+    return found

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
 
 
+def for_notes(reader: Reader) -> BaseChatModel | Reader:
+    """What folds conversations where documents are read with `reader`.
+
+    A chat reader asks its model about documents: the model itself is asked for notes on people.
+    """
+    return reader.model if type(reader) is ChatReader else reader
+
+
 def resolve_keeper(
     model: str | BaseChatModel | Reader | None,
     *,

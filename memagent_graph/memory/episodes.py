@@ -81,7 +81,7 @@ class Episodes:
 
     @property
     def since(self) -> str:
-        """The first day of which messages may be told."""
+        """The first day of which messages may be told; "" for any."""
         if self._days is None:
             return ""
         return (datetime.now(UTC) - timedelta(days=self._days)).date().isoformat()
@@ -145,26 +145,44 @@ class Episodes:
         Raises:
             MemoryConflictError: Turns of this person were faster each time.
         """
+        return await self._delete(lambda one: one.id in ids and thread in (None, one.thread))
+
+    async def expire(self, *, preview: bool = False) -> int:
+        """Delete messages that are older than `days`; say how many.
+
+        Args:
+            preview: whether to say only how many would go.
+
+        Raises:
+            MemoryConflictError: Turns of this person were faster each time.
+        """
+        since = self.since
+        return await self._delete(lambda one: one.day < since, preview=preview)
+
+    def drop(self) -> None:
+        """Have nothing of it at hand any more: it was deleted."""
+        self._shelf.leave(())
+
+    async def _delete(self, goes: Callable[[Said], bool], *, preview: bool = False) -> int:
+        """Delete the messages that go; say how many."""
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             contents = await self._contents()
             changed: dict[str, Page] = {}
             gone = 0
             for key, page in (await self._load(contents.listed)).items():
-                left = [m for m in page.said if m.id not in ids or thread not in (None, m.thread)]
+                left = [one for one in page.said if not goes(one)]
                 gone += len(page.said) - len(left)
                 if len(left) < len(page.said):
                     changed[key] = Page(left)
+            if preview:
+                return gone
             step = self._step(contents, changed, contents.next)
             if not step.puts or await self._records.commit(step.puts, step.given):
                 await self.read()
                 return gone
         message = "The person went on talking meanwhile: delete these messages once more."
         raise MemoryConflictError(message)
-
-    def drop(self) -> None:
-        """Have nothing of it at hand any more: it was deleted."""
-        self._shelf.leave(())
 
     def _cut(self, said: Said) -> Said:
         most = _LONGEST * self._page

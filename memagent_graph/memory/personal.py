@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -227,6 +228,19 @@ class PersonalMemory:
         """
         replaced = None if days is None else datetime.now(UTC) - timedelta(days=days)
         return await self.bank.athin(MEMORY, versions, replaced=replaced, preview=preview)
+
+    async def thin_messages(self, days: float, *, preview: bool = False) -> int:
+        """Delete messages that were said more than so many days ago; say how many.
+
+        Args:
+            days: how many; a message stays to the end of that day (UTC).
+            preview: whether to say only how many would go.
+
+        Raises:
+            MemoryConflictError: This person went on talking each time.
+        """
+        episodes = Episodes(self.bank.records, sys.maxsize, days)
+        return await episodes.expire(preview=preview)
 
     async def forget(self, *, by: str) -> ForgottenUser:
         """Delete everything of this person, and what the store's files keep of it.

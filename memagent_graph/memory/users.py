@@ -74,11 +74,13 @@ class Pruned(NamedTuple):
 
     Attributes:
         versions: how many old versions of each user.
+        messages: how many messages of each user that were kept word for word.
         forgotten: users who were forgotten.
         left: where deleted text may still be, and what to do about it; empty if nowhere.
     """
 
     versions: dict[str, int]
+    messages: dict[str, int]
     forgotten: list[str]
     left: str
 
@@ -250,11 +252,12 @@ class Users:
         by: str,
         preview: bool = False,
     ) -> Pruned:
-        """Delete old versions of memories, and forget users who are long gone.
+        """Delete old versions and messages, and forget users who are long gone.
 
         Args:
             versions: how many of the newest versions of each memory stay; None for all.
-            days: days after which a version goes that a newer one replaced; None for never.
+            days: days after which a version goes that a newer one replaced, and a message that
+                was kept word for word; None for never.
             idle_days: days after which a user is forgotten whose memory has not changed; None
                 for never.
             users: whose memories; those of all by default.
@@ -263,6 +266,7 @@ class Users:
         """
         limit = None if idle_days is None else _before(idle_days)
         thinned: dict[str, int] = {}
+        messages: dict[str, int] = {}
         forgotten: list[str] = []
         async for user, version in self._remembered(users):
             personal = self.of(user)
@@ -270,12 +274,15 @@ class Users:
                 forgotten.append(user)
                 if not preview:
                     await personal.delete(by=by)
-            elif version is not None and (
+                continue
+            if version is not None and (
                 gone := await personal.thin(versions, days, preview=preview)
             ):
                 thinned[user] = gone
-        changed = not preview and (thinned or forgotten)
-        return Pruned(thinned, forgotten, await erase(self.store) if changed else "")
+            if days is not None and (gone := await personal.thin_messages(days, preview=preview)):
+                messages[user] = gone
+        changed = not preview and (thinned or messages or forgotten)
+        return Pruned(thinned, messages, forgotten, await erase(self.store) if changed else "")
 
     async def aexport(self, users: Iterable[str] | None = None) -> list[str]:
         """All that is stored of users, as JSON lines.

@@ -97,6 +97,21 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
 
 
 @pytest.mark.parametrize("where", ["sqlite"], indirect=True)
+def test_old_messages_are_pruned_with_old_versions(memory, where):
+    said = [HumanMessage("I breed emus.", id="1", additional_kwargs={"told_at": "2026-01-02"})]
+    with open_store(where) as store:
+        chatbot = ConversationMemory(store=store)
+        chatbot.save(said, user="ann", thread="t")
+        chatbot.save([HumanMessage("I breed hens.", id="2")], user="ann", thread="t")
+
+    preview = memory("prune", "--versions", "1", "--days", "7", "--dry-run").stdout
+    pruned = memory("prune", "--versions", "1", "--days", "7").stdout
+
+    assert preview == "ann\t1 version and 1 message would be deleted\n"
+    assert pruned == "ann\t1 version and 1 message deleted\n"
+
+
+@pytest.mark.parametrize("where", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

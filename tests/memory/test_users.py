@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
@@ -172,6 +173,35 @@ def test_versions_stay_for_some_days_after_they_were_replaced(store, aged):
     assert [version.thread for version in users.history("ann")[0]] == ["fourth", "third"]
     assert users.prune(versions=1, by="root").versions == {"ann": 1}
     assert users.prune(versions=1, days=0, by="root").versions == {}
+
+
+def test_messages_that_were_kept_word_for_word_go_with_their_age(store):
+    memory = ConversationMemory(Keeper(), store=store)
+    now = datetime.now(UTC)
+    for user, ages in (("ann", (400, 100, 2)), ("ben", (3, 1))):
+        for days in ages:
+            at = (now - timedelta(days=days)).isoformat()
+            said = HumanMessage(f"{days} days ago.", id=f"m{days}")
+            said.additional_kwargs["told_at"] = at
+            memory.save([said], user=user, thread="t")
+    users = Users(store)
+
+    def kept(user):
+        return [one.text for one in asyncio.run(users.of(user).episodes.read()).said]
+
+    preview = users.prune(days=90, by="root", preview=True)
+    before = kept("ann")
+    done = users.prune(days=90, by="root")
+
+    assert before == ["400 days ago.", "100 days ago.", "2 days ago."]
+    assert preview.messages == done.messages == {"ann": 2}
+    assert kept("ann") == ["2 days ago."]
+    assert kept("ben") == ["3 days ago.", "1 days ago."]
+    assert users.prune(versions=1, by="root").messages == {}
+    memory.save([HumanMessage("Today.", id="now")], user="ann", thread="t")
+    assert kept("ann") == ["2 days ago.", "Today."]
+    if hasattr(store, "conn"):
+        assert "400 days" not in "".join(store.conn.iterdump())
 
 
 def test_users_who_are_away_for_long_are_forgotten(store, aged):

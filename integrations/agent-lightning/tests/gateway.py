@@ -1,7 +1,8 @@
 """The rollout and event routes of Agent Lightning 1.0.2's gateway, with a scripted policy.
 
-For tests and measurements where Agent Lightning itself, which needs Python 3.12, is not installed;
-`test_gateway.py` runs the worker against the real one.
+For tests and measurements of the worker, which meets this gateway only. `test_gateway.py` runs
+`MemAgentRollout` on Agent Lightning's own, which needs Python 3.12, in processes that its
+controller starts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Gateway:
         hold: calls of the policy that wait until so many are there at once.
 
     Attributes:
-        rollouts: by id, each with `state`, `rewards` and `calls`.
+        rollouts: by id, each with its task, `state`, `rewards` and the `calls` of the policy.
         most: calls of the policy at once, at most.
     """
 

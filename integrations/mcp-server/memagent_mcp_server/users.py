@@ -21,6 +21,14 @@ BY = "mcp"
 User = Annotated[str, Field(description="The id of the person.", min_length=1, max_length=512)]
 Thread = Annotated[str, Field(description="The conversation in which it was said.", max_length=512)]
 
+About = Annotated[
+    str,
+    Field(
+        description="What is said now: earlier messages that bear on it are told word for word.",
+        max_length=100_000,
+    ),
+]
+
 
 class UserMemory(BaseModel):
     """What is remembered of a person."""
@@ -89,10 +97,14 @@ class UserTools:
         with failing_as_a_tool():
             return await self._memory.asave([HumanMessage(said, id=key)], user=user, thread=thread)
 
-    async def recall(self, user: User) -> str:
+    async def recall(self, user: User, about: About = "") -> str:
         """Tell what is remembered of a person; empty if nothing is."""
         with failing_as_a_tool():
-            return await self._memory.aload(user)
+            remembered = await self._memory.aload(user)  # which says if the store is away
+            if not about:
+                return remembered
+            told = await self._memory.aprompt(user, about=about)
+            return "".join(message.text for message in told)
 
     async def list_users(self) -> list[UserMemory]:
         """List all people of whom something is remembered."""

@@ -13,9 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from langgraph.store.memory import InMemoryStore
 from mcp_serving import connected
 
+from memagent_graph import ReadingConfig
 from memagent_mcp_server.roots import Roots
 from memagent_mcp_server.server import create_server
 
+NAMES = ["Ada", "Bo", "Cleo", "Dot", "Ebba", "Fox", "Gus", "Hugo", "Ivy", "Jet", "Kim", "Leo"]
 TOOLS = {
     "remember",
     "recall",
@@ -93,6 +95,25 @@ async def test_people_are_not_served_unless_the_operator_says_so(books):
 
     assert names
     assert not names & TOOLS
+
+
+async def test_what_a_person_said_is_recalled_when_it_bears_on_what_is_said_now(books):
+    config = ReadingConfig(memory_tokens=60)
+    server = create_server(
+        "extractive", roots=Roots([str(books)]), store=InMemoryStore(), config=config, users=True
+    )
+    ann = {"user": "ann"}
+
+    async with Client(server) as client:
+        for said in ["Is the oboe in Linz?", *(f"My dog {name} is ill." for name in NAMES)]:
+            await client.call_tool("remember", {**ann, "said": said})
+        plain = await client.call_tool("recall", ann)
+        recalled = await client.call_tool("recall", {**ann, "about": "Where is my oboe?"})
+        nobody = await client.call_tool("recall", {"user": "zoe", "about": "Where is my oboe?"})
+
+    assert "oboe" not in plain.content[0].text
+    assert "user: Is the oboe in Linz?" in recalled.content[0].text
+    assert nobody.content[0].text == ""
 
 
 async def test_servers_of_other_namespaces_remember_other_people(books):

@@ -77,7 +77,11 @@ def prune(
     ] = None,
     days: Annotated[
         float | None,
-        typer.Option(min=0, help="Days after which a version goes that a newer one replaced."),
+        typer.Option(
+            min=0,
+            help="Days after which a version goes that a newer one replaced, and a message "
+            "that was kept word for word.",
+        ),
     ] = None,
     idle_days: Annotated[
         float | None,
@@ -90,7 +94,7 @@ def prune(
     store: Store = None,
     namespace: Namespace = None,
 ) -> None:
-    """Delete old versions of users' memories, and forget users who have been away for long.
+    """Delete old versions and messages of users, and forget those who have been away for long.
 
     The newest version of a memory stays, unless its user is forgotten.
     """
@@ -109,8 +113,10 @@ def prune(
             preview=dry_run,
         )
     would = "would be " if dry_run else ""
-    for name, count in done.versions.items():
-        print(row(name, f"{counted(count, 'version')} {would}deleted"))
+    for name in sorted(done.versions | done.messages):
+        counts = (done.versions.get(name), "version"), (done.messages.get(name), "message")
+        gone = " and ".join(counted(count, what) for count, what in counts if count)
+        print(row(name, f"{gone} {would}deleted"))
     for name in done.forgotten:
         print(row(name, f"{would}forgotten"))
     if done.left:
