@@ -21,6 +21,9 @@ VLLM_TESTED := VLLM_ENABLE_V1_MULTIPROCESSING=0 $(VLLM_RUN)
 VLLM_NEEDS = import importlib.metadata as m; \
 	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
 
+# "7b" is that of Qwen2.5-7B.
+SHAPE ?= 7b
+
 SUDO := $(shell command -v sudo)
 
 LEARNED ?= learned
@@ -50,7 +53,7 @@ echo "lint $$((linted - start)) s, types $$((typed - linted)) s, tests $$((teste
 exit $$code
 endef
 
-.PHONY: api dist dist-check ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm learn train-gpu quick
+.PHONY: api dist dist-check ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
 .PHONY: lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
@@ -84,6 +87,9 @@ soak: $(INSTALLED_ALL)  ## The tests that kill processes, with ten times as many
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM, and what several questions cost there
 	$(VLLM_RUN) benchmarks/vllm_batch.py
 	$(VLLM_RUN) benchmarks/vllm_shared_chunks.py
+
+bench-gpu: $(VLLM_INSTALLED)  ## What one GPU does with the graph, a model of dummy weights (VLLM=vllm; SHAPE=tiny for a CPU)
+	$(VLLM_RUN) benchmarks/gpu.py --shape $(SHAPE)
 
 learn: $(INSTALLED_ALL)  ## Reinforcement learning of a small reader, three seeds, with table and plots
 	$(BIN)/python benchmarks/learn.py --out $(LEARNED) --draw $(LEARNED)

@@ -18,17 +18,20 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from pydoc_data.topics import topics
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from vllm_reading import between_calls, recording
+
 from memagent_graph import ReadingConfig, create_memagent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from vllm_reading import Call
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -36,26 +39,6 @@ DOCUMENTS, CHUNKS = 64, 12
 ENGINE = {"max_num_seqs": DOCUMENTS, "max_model_len": 8192, "dtype": "float32"}
 BUDGETS = {"question_tokens": 64, "memory_tokens": 32, "answer_tokens": 32}
 QUESTION = "Which words are reserved?"
-Call = tuple[list[int], int, float, float]
-"""Prompt, length of the reply, when the engine took it and when it was done, in seconds."""
-
-
-def recorded() -> list[Call]:
-    """Records from now on all calls to engines in this process."""
-    from memagent_graph.models.vllm_engine import Engine
-
-    calls: list[Call] = []
-    generate = Engine.generate
-
-    async def recording(self: Engine, prompt: list[int], *rest: Any) -> Any:
-        started = time.perf_counter()
-        async for output in generate(self, prompt, *rest):
-            yield output
-        reply = len(output.outputs[0].token_ids)
-        calls.append((prompt, reply, started, time.perf_counter()))
-
-    Engine.generate = recording  # type: ignore[method-assign]
-    return calls
 
 
 def texts(tokenizer: Any, chunk_tokens: int) -> list[str]:
@@ -88,9 +71,9 @@ def in_process(folder: str, config: ReadingConfig) -> tuple[float, list[Call], l
     from memagent_graph.models.vllm import ChatVLLM
 
     model = ChatVLLM(model=folder, **ENGINE)
-    calls = recorded()
     documents = texts(model.tokenizer, config.chunk_tokens)
-    seconds = asyncio.run(read_all(model, documents, config))
+    with recording() as calls:
+        seconds = asyncio.run(read_all(model, documents, config))
     model.close()
     return seconds, calls[1:], documents  # without the warm-up
 
@@ -100,8 +83,10 @@ def offline(folder: str, calls: list[Call]) -> float:
 
     llm = LLM(folder, **ENGINE)
     llm.generate("Warm up.", SamplingParams(max_tokens=8), use_tqdm=False)
-    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for _, n, _, _ in calls]
-    prompts = [{"prompt_token_ids": prompt} for prompt, _, _, _ in calls]
+    params = [
+        SamplingParams(temperature=0, max_tokens=call.reply, ignore_eos=True) for call in calls
+    ]
+    prompts = [{"prompt_token_ids": call.prompt} for call in calls]
     started = time.perf_counter()
     llm.generate(prompts, params, use_tqdm=False)
     seconds = time.perf_counter() - started
@@ -121,29 +106,16 @@ def through_server(folder: str, documents: list[str], config: ReadingConfig) -> 
         return asyncio.run(read_all(model, documents, config, tokenizer=folder))
 
 
-def between_calls(folder: str) -> list[float]:
-    """Milliseconds from the end of each call of one document to the start of the next."""
-    from langgraph.checkpoint.sqlite import SqliteSaver
-    from langgraph.store.sqlite import SqliteStore
-
+def between(folder: str) -> list[float]:
     from memagent_graph.models.vllm import ChatVLLM
 
     model = ChatVLLM(model=folder, **ENGINE)
+    model.invoke("Warm up.", max_tokens=8)
     manual = "\n".join(topics.values())
-    with (
-        tempfile.TemporaryDirectory() as place,
-        SqliteSaver.from_conn_string(f"{place}/run.sqlite") as checkpointer,
-        SqliteStore.from_conn_string(f"{place}/store.sqlite") as store,
-    ):
-        store.setup()
-        config = ReadingConfig(chunk_tokens=5000, **BUDGETS)
-        agent = create_memagent(model, config=config, checkpointer=checkpointer, store=store)
-        model.invoke("Warm up.", max_tokens=8)
-        calls = recorded()
-        run = {"configurable": {"thread_id": "1"}}
-        agent.invoke({"question": QUESTION, "document": manual[:600_000]}, run)
+    config = ReadingConfig(chunk_tokens=5000, **BUDGETS)
+    gaps = between_calls(model, manual[:600_000], config)
     model.close()
-    return [1000 * (after[2] - before[3]) for before, after in pairwise(calls)]
+    return gaps
 
 
 def alone(job: Callable[..., Any], *arguments: Any) -> Any:
@@ -171,7 +143,10 @@ def main() -> None:
         if asked.only != "between":
             config = ReadingConfig(chunk_tokens=asked.chunk_tokens, **BUDGETS)
             here, calls, documents = alone(in_process, folder, config)
-            prompts, replies = sum(len(call[0]) for call in calls), sum(call[1] for call in calls)
+            prompts, replies = (
+                sum(len(call.prompt) for call in calls),
+                sum(call.reply for call in calls),
+            )
             print(
                 f"{len(calls)} calls, {prompts:,} prompt and {replies:,} reply tokens", flush=True
             )
@@ -184,7 +159,7 @@ def main() -> None:
             there = alone(through_server, folder, documents, config)
             print(f"graph, by the server   {there:7.1f} s   {there / batch:.2f} x (at most 1.3)")
         if asked.only != "batch":
-            gaps = alone(between_calls, folder)
+            gaps = alone(between, folder)
             print(
                 f"between {len(gaps) + 1} calls of 5,000-token chunks: p50 {median(gaps):.1f} ms, "
                 f"p90 {quantiles(gaps, n=10)[-1]:.1f} ms (p50 under 10)"

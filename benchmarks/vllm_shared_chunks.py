@@ -15,27 +15,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import random
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
+from vllm_reading import ask, document
 
-from memagent_graph import Prompts, ReadingConfig, create_memagent
+from memagent_graph import Prompts, ReadingConfig
 from memagent_graph.prompts import UPDATE_PROMPT
-from memagent_graph.readers.base import Memory, Update
-from memagent_graph.readers.chat import ChatReader
 
 if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
-
     from memagent_graph.models.vllm import ChatVLLM
-    from memagent_graph.readers.base import Step
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -55,35 +49,6 @@ ORDERS = {
     "chunk first": Prompts(),
     "question first": Prompts(update=UPDATE_PROMPT.replace(_CHUNK_FIRST, _QUESTION_FIRST)),
 }
-
-
-class FullMemory(ChatReader):
-    """Asks as `ChatReader` does; its memory is always full: the reply, and the end of the last."""
-
-    shortens = False
-
-    async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        old = step.memory.text or words(step.question, MEMORY_TOKENS)
-        full = replace(step, memory=Memory(old))
-        update = await super().update(full, config=config)
-        counter, text = self.identity.tokenizer, f"{old} {update.memory.text}"
-        left_out = counter.prefix(text, max(0, counter.count(text) - MEMORY_TOKENS))
-        return replace(update, memory=Memory(text[left_out:]))
-
-
-def words(seed: str, count: int) -> str:
-    """Words of about a token each."""
-    from pydoc_data.topics import topics
-
-    known = sorted({word for word in topics["class"].split() if word.isalpha() and len(word) < 5})
-    draw = random.Random(seed)
-    return " ".join(draw.choice(known) for _ in range(count))
-
-
-def document(tokenizer: Any, chunks: int) -> str:
-    """Another one each time, so that nothing of it is in the cache yet."""
-    text = words(str(next(_number)), 2 * chunks * CHUNK_TOKENS)
-    return text[: tokenizer.prefix(text, chunks * CHUNK_TOKENS)]
 
 
 class Seconds(NamedTuple):
@@ -109,16 +74,11 @@ async def read(model: ChatVLLM, chunks: int, order: str, questions: int) -> Seco
         answer_tokens=REPLY_TOKENS,
         exact_cuts=True,
     )
-    reader = FullMemory(model, prompts=ORDERS[order], config=config)
-    agent = create_memagent(reader, config=config)
-    text = document(model.tokenizer, chunks)
-    asked = [words(f"question {number}", 63) for number in range(questions)]
+    # Another one each time, so that nothing of it is in the cache yet.
+    text = document(model.tokenizer, chunks * CHUNK_TOKENS, str(next(_number)))
     started, worked = time.perf_counter(), processor_seconds()
-    out = await agent.ainvoke({"questions": asked, "document": text})
-    seconds = Seconds(time.perf_counter() - started, processor_seconds() - worked)
-    if errors := [answer["error"] for answer in out["answers"] if answer["error"]]:
-        raise SystemExit(errors[0])
-    return seconds
+    await ask(model, text, questions, config, ORDERS[order])
+    return Seconds(time.perf_counter() - started, processor_seconds() - worked)
 
 
 def measure(folder: str, chunks: int, blocks: int | None, rounds: int) -> None:
