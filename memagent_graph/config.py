@@ -14,6 +14,7 @@ from pydantic import (
     PositiveInt,
     field_serializer,
     field_validator,
+    model_validator,
 )
 
 from memagent_graph.errors import ConfigurationError
@@ -45,7 +46,13 @@ PART_TOKENS = 16
 
 
 QUERY_TOKENS = 128
-"""Tokens of what a later round looks for, at most."""
+"""Tokens of what a later round, or a look back, looks for, at most."""
+LOOK_BACK_TOKENS = 144
+"""Room for what looking back adds to the prompt of an update, beside what is shown."""
+RECALL_TOKENS = 512
+"""Tokens of each passage that a step shows again, with its place, at most."""
+MOST_RECALLED = 64
+"""Passages and memories that a fold is shown again, at most."""
 
 
 class ReadingConfig(BaseModel):
@@ -63,6 +70,10 @@ class ReadingConfig(BaseModel):
             of each chunk.
         rounds: how often the document is read at most: each time for what the merged memory says
             that is still to be looked for. It ends when that has enough or nothing was new.
+        recalls: most passages of the document that a step shows again because the update before it
+            asked for them, and most steps that may follow the last chunk for that.
+        recall_from: names of other memories in the store that an update may ask for, those of
+            other agents among them.
         update_gate: whether a reader may say in a word that a chunk adds nothing, rather than write
             its memory again.
         exit: whether reading ends when the reader says that it has enough: "never", always
@@ -102,6 +113,8 @@ class ReadingConfig(BaseModel):
     template_tokens: PositiveInt = 256
     segments: PositiveInt | Literal["auto", "chunks"] = 1
     rounds: PositiveInt = 1
+    recalls: int = Field(default=0, ge=0, le=8)
+    recall_from: tuple[str, ...] = ()
     update_gate: bool = False
     exit: Literal["never", "safe", "model"] = "never"
     skim: Any = None
@@ -126,6 +139,12 @@ class ReadingConfig(BaseModel):
         message = f'skim is "{LEXICAL}", embeddings or a function, not {skim!r}.'
         raise ValueError(message)
 
+    @model_validator(mode="after")
+    def _recalls_from(self) -> ReadingConfig:
+        if self.recall_from and not self.recalls:
+            raise ValueError("recall_from needs recalls of 1 or more.")
+        return self
+
     @field_serializer("skim")
     def _plain_skim(self, _skim: Any) -> str | None:
         return self.skim_name
@@ -145,14 +164,26 @@ class ReadingConfig(BaseModel):
 
     @property
     def instruction_tokens(self) -> int:
-        """Room for the words of the prompts, with what the gates add to them."""
-        return self.template_tokens + GATE_TOKENS * (self.update_gate + (self.exit != "never"))
+        """Room for the words of the prompts, with what gates and looking back add to them."""
+        gates = GATE_TOKENS * (self.update_gate + (self.exit != "never"))
+        if not self.recalls:
+            return self.template_tokens + gates
+        # A token has a byte or more.
+        names = sum(len(f'"{name}", '.encode()) for name in self.recall_from)
+        return self.template_tokens + gates + LOOK_BACK_TOKENS + names
+
+    @property
+    def recall_tokens(self) -> int:
+        """Room for what a step shows again."""
+        return self.recalls * (RECALL_TOKENS + PART_TOKENS)
 
     @property
     def window_tokens(self) -> int:
         """Tokens that the model's context must hold: the longer prompt with its reply."""
         prompt = self.question_tokens + self.memory_tokens + self.instruction_tokens
-        return prompt + self.merge_tokens + (QUERY_TOKENS if self.rounds > 1 else 0)
+        update = self.chunk_tokens + self.recall_tokens + self.memory_tokens
+        rounds = QUERY_TOKENS if self.rounds > 1 else 0
+        return prompt + max(update, self.merge_tokens) + rounds
 
     @property
     def merges(self) -> bool:

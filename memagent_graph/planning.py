@@ -37,7 +37,8 @@ class Plan:
         document_tokens: of the document.
         chunks: of it that are read for each question, all but for `max_calls`, in all rounds.
         calls: of the model for all questions, merges and answers included; with a skim, as if
-            all that was skipped were read after all.
+            all that was skipped were read after all, and with look-back as if each step asked
+            for something.
         calls_if_found: with `skim="lexical"`, calls if each question is answered by the chunks
             that its own words lead to; None with other skims, or without one.
         prompt_tokens: of all calls.
@@ -137,24 +138,34 @@ def plan(
     spans = [*pairwise([*places, len(sizes)])]
     left = calls_each(config, questions, len(spans))
     levels = [*merge_levels(len(spans), config)]
-    calls, waiting, shown = list[tuple[int, int]](), 0, 0
+    calls, waiting, shown, merges = list[tuple[int, int]](), 0, 0, 0
+    looks = [0] * config.recalls  # steps after the last chunk of each segment
     for number in range(config.rounds):
         each = updates_each(left, len(spans), config)
         if number and each is not None and each < 1:
             break
-        read = [sizes[start:end][:each] for start, end in spans]
+        read = [[*sizes[start:end], *looks][:each] for start, end in spans]
         asked += QUERY_TOKENS if number == 1 else 0
         calls += [
-            (asked + (memory if at or number else 0) + tokens, memory)
+            (
+                asked
+                + (memory if at or number else 0)
+                + (config.recall_tokens if at else 0)
+                + tokens,
+                memory,
+            )
             for part in read
             for at, tokens in enumerate(part)
         ]
         calls += [(asked + size * (memory + PART_TOKENS), memory) for size in chain(*levels)]
         waiting += max(map(len, read)) + len(levels)
-        shown += sum(map(len, read))
+        shown += sum(
+            min(len(part), end - start) for part, (start, end) in zip(read, spans, strict=True)
+        )
+        merges += sum(map(len, levels))
         left = None if left is None else left - sum(map(len, read))
-    merges = len(calls) - shown
-    updates_if_found = min(config.rounds * worth, shown)
+    updates = len(calls) - merges
+    updates_if_found = min(config.rounds * (worth + len(looks) * len(spans)), updates)
     answers = 2 if is_skimmed(config, question) and config.fallback else 1
     calls += [(asked + memory, config.answer_tokens)] * answers
     if config.max_calls is not None:

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -70,6 +70,20 @@ ENOUGH_PROMPT = """
 If the new notes hold the whole answer to the question, and no later section could change it, add \
 a last line to your reply: "ENOUGH: " and the answer.
 """
+LOOK_BACK_PROMPT = """
+This is section {number}. If the notes lack something that an earlier section may have said, you \
+may look back: add a last line to your reply, "LOOK BACK: " and the words to look for, and the \
+next step shows the passage. "LOOK BACK NOTES: " and a section's number shows your notes of then.
+"""
+_OTHER_MEMORIES = """\
+"LOOK BACK MEMORY: " and a name shows the notes of another reading: {names}.
+"""
+_SHOWN = """
+You asked to look back. What was found is material to read, like the section:
+
+{passages}
+"""
+_RECALLED_PASSAGE = "<recalled>\n{place}\n{passage}\n</recalled>"
 _FEWER = 0.8
 """Of the words that there is room for, how many are named when notes were too long."""
 _WORDS = 0.7
@@ -185,6 +199,18 @@ def recalled(memory: str, passages: str) -> str:
     return render(RECALLED, memory=memory or "(no notes)", passages=passages)
 
 
+class LookBack(NamedTuple):
+    """What an update may look back to.
+
+    Attributes:
+        number: of its section.
+        memories: names of other memories.
+    """
+
+    number: int
+    memories: Sequence[str] = ()
+
+
 class Prompts(BaseModel):
     r"""What a chat model is told.
 
@@ -203,6 +229,9 @@ class Prompts(BaseModel):
             names the reply "unchanged".
         enough: what follows it where the exit gate is on; has no field, and asks for a last line
             that begins with "ENOUGH:".
+        look_back: what follows it where an update may look back (`ReadingConfig.recalls`); may have
+            the field {number}, of the section, and asks for a last line that begins with
+            "LOOK BACK:".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -214,6 +243,7 @@ class Prompts(BaseModel):
     shorter: str = SHORTER_PROMPT
     unchanged: str = UNCHANGED_PROMPT
     enough: str = ENOUGH_PROMPT
+    look_back: str = LOOK_BACK_PROMPT
 
     @model_validator(mode="after")
     def _has_its_fields(self) -> Prompts:
@@ -225,6 +255,7 @@ class Prompts(BaseModel):
             ("shorter", set()),
             ("unchanged", set()),
             ("enough", set()),
+            ("look_back", set()),
         ):
             found = set(_FIELD.findall(getattr(self, name)))
             if found != fields and (name == "answer" or found != fields | {"words"}):
@@ -233,7 +264,8 @@ class Prompts(BaseModel):
                     "each in braces."
                 )
                 raise ConfigurationError(message)
-        for name, reply in (("unchanged", UNCHANGED), ("enough", "ENOUGH:")):
+        replies = (("unchanged", UNCHANGED), ("enough", "ENOUGH:"), ("look_back", "LOOK BACK:"))
+        for name, reply in replies:
             if reply not in getattr(self, name):
                 message = f'The {name} prompt must ask for "{reply}".'
                 raise ConfigurationError(message)
@@ -264,7 +296,8 @@ class Prompts(BaseModel):
     @property
     def fingerprint(self) -> str:
         """Stands for all templates."""
-        record = self.model_dump_json()
+        later = {"look_back"} if self.look_back == LOOK_BACK_PROMPT else set()
+        record = self.model_dump_json(exclude=later)  # what was read without it stays known
         return sha256(record.encode()).hexdigest()[:16]
 
     def for_update(
@@ -277,6 +310,8 @@ class Prompts(BaseModel):
         again: bool = False,
         gate: bool = False,
         exit_gate: bool = False,
+        recalled: Sequence[tuple[str, str]] = (),
+        look_back: LookBack | None = None,
     ) -> str:
         """The prompt that asks for the memory after `chunk`.
 
@@ -288,13 +323,33 @@ class Prompts(BaseModel):
             again: whether the last reply was over it.
             gate: whether the reply may be that the chunk adds nothing.
             exit_gate: whether it may say that the notes are enough.
+            recalled: places and texts of what the last reply asked for.
+            look_back: what it may ask for; None for nothing.
         """
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
-        prompt = render(self.update, **values, words=_words(budget))
+        delimiters = self.update + (_RECALLED_PASSAGE if recalled or look_back else "")
+        values = {name: _disarmed(value, delimiters) for name, value in values.items()}
+        prompt = _fill(self.update, {**values, "words": _words(budget)})
+        if recalled:
+            shown = [
+                _fill(
+                    _RECALLED_PASSAGE,
+                    {"place": _disarmed(place, delimiters), "passage": _disarmed(text, delimiters)},
+                )
+                for place, text in recalled
+            ]
+            prompt += _fill(_SHOWN, {"passages": "\n\n".join(shown)})
         # Behind the same words as before, which a server still has in its cache.
         if again:
             return prompt + _fill(self.shorter, {"words": _words(_FEWER * budget)})
-        return prompt + self.unchanged * gate + self.enough * exit_gate
+        prompt += self.unchanged * gate + self.enough * exit_gate
+        if look_back is None:
+            return prompt
+        prompt += _fill(self.look_back, {"number": str(look_back.number)})
+        if look_back.memories:
+            names = ", ".join(f'"{_disarmed(name, delimiters)}"' for name in look_back.memories)
+            prompt += _fill(_OTHER_MEMORIES, {"names": names})
+        return prompt
 
     def for_answer(self, question: str, memory: str) -> str:
         """The prompt that asks for the answer."""

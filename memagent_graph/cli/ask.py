@@ -28,6 +28,7 @@ from memagent_graph.cli.options import (
     Model,
     Namespace,
     PromptsFile,
+    Recalls,
     ResponseFormatFile,
     Reuse,
     Rounds,
@@ -94,6 +95,7 @@ def ask(
     segments: Segments = "1",
     rounds: Rounds = 1,
     skim: Skim = None,
+    recalls: Recalls = 0,
     update_gate: UpdateGate = False,
     exit: Exit = "never",
     max_calls: Annotated[
@@ -164,6 +166,7 @@ def ask(
             segments=chosen_segments(segments),
             rounds=rounds,
             skim=skim,
+            recalls=recalls,
             update_gate=update_gate,
             exit=exit,
             max_calls=max_calls,

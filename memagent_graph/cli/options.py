@@ -46,6 +46,15 @@ Rounds: TypeAlias = Annotated[
         help="How often the document is read at most, each time for what the memory still lacks.",
     ),
 ]
+Recalls: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=8,
+        help="Passages that were passed, which the model may ask to be shown again with the next "
+        "chunk.",
+    ),
+]
 UpdateGate: TypeAlias = Annotated[
     bool,
     typer.Option("--update-gate", help="Let a model say in a word that a chunk adds nothing."),

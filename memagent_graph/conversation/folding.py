@@ -72,7 +72,7 @@ class Folding:
         past: Past,
     ) -> None:
         # Most of what people say is nothing to remember.
-        config = config.model_copy(update={"update_gate": True})
+        config = config.model_copy(update={"update_gate": True, "recalls": 0})
         reader = resolve_keeper(
             model, config=config, tokenizer=tokenizer, keep=keep, never=never, fields=fields
         )

@@ -67,6 +67,9 @@ async def open_document(
         kind = "stored" if stored else "named"
         message = f"A {kind} memory needs a store: create_memagent(store=...)."
         raise ConfigurationError(message)
+    if run.store is None and reading.config.recall_from:
+        message = "recall_from needs a store: create_memagent(store=...)."
+        raise ConfigurationError(message)
     name = state.get("memory_name")
     record = SourceRecord() if stored else await _open(reading, run, len(questions), name)
     # Else `stream_mode="values"` would repeat the document at every step.

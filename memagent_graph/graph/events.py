@@ -41,6 +41,7 @@ class ChunkEvent(TypedDict):
         memory_tokens: size of the memory now.
         gate: "closed" if the reader left the memory as it was, by the update gate.
         enough: whether reading ends here because the reader has enough.
+        recalled: places of the passages and memories that were shown again with it.
         added: lines that the memory gained.
         removed: lines that it lost.
     """
@@ -60,6 +61,7 @@ class ChunkEvent(TypedDict):
     memory_tokens: int
     gate: Literal["open", "closed"]
     enough: bool
+    recalled: list[str]
     added: list[str]
     removed: list[str]
 

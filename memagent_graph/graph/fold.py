@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ContextLengthError, EmptyReplyError, RefusalError
 from memagent_graph.graph.observing import observers, step_of
-from memagent_graph.graph.records import Progress, memory_of, noted, query_of, span_of
+from memagent_graph.graph.recalling import is_last_look, look_on, may_look_back, recall
+from memagent_graph.graph.records import Progress, looks_of, memory_of, noted, query_of, span_of
 from memagent_graph.graph.skimming import is_skipped, move, skip
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunking import Chunk, next_chunk
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.records import Fold
+    from memagent_graph.graph.records import Fold, Looks
     from memagent_graph.graph.skimming import Skim
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.readers.base import Memory
+    from memagent_graph.readers.base import Memory, Recalled
     from memagent_graph.text.tokens import Tokenizer
 
 
@@ -35,7 +36,7 @@ async def advance(
     *,
     chain: Chain | None = None,
     seconds: float | None = None,
-    tell: Callable[[Fold, int], None] | None = None,
+    tell: Callable[[Fold, int, tuple[Recalled, ...]], None] | None = None,
     skim: Skim | None = None,
     config: RunnableConfig | None = None,
 ) -> Fold:
@@ -44,24 +45,31 @@ async def advance(
     Args:
         reading: the reader and its budgets.
         fold: before the chunk.
-        chunk: the one at the fold's position.
+        chunk: the one at the fold's position; after the last, an empty one for what it recalls.
         chain: the fold's versions in the store.
         seconds: how long the reader may take; None for no limit.
-        tell: who is told of the fold after the chunk and of the tokens of its memory, before its
-            version is stored; not of a chunk that is skipped.
+        tell: who is told of the fold after the chunk, of the tokens of its memory and of what was
+            shown again, before its version is stored; not of a chunk that is skipped.
         skim: decides whether the chunk is worth a call; None reads it.
         config: of the run, for the reader.
 
     Raises:
         TimeoutError: The reader, or who reads the same and is followed, took longer.
+        LateError: To look something up took longer.
         ModelError: As the reader raised it; the memory is what it was.
         MemoryConflictError: A named memory moved on too many times.
     """
-    if skim is not None and await is_skipped(skim, fold, chunk):
+    if skim is not None and chunk.text and await is_skipped(skim, fold, chunk):
         passed = skip(fold["progress"], chunk, span_of(fold["source"]).end)
-        after: Fold = {**fold, "progress": passed}
-        return after if chain is None or not passed["stopped"] else await chain.end(after)
+        if looks_of(passed)["wanted"] is not None:
+            passed["stopped"] = None  # the last chunk may be skipped before that is shown
+        return await _ended({**fold, "progress": passed}, chain)
     memory = memory_of(fold) if chain is None else await chain.before(fold)
+    recalled = await recall(reading, fold, chunk, chain, seconds)
+    if not (chunk.text or recalled):  # nothing was found of what the last chunk asked for
+        looks: Looks = {**looks_of(fold["progress"]), "wanted": None}
+        ended: Progress = {**fold["progress"], "looks": looks, "stopped": "end"}
+        return await _ended({**fold, "progress": ended}, chain)
 
     most = reading.most_updates(fold)
     again = most is None or fold["progress"]["calls"] + 2 <= most
@@ -72,6 +80,10 @@ async def advance(
             query_of(fold),
             memory,
             chunk,
+            number=fold["progress"]["step"] + 1,
+            recalled=recalled,
+            look_back=may_look_back(reading, fold, chunk),
+            recall_from=reading.config.recall_from,
             update_gate=reading.config.update_gate,
             exit_gate=reading.may_exit(fold["question"]) and fold["progress"]["enough"] is None,
         )
@@ -81,23 +93,35 @@ async def advance(
 
     if chain is None:
         update = await read(memory)
-    elif theirs := await chain.followed(fold, chunk):
+    elif theirs := await chain.followed(fold, chunk, recalled):
         update = theirs
     else:
         update = await read(memory)
         if other := await chain.overtaken():  # somebody else had read the last chunk first
             memory, update = other, await read(other)
-    after, tokens = overwritten(reading, fold, chunk, memory, update)
+    after, tokens = overwritten(reading, fold, chunk, memory, update, recalled)
     if tell is not None:
-        tell(after, tokens)
+        tell(after, tokens, recalled)
     if chain is None:
         return after
     gated = after["progress"]["gated"] > fold["progress"]["gated"]
-    return await chain.keep(after, chunk, tokens, gated=gated)
+    return await chain.keep(after, chunk, tokens, gated=gated, recalled=recalled)
+
+
+async def _ended(after: Fold, chain: Chain | None) -> Fold:
+    """A fold after a step without an update, and its versions if it ends there."""
+    if chain is None or not after["progress"]["stopped"]:
+        return after
+    return await chain.end(after)
 
 
 def overwritten(
-    reading: Reading, fold: Fold, chunk: Chunk, memory: Memory, update: Update
+    reading: Reading,
+    fold: Fold,
+    chunk: Chunk,
+    memory: Memory,
+    update: Update,
+    recalled: tuple[Recalled, ...] = (),
 ) -> tuple[Fold, int]:
     """The fold after a chunk, and the tokens of its memory.
 
@@ -107,6 +131,7 @@ def overwritten(
         chunk: what was read.
         memory: that it was read from.
         update: what the reader made of both.
+        recalled: what it was shown again.
     """
     before, usage = fold["progress"], update.usage
     if update.memory is not None:
@@ -114,7 +139,9 @@ def overwritten(
     else:
         tokens, cut = reading.tokenizer.count(memory.text), False
     end = span_of(fold["source"]).end
-    position, skipped = move(before, chunk, end)
+    position, skipped = before["position"], before["skipped"]
+    if chunk.text:
+        position, skipped = move(before, chunk, end)
     progress = Progress(
         position=position,
         step=before["step"] + 1,
@@ -132,11 +159,18 @@ def overwritten(
         version=before["version"],
     )
     most = reading.most_updates(fold)
+    spent = most is not None and progress["calls"] >= most
+    if reading.config.recalls:
+        ends = update.done or (position >= end and spent)
+        wanted = None if ends else update.recall
+        progress["looks"] = look_on(reading, fold, chunk, wanted, recalled)
+    if is_last_look(progress, end):
+        return {**fold, **noted(memory), "progress": progress}, tokens
     if position >= end:
         progress["stopped"] = "end"
     elif update.done:
         progress["stopped"] = "done"
-    elif most is not None and progress["calls"] >= most:
+    elif spent:
         progress["stopped"] = "max_calls"
     return {**fold, **noted(memory), "progress": progress}, tokens
 
@@ -160,15 +194,19 @@ async def overwrite(
         ContextLengthError: Not even a single code point of the chunk fits.
         ModelError: As the reader raised it.
     """
-    if not step.chunk.text.strip():
+    if not (step.recalled or step.chunk.text.strip()):
         return Update(None)
     started = perf_counter()
     try:
         update = await _within_budget(reading, step, again=again, config=config)
     except ContextLengthError:
+        failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
+        if step.recalled and len(step.chunk.text) <= 1:
+            less = replace(step, recalled=())
+            update = await overwrite(reading, less, again=again, config=config)
+            return replace(update, usage=failed.usage + update.usage)
         if len(step.chunk.text) == 1:
             raise
-        failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
         return await _overwrite_halves(reading, step, failed, again=again, config=config)
     return replace(update, usage=replace(update.usage, seconds=perf_counter() - started))
 
@@ -190,7 +228,8 @@ async def _within_budget(
     if config is not None:
         for observer in observers(config):
             observer.refused(step_of(config), refused)
-    return replace(kept, usage=update.usage + (Usage(1) if kept is update else kept.usage))
+    usage = update.usage + (Usage(1) if kept is update else kept.usage)
+    return replace(kept, usage=usage, recall=kept.recall or update.recall)
 
 
 async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> Update:
@@ -225,7 +264,8 @@ async def _overwrite_halves(
         unfinished = total.unfinished or update.unfinished
         memory = update.memory or total.memory
         # Enough is what the last half says: what it would leave out counts as read.
-        total = replace(update, memory=memory, usage=usage, unfinished=unfinished)
+        wanted = update.recall or total.recall
+        total = replace(update, memory=memory, usage=usage, unfinished=unfinished, recall=wanted)
     return total
 
 

@@ -14,8 +14,10 @@ import regex
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
 from memagent_graph.graph.records import (
+    Looks,
     Progress,
     SourceRecord,
+    looks_of,
     memory_of,
     noted,
     segment_name,
@@ -286,6 +288,8 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
         version=old["version"],
     )
+    if shown := sum(looks_of(one)["shown"] for one in [old, *ended]):
+        progress["looks"] = Looks(wanted=None, shown=shown, after=0)
     return {**whole, **noted(memory), "progress": progress}
 
 

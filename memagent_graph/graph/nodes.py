@@ -29,9 +29,11 @@ from memagent_graph.graph.merging import (
 )
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.reading import where
+from memagent_graph.graph.recalling import is_last_look
 from memagent_graph.graph.records import (
     Fold,
     is_segmented,
+    looks_of,
     memory_of,
     query_of,
     round_of,
@@ -45,14 +47,14 @@ from memagent_graph.graph.support import warn
 from memagent_graph.graph.versions import Chain, chain_of
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import LateError, to_thread
+from memagent_graph.text.chunking import Chunk
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Progress, Stopped
-    from memagent_graph.readers.base import Memory
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.readers.base import Memory, Recalled
 
 Changes = dict[str, Any]
 
@@ -63,7 +65,10 @@ def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
 
 
 def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
-    return cutter_of(reading, run, fold["source"]).chunk(fold)
+    cutter, end = cutter_of(reading, run, fold["source"]), span_of(fold["source"]).end
+    if is_last_look(fold["progress"], end):
+        return Chunk("", end, end, 0, cutter.source)
+    return cutter.chunk(fold)
 
 
 async def overwrite_memory(
@@ -84,10 +89,11 @@ async def overwrite_memory(
         return late
     chain = chain_of(reading, run, fold)
 
-    def tell(after: Fold, tokens: int) -> None:
+    def tell(after: Fold, tokens: int, recalled: tuple[Recalled, ...]) -> None:
         for observer in observers(config):
             observer.overwritten(step_of(config), fold, after)
-        run.emit(_chunk_event(reading, run, chunk, fold, after, tokens))
+        event = _chunk_event(reading, run, chunk, fold, after, tokens)
+        run.emit({**event, "recalled": [item.place for item in recalled]})
 
     try:
         known = state.get("chunk")
@@ -119,7 +125,11 @@ async def overwrite_memory(
         if not isinstance(failure, TransientModelError):
             await _leave(run, fold, chain)
         raise failure from error
-    if len(after["progress"]["skipped"]) and after["progress"]["step"] == fold["progress"]["step"]:
+    if (
+        chunk.text
+        and after["progress"]["skipped"]
+        and after["progress"]["step"] == fold["progress"]["step"]
+    ):
         run.emit(_skip_event(reading, run, chunk, after))
     if after["progress"]["stopped"]:
         run.cutter.leave([span_of(fold["source"]).fold])
@@ -269,6 +279,7 @@ async def write_answer(
         "usage": {
             "calls": progress["calls"],
             "gated": progress["gated"],
+            "recalled": looks_of(progress)["shown"],
             "input_tokens": progress["input_tokens"],
             "output_tokens": progress["output_tokens"],
             "seconds": progress["seconds"],
@@ -350,6 +361,7 @@ def _chunk_event(
         memory_tokens=tokens,
         gate="closed" if closed else "open",
         enough=progress["stopped"] == "done",
+        recalled=[],
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
     )

@@ -14,6 +14,7 @@ from memagent_graph.errors import (
     QuestionError,
     TransientModelError,
 )
+from memagent_graph.graph.indexes import Indexes
 from memagent_graph.graph.records import backed, round_of
 from memagent_graph.graph.skimming import Skims
 from memagent_graph.graph.support import drop_unsupported
@@ -55,7 +56,12 @@ class Reading:
     @cached_property
     def skims(self) -> Skims:
         """What decides for the documents that are skimmed."""
-        return Skims(self.config)
+        return Skims(self.config, self.indexes)
+
+    @cached_property
+    def indexes(self) -> Indexes:
+        """Where in the documents words stand that are looked for."""
+        return Indexes()
 
     @property
     def fingerprint(self) -> str:
@@ -70,6 +76,8 @@ class Reading:
             budgets += ["skim 1", config.skim_name]
         if config.exit != "never":
             budgets.append(f"exit {config.exit}")
+        if config.recalls:
+            budgets += ["recalls 1", config.recalls, *config.recall_from]
         return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
 
     def may_exit(self, question: str) -> bool:

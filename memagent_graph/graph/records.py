@@ -7,7 +7,7 @@ document: other types would warn on load, and come back as dicts in LangGraph's 
 from __future__ import annotations
 
 from dataclasses import astuple, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -62,12 +62,40 @@ class SourceRecord(TypedDict, total=False):
     query: str
 
 
+class Wanted(TypedDict, total=False):
+    """What an update asked to be shown again: the fields of `Recall` that it has.
+
+    Attributes:
+        besides: spans that it was shown when it asked, where it gave words.
+    """
+
+    words: str
+    besides: list[list[int]]
+    span: list[int]
+    earlier: int | str
+    memory: str
+
+
+class Looks(TypedDict):
+    """How a fold looks back.
+
+    Attributes:
+        wanted: what the next step is to show; None for nothing.
+        shown: passages and memories so far.
+        after: steps after the last chunk.
+    """
+
+    wanted: Wanted | None
+    shown: int
+    after: int
+
+
 class Progress(TypedDict):
     """How far a reading got and what it cost; only `overwrite_memory` moves it.
 
     Attributes:
         position: where the next chunk begins; at the end, where reading ended.
-        step: chunks read.
+        step: chunks read, and steps after the last one.
         tokens: tokens of those chunks.
         calls: reader calls that returned.
         gated: chunks that added nothing, by the update gate.
@@ -76,6 +104,7 @@ class Progress(TypedDict):
         seconds: time spent in them.
         skipped: spans that were skimmed and not read, in code points of the document.
         again: whether these are read after all, one after the other.
+        looks: back, if there were any.
         cut: whether the memory, or one before it, was over its budget and lost its end.
         enough: the answer with which the reader said that it has enough; None if it did not.
         stopped: why the reading ended; None while it goes on.
@@ -92,6 +121,7 @@ class Progress(TypedDict):
     seconds: float
     skipped: list[list[int]]
     again: bool
+    looks: NotRequired[Looks]
     cut: bool
     enough: str | None
     stopped: Stopped | None
@@ -165,6 +195,11 @@ def record_of(source: Source) -> SourceRecord:
     return SourceRecord(
         name=source.name, digest=source.digest, length=source.length, uri=source.uri
     )
+
+
+def looks_of(progress: Progress) -> Looks:
+    """How a fold looks back."""
+    return progress.get("looks", Looks(wanted=None, shown=0, after=0))
 
 
 def fold_name(question: int) -> str:

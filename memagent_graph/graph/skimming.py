@@ -6,7 +6,6 @@ found.
 
 from __future__ import annotations
 
-import threading
 from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +17,7 @@ from memagent_graph.models.failures import model_error
 from memagent_graph.readers.exhaustive import scope
 from memagent_graph.sync import to_thread
 from memagent_graph.text.chunking import passages
-from memagent_graph.text.index import Index, open_index
+from memagent_graph.text.index import Index
 from memagent_graph.text.terms import content_terms, names
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.indexes import Indexes
     from memagent_graph.graph.records import Fold, Progress
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
@@ -70,12 +70,13 @@ class Skims:
 
     Args:
         config: says how to skim.
+        indexes: of the documents.
     """
 
-    def __init__(self, config: ReadingConfig) -> None:
+    def __init__(self, config: ReadingConfig, indexes: Indexes) -> None:
         self._skim = config.skim
+        self._indexes = indexes
         self._known: dict[str, Skim] = {}
-        self._lock = threading.Lock()
 
     async def of(self, source: Source, seconds: float | None = None) -> Skim:
         """What decides for a document.
@@ -93,7 +94,7 @@ class Skims:
             return known
         found: Skim
         if self._skim == LEXICAL:
-            found = Lexical(await to_thread(partial(self._open, source), seconds))
+            found = Lexical(await self._indexes.of(source, seconds))
         elif is_embeddings(self._skim):
             found = await Semantic.of(source, self._skim)
         else:
@@ -102,10 +103,6 @@ class Skims:
         while len(self._known) > _KEPT:
             self._known.pop(next(iter(self._known)), None)
         return found
-
-    def _open(self, source: Source) -> Index:
-        with self._lock:  # the second finds in memory what the first has made
-            return open_index(source)
 
 
 class Lexical:

@@ -103,11 +103,13 @@ class Cost(TypedDict):
 
     Attributes:
         gated: chunks for which no memory was written, by the update gate.
+        recalled: passages and memories that were shown again.
         document_tokens: of the chunks that were read; the others are those of `Usage`.
     """
 
     calls: int
     gated: int
+    recalled: int
     input_tokens: int
     output_tokens: int
     seconds: float

@@ -14,11 +14,14 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.graph.following import Sharing
+from memagent_graph.graph.recalling import recall_of, spans_of, wanted_of
 from memagent_graph.graph.records import (
     Fold,
+    Looks,
     SourceRecord,
     begun,
     is_segmented,
+    looks_of,
     memory_of,
     noted,
     round_of,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.cutting import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Run
+    from memagent_graph.readers.base import Recalled
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
 
@@ -104,8 +108,9 @@ class Chain:
         self._holder: str | None = None  # the version that has the text of `parent`
         self._finished: MemoryVersion | None = None
         self._last: MemoryVersion | None = None
-        self._skims = is_skimmed(reading.config, question)
-        self._replays = self._skims  # asks the store for each chunk, until it does not know one
+        # Whether ids depend on the memories, and cannot be listed ahead.
+        self._unlisted = is_skimmed(reading.config, question) or reading.config.recalls > 0
+        self._replays = self._unlisted  # asks the store for each chunk, until it does not know one
         self._lost = 0
         self._missed: str | None = None  # why the store was not asked for what it knows
         self._unmoved: str | None = None  # why a named memory's head is where it was
@@ -220,8 +225,15 @@ class Chain:
             self._writes(fold).add(after)
         return memory
 
-    async def followed(self, fold: Fold, chunk: Chunk) -> Update | None:
+    async def followed(
+        self, fold: Fold, chunk: Chunk, recalled: Sequence[Recalled] = ()
+    ) -> Update | None:
         """What another agent, which reads the same, made of a chunk; None to read it here.
+
+        Args:
+            fold: before the chunk.
+            chunk: to read.
+            recalled: what is shown again with it.
 
         Raises:
             TimeoutError: The deadline came first.
@@ -231,25 +243,28 @@ class Chain:
         found = None
         if self._reading.config.lease:
             begin = f"{fold['source'].get('head') or ''}-{self.root}-{fold['source']['digest']}"
-            found = await self._sharing.followed(begin, self._child(chunk))
+            found = await self._sharing.followed(begin, self._child(chunk, recalled))
         if found is None and self._replays:
-            found = await self._known_after(chunk)
+            found = await self._known_after(chunk, recalled)
         if found is None:
             return None
         return Update(
             None if found.unchanged else found.memory,
             done=found.enough is not None,
             answer=found.enough or "",
+            recall=found.recall,
             unfinished=found.cut,
         )
 
-    async def _known_after(self, chunk: Chunk) -> MemoryVersion | None:
+    async def _known_after(
+        self, chunk: Chunk, recalled: Sequence[Recalled]
+    ) -> MemoryVersion | None:
         """What an earlier reading, which was broken off, made of a chunk.
 
-        What a skimming one has read cannot be listed ahead: it depends on its memories.
+        What one reads that skims or looks back cannot be listed ahead: it depends on its memories.
         """
         try:
-            found = await self.bank.afind([self._child(chunk)])
+            found = await self.bank.afind([self._child(chunk, recalled)])
         except StoreError as error:
             found, self._missed = None, str(error)
         self._replays = found is not None
@@ -278,7 +293,41 @@ class Chain:
         self._holder = other.unchanged or other.id
         return other.memory
 
-    async def keep(self, fold: Fold, chunk: Chunk, tokens: int, *, gated: bool = False) -> Fold:
+    async def named(self, name: str) -> MemoryVersion | None:
+        """Another memory, as it is now; None if there is none to be read."""
+        try:
+            return await self.bank.ahead(name)
+        except (StoreError, MemoryNotFoundError) as error:
+            self._missed = str(error)
+            return None
+
+    async def earlier(self, which: int | str) -> MemoryVersion | None:
+        """An earlier memory of this reading; None if there is none to be read.
+
+        Args:
+            which: number of a step, or a version's id.
+        """
+        if self._writer is not None:
+            await self._writer.settle()
+        try:
+            history = await self.bank.ahistory(self.parent)
+        except MemoryNotFoundError:  # nothing was read yet
+            return None
+        except StoreError as error:
+            self._missed = str(error)
+            return None
+        own = (version for version in history if version.root == self.root)
+        return next((one for one in own if which in {one.id, one.step}), None)
+
+    async def keep(
+        self,
+        fold: Fold,
+        chunk: Chunk,
+        tokens: int,
+        *,
+        gated: bool = False,
+        recalled: Sequence[Recalled] = (),
+    ) -> Fold:
         """Begin to store the memory after `chunk`; at the end move a named memory's head to it.
 
         Args:
@@ -286,6 +335,7 @@ class Chain:
             chunk: what was read.
             tokens: of the memory.
             gated: whether it is the one that the chunk was read from.
+            recalled: what was shown again with it.
 
         Returns:
             The fold, begun anew at the winner's head if a race for the head was lost.
@@ -294,9 +344,10 @@ class Chain:
         writer = self._writes(fold)
         # A memory that a reading ends with is whole, since heads lead there. So is one after
         # something that is not written yet, in the place of which another may be stored.
-        shares = gated and not progress["stopped"] and writer.idle
+        ends = progress["stopped"] or chunk.end >= span_of(fold["source"]).end
+        shares = gated and not ends and writer.idle
         version = MemoryVersion(
-            id=self._child(chunk),
+            id=self._child(chunk, recalled),
             parent=self.parent,
             root=self.root,
             text=memory.text,
@@ -313,10 +364,12 @@ class Chain:
             unsupported=memory.unsupported,
             dropped=memory.dropped,
             cut=progress["cut"],
-            parts=named_parts(chunk.source, chunk.start, chunk.end),
+            parts=_parts_of(chunk, recalled),
             unchanged=self._holder if shares else None,
             skipped=tuple((start, end) for start, end in progress["skipped"]),
             again=progress["again"],
+            recall=recall_of(looks_of(progress)["wanted"]),
+            recalled=tuple(item.version for item in recalled if item.version is not None),
             enough=progress["enough"] if progress["stopped"] == "done" else None,
         )
         self._last = version
@@ -456,7 +509,7 @@ class Chain:
         segmented = is_segmented(fold["source"])
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
-        found = None if segmented or self._skims else await self.bank.afind(ids)
+        found = None if segmented or self._unlisted else await self.bank.afind(ids)
         if found is None and not name and self._whole is None:
             found = await self._read_to_its_end(cutter.source)
         if found is None:
@@ -487,6 +540,9 @@ class Chain:
             "skipped": [[*span] for span in found.skipped],
             "again": found.again,
         }
+        if not ended and found.recall is not None:
+            wanted = wanted_of(found.recall, [(found.start, found.end)])
+            fold["progress"]["looks"] = Looks(wanted=wanted, shown=0, after=0)
         return {**fold, **noted(found.memory)}
 
     def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
@@ -559,11 +615,13 @@ class Chain:
                 "version": at,
                 "skipped": [],
                 "again": False,
+                "looks": {**looks_of(progress), "wanted": None, "after": 0},
             },
         }
 
-    def _child(self, chunk: Chunk) -> str:
-        return child_id(self.parent, chunk.digest, self.fingerprint)
+    def _child(self, chunk: Chunk, recalled: Sequence[Recalled] = ()) -> str:
+        shown = [f"{item.place}\n{item.text}" for item in recalled]
+        return child_id(self.parent, chunk.digest, self.fingerprint, shown)
 
     def _nothing(self, fold: Fold) -> MemoryVersion:
         """The memory before the first chunk, which is not stored, as what an edit follows."""
@@ -672,6 +730,13 @@ def _record_of(version: MemoryVersion) -> SourceRecord:
         "length": version.length,
         "uri": None,
     }
+
+
+def _parts_of(chunk: Chunk, recalled: Sequence[Recalled]) -> tuple[tuple[str, str], ...]:
+    """The documents that a chunk of joined ones, and passages shown with it, are of."""
+    spans = spans_of(recalled)
+    spans += [(chunk.start, chunk.end)] if chunk.text else []
+    return tuple(dict.fromkeys(row for span in spans for row in named_parts(chunk.source, *span)))
 
 
 def _unstored(left: int, error: Exception | None) -> StoreError:

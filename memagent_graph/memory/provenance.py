@@ -69,7 +69,7 @@ class Lineage:
             return True
         # A reading without a name has one document. Joined ones were named where they were read.
         alone = [reading_key(str(value.get("root")), str(value.get("source")))]
-        joined = value.get("parts") or value.get("merged")
+        joined = value.get("parts") or value.get("merged") or value.get("recalled")
         return value.get("owners") == alone and not joined
 
     def origins(self, key: str, wanted: Place) -> list[str]:

@@ -10,10 +10,10 @@ import json
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
-from memagent_graph.readers.base import Evidence, Memory, Unsupported
+from memagent_graph.readers.base import Evidence, Memory, Recall, Unsupported
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class MemoryVersion:
         edited: whether a person wrote it.
         unchanged: of a version whose chunk added nothing, the one before it that has its text,
             evidence and marks; it is stored without them.
+        recall: what the next step of its reading is to show again; None for nothing.
+        recalled: ids of versions of other memories that were shown with its chunk.
         enough: of a version with which reading ended because the reader had enough, the answer.
         query: of a merge, what the next round of its reading looks for; None if there is none.
         thread: of a conversation's memory, the thread whose messages were folded into it.
@@ -111,6 +113,8 @@ class MemoryVersion:
     again: bool = False
     warnings: tuple[str, ...] = ()
     unchanged: str | None = None
+    recall: Recall | None = None
+    recalled: tuple[str, ...] = ()
     enough: str | None = None
     query: str | None = None
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
@@ -126,6 +130,8 @@ class MemoryVersion:
         values["told"] = [[*astuple(item)] for item in self.told]
         values["skipped"] = [[*span] for span in self.skipped]
         values["warnings"] = [*self.warnings]
+        values["recall"] = None if self.recall is None else _row(self.recall)
+        values["recalled"] = [*self.recalled]
         for name in _RARE:
             if not values[name] and values[name] != "":
                 del values[name]
@@ -141,7 +147,7 @@ class MemoryVersion:
     @property
     def follows(self) -> list[str]:
         """Ids of the versions that it follows directly; none for the first of a chain."""
-        return _before(self.parent, self.root, self.merged)
+        return _before(self.parent, self.root, self.merged, self.recalled)
 
     @classmethod
     def from_record(
@@ -188,6 +194,8 @@ class MemoryVersion:
             values["told"] = tuple(Told(*item) for item in values.get("told", ()))
             values["skipped"] = tuple((start, end) for start, end in values.get("skipped", ()))
             values["warnings"] = tuple(values.get("warnings", ()))
+            values["recall"] = _recall(values.get("recall"))
+            values["recalled"] = tuple(values.get("recalled", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise _bad(key, "fields are missing") from error
@@ -205,6 +213,8 @@ _RARE = (
     "again",
     "warnings",
     "unchanged",
+    "recall",
+    "recalled",
     "enough",
     "query",
 )
@@ -238,6 +248,8 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
         told=still_told(before.told, text, now),
         warnings=(),
         unchanged=None,
+        recall=None,
+        recalled=(),
         enough=None,
         query=None,
         created_at=now,
@@ -254,13 +266,28 @@ def still_told(told: Sequence[Told], text: str, now: str) -> tuple[Told, ...]:
 
 def followed(record: Mapping[str, object]) -> list[str]:
     """As `MemoryVersion.follows`, of a record that need not be sound."""
-    merged = record.get("merged")
-    merged = merged if isinstance(merged, list) else ()
-    return _before(str(record.get("parent")), record.get("root"), [str(key) for key in merged])
+    merged, recalled = (
+        [str(key) for key in keys] if isinstance(keys, list) else []
+        for keys in (record.get("merged"), record.get("recalled"))
+    )
+    return _before(str(record.get("parent")), record.get("root"), merged, recalled)
 
 
-def _before(parent: str, root: object, merged: Sequence[str]) -> list[str]:
-    return [*merged] if parent == root else [parent, *merged]
+def _before(parent: str, root: object, merged: Sequence[str], recalled: Sequence[str]) -> list[str]:
+    return [*recalled, *(() if parent == root else (parent,)), *merged]
+
+
+def _row(recall: Recall) -> list[object]:
+    span = None if recall.span is None else [*recall.span]
+    return [recall.words, span, recall.earlier, recall.memory]
+
+
+def _recall(values: Sequence[Any] | None) -> Recall | None:
+    """From what `to_record` made of it."""
+    if values is None:
+        return None
+    words, span, earlier, memory = values
+    return Recall(words, None if span is None else (span[0], span[1]), earlier, memory)
 
 
 def text_of(record: object) -> str | None:
@@ -284,9 +311,16 @@ def root_id(question: str, fingerprint: str) -> str:
     return _digest("root", question, fingerprint)
 
 
-def child_id(parent: str, chunk_digest: str, fingerprint: str) -> str:
-    """The version that follows `parent` when the reader has read a chunk."""
-    return _digest("chunk", parent, chunk_digest, fingerprint)
+def child_id(parent: str, chunk_digest: str, fingerprint: str, recalled: Sequence[str] = ()) -> str:
+    """The version that follows `parent` when the reader has read a chunk.
+
+    Args:
+        parent: id of the version that was read from.
+        chunk_digest: of the chunk.
+        fingerprint: of the reading.
+        recalled: what was shown again with it.
+    """
+    return _digest("chunk", parent, chunk_digest, fingerprint, *recalled)
 
 
 def merged_id(versions: Sequence[str], fingerprint: str) -> str:

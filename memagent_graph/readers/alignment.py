@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 from typing import TYPE_CHECKING, Literal
 
-from memagent_graph.readers.base import Evidence, Memory, Unsupported, locate
+from memagent_graph.readers.base import Evidence, Memory, Recalled, Unsupported, locate
 from memagent_graph.readers.citing import evidence_by_note, note_passages
 from memagent_graph.readers.figures import figures
 from memagent_graph.readers.judging import Judge
@@ -84,7 +84,11 @@ class Aligned:
 
 
 def align(
-    text: str, before: Memory, chunk: Chunk, question: str, recalled: Sequence[str] = ()
+    text: str,
+    before: Memory,
+    chunk: Chunk,
+    question: str,
+    recalled: Sequence[str | Recalled] = (),
 ) -> Aligned:
     """Find the evidence of each new or changed sentence of a memory.
 
@@ -93,7 +97,8 @@ def align(
         before: the memory that it replaces. What it has of `text` keeps its evidence as it is.
         chunk: what was read in between.
         question: what the reading is for; its names and numbers need no evidence.
-        recalled: passages that the reader was shown too.
+        recalled: what the reader was shown too. What is placed in the document is evidence, as are
+            the places of a memory; of a text alone the names and numbers need none.
     """
     older = [*notes(before.text)]
     known = {note.text for note in older}
@@ -108,7 +113,11 @@ def align(
     ]
     if not (new or again):
         return Aligned(remember(text, before, ()), before)
-    aligner = _Aligner(before, older, chunk, [question, *recalled])
+    shown = [Recalled(item, "") if isinstance(item, str) else item for item in recalled]
+    others = [item.memory for item in shown if item.memory is not None]
+    noted = joined([before, *others]) if others else before
+    older = [*notes(noted.text)] if others else older
+    aligner = _Aligner(noted, older, chunk, question, shown)
     aligned = [aligner.align(note) for note in new]
     aligned += [found for note in again if (found := aligner.find(note))]
     return Aligned(remember(text, before, aligned), before, tuple(aligned))
@@ -146,11 +155,15 @@ def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
         memories: that it was made of.
         question: what the reading is for.
     """
+    nothing = Chunk("", 0, 0, 0, TextSource(""))
+    return align(text, joined(memories), nothing, question)
+
+
+def joined(memories: Sequence[Memory]) -> Memory:
+    """Several memories, one after the other."""
     evidence = tuple(item for memory in memories for item in memory.evidence)
     unsupported = tuple(item for memory in memories for item in memory.unsupported)
-    before = Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
-    nothing = Chunk("", 0, 0, 0, TextSource(""))
-    return align(text, before, nothing, question)
+    return Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
 
 
 def _kept(text: str, before: Memory, cut: Sequence[Note]) -> tuple[Evidence, ...]:
@@ -162,16 +175,22 @@ class _Aligner:
     """Aligns notes with one chunk and the memory before it."""
 
     def __init__(
-        self, before: Memory, older: Sequence[Note], chunk: Chunk, told: Sequence[str]
+        self,
+        before: Memory,
+        older: Sequence[Note],
+        chunk: Chunk,
+        question: str,
+        recalled: Sequence[Recalled],
     ) -> None:
         self.chunk = chunk
-        self.read = Passages([*passages(chunk.text)])
+        self.read = Passages(_read(chunk, recalled))
         self.older = older
         self.noted = Passages(note_passages(older))
         self.evidence = evidence_by_note(before.evidence, older)
         self.unsupported = before.unsupported
+        told = [question, *(item.text for item in recalled)]
         self.judge = Judge(told, chunk.text, before.text)
-        self.asked = {term for text in told[:1] for term in passage_terms(text)}
+        self.asked = {*passage_terms(question)}
 
     def align(self, note: Note) -> AlignedNote:
         """The evidence and the state of one note."""
@@ -226,6 +245,21 @@ class _Aligner:
     def _place(self, note: Note, item: Passage) -> Evidence:
         begin = self.chunk.start
         return locate(note.text, self.chunk.source, begin + item.start, begin + item.end)
+
+
+def _read(chunk: Chunk, recalled: Sequence[Recalled]) -> list[Passage]:
+    """Sentences of a chunk and of what was shown with it, placed as if all were in the chunk."""
+    found, block = [*passages(chunk.text)], 0
+    for item in recalled:
+        if item.start is None:
+            continue
+        block = found[-1].block + 1 if found else block
+        moved = item.start - chunk.start
+        found += [
+            one._replace(start=one.start + moved, end=one.end + moved, block=one.block + block)
+            for one in passages(item.text)
+        ]
+    return found
 
 
 def _choose(read: Match, noted: Match, weights: Mapping[str, float]) -> tuple[Match, Match]:

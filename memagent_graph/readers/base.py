@@ -119,6 +119,42 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """What an update asks to be shown again; one of these.
+
+    Attributes:
+        words: to look for in what the fold has passed of the document.
+        span: of the document, as evidence has it: start and end in code points.
+        earlier: a memory of this reading: that after a step, by its number, or a version's id.
+        memory: name of another memory, one of `ReadingConfig.recall_from`.
+    """
+
+    words: str = ""
+    span: tuple[int, int] | None = None
+    earlier: int | str | None = None
+    memory: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What a step shows again: a passage of the document, or a memory.
+
+    Attributes:
+        text: what is shown, cut to its budget.
+        place: where it is from, for a person.
+        start: its first code point in the document; None for a memory.
+        memory: with the evidence and the marks of its statements; None for a passage.
+        version: id of that memory, if it is another reading's.
+    """
+
+    text: str
+    place: str
+    start: int | None = None
+    memory: Memory | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What a reader is given to read.
 
@@ -126,7 +162,13 @@ class Step:
         question: what the reading is for.
         query: what is looked for now; the question itself when a document is read once.
         memory: to overwrite.
-        chunk: the next part of the document.
+        chunk: the next part of the document; empty where a step after the last chunk shows
+            what was recalled.
+        number: of the step, counted from 1.
+        recalled: what the update before asked for.
+        look_back: whether an update may ask for something to be shown again: `Update.recall` counts
+            only then.
+        recall_from: names of other memories that it may ask for.
         shorter: whether the reader was asked before, and made a memory over its budget.
         update_gate: whether a model may be told that it need not write the memory again.
         exit_gate: whether reading may end here: `Update.done` counts only then.
@@ -136,6 +178,10 @@ class Step:
     query: str
     memory: Memory
     chunk: Chunk
+    number: int = 1
+    recalled: tuple[Recalled, ...] = ()
+    look_back: bool = False
+    recall_from: tuple[str, ...] = ()
     shorter: bool = False
     update_gate: bool = False
     exit_gate: bool = False
@@ -149,6 +195,7 @@ class Update:
         memory: what replaces the memory; None leaves it as it was.
         done: True asks to stop reading here, because the memory can answer the question.
         answer: what it answers then, to be compared with what other segments found.
+        recall: what the next step is to show again.
         usage: what this update cost.
         finish_reason: the engine's word for why it stopped ("stop", "length", ...), if any.
         unfinished: whether the memory lacks its end, because the engine wrote no more.
@@ -157,6 +204,7 @@ class Update:
     memory: Memory | None
     done: bool = False
     answer: str = ""
+    recall: Recall | None = None
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
     unfinished: bool = False

@@ -20,6 +20,7 @@ from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
 from memagent_graph.models.structured import constrained, constraint, fill, shape_of
 from memagent_graph.prompts import (
+    LookBack,
     Prompts,
     boxed,
     is_unchanged,
@@ -32,6 +33,7 @@ from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader,
 from memagent_graph.readers.citing import cite
 from memagent_graph.readers.denial import says_not_found
 from memagent_graph.readers.listening import Telling, listener_of
+from memagent_graph.readers.looking_back import split_look_back
 from memagent_graph.readers.verifying import decide, resolve_verifier
 from memagent_graph.seams import identifying_params
 from memagent_graph.text.chunking import last_sentence_end
@@ -141,13 +143,17 @@ class ChatReader(Reader):
             again=step.shorter,
             gate=step.update_gate,
             exit_gate=step.exit_gate,
+            recalled=[(item.place, item.text) for item in step.recalled],
+            look_back=LookBack(step.number, step.recall_from) if step.look_back else None,
         )
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
         text, answer = split_enough(text) if step.exit_gate else (text, None)
+        text, recall = split_look_back(text, step.recall_from) if step.look_back else (text, None)
         update = Update(
             None,
             done=answer is not None,
             answer=answer or "",
+            recall=recall,
             usage=usage_of(reply),
             finish_reason=_finish_reason(reply),
             unfinished=is_cut_off(reply),
@@ -156,10 +162,12 @@ class ChatReader(Reader):
             if step.shorter:
                 raise EmptyReplyError("The model did not write its notes again.")
             return update
-        if not text and step.memory.text:
+        if not text and (step.memory.text or recall is not None):
             return update
         text = _whole_sentences(reply, text)
-        memory = await self._mark(align(text, step.memory, step.chunk, step.question))
+        memory = await self._mark(
+            align(text, step.memory, step.chunk, step.question, step.recalled)
+        )
         return replace(update, memory=memory)
 
     async def merge(

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import regex
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, locate
+from memagent_graph.readers.base import (
+    Answer,
+    Identity,
+    Memory,
+    Merge,
+    Reader,
+    Recall,
+    Update,
+    locate,
+)
 from memagent_graph.readers.quoting import answers, best_two, has_enough
 from memagent_graph.readers.ranking import meanings, ranked, relevance
 from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements, statements_of
@@ -34,6 +43,10 @@ spaces. Chosen so that about 2% of the answers that were in the memory count as 
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 _MOST_NAMES = 12
 """Names that a round adds to what the next one looks for."""
+_MOST_LEADS = 3
+"""Names of a statement that are looked back for at once."""
+_LEADING = 0.2
+"""Of the best statement's score, from which on a new one is worth looking back for."""
 _SHORTEST = 8
 """Tokens of room in the memory that are not worth filling."""
 
@@ -67,12 +80,13 @@ class ExtractiveReader(Reader):
         """Keep the best statements of the memory and the chunk together."""
         places = {item.text: item for item in step.memory.evidence}
         kept = _remembered(step.memory.text, places)
-        candidates = kept + _new(step.chunk, {statement.text for statement in kept})
+        candidates = kept + _new(step, {statement.text for statement in kept})
         asked = _asked(step.question, step.query)
         scores = relevance(asked, candidates, meanings(candidates))
         chosen = self._fitting(candidates, scores, len(kept))
         enough = has_enough(step.question, chosen) if step.exit_gate else None
-        update = Update(None, done=enough is not None, answer=enough or "")
+        wanted = _look_back(step.question, asked, kept, chosen) if step.look_back else None
+        update = Update(None, done=enough is not None, answer=enough or "", recall=wanted)
         if chosen == kept:
             return update
         placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
@@ -185,13 +199,49 @@ def _remembered(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
     return found
 
 
-def _new(chunk: Chunk, known: set[str]) -> list[Statement]:
-    """Statements of a chunk that are not known yet, each once, placed in the whole document."""
+def _new(step: Step, known: set[str]) -> list[Statement]:
+    """What a step shows and is not known yet, each once, placed in the whole document."""
     found: dict[str, Statement] = {}
-    for statement in statements_of(chunk):
+    for statement in [*_recalled(step), *statements_of(step.chunk)]:
         if statement.text not in known:
             found.setdefault(statement.text, statement)
     return list(found.values())
+
+
+def _recalled(step: Step) -> list[Statement]:
+    """Statements of the passages of the document that a step shows again."""
+    return [
+        Statement(one.text, item.start + one.start, item.start + one.end)
+        for item in step.recalled
+        if item.start is not None
+        for one in statements(item.text)
+    ]
+
+
+def _look_back(
+    question: str, asked: str, kept: Sequence[Statement], chosen: Sequence[Statement]
+) -> Recall | None:
+    """What to look for in what was passed: whom or what a new statement names.
+
+    Only one that bears on the question, or on what those lead to, is worth it, and only while
+    words of the question are open; those are looked for as well.
+    """
+    if answers(question, chosen):
+        return None
+    known = {*terms(asked), *(term for one in kept for term in terms(one.text))}
+    old = {one.text for one in kept}
+    scores = relevance(asked, chosen, meanings(chosen))
+    least = _LEADING * max(scores, default=0)
+    for index in ranked(scores):
+        text = chosen[index].text
+        if text in old or scores[index] < least:
+            continue
+        new = [name for name in names(text) if not known.issuperset(content_terms(name))]
+        if new:
+            said = {*terms(text)}
+            left = [word for word in question.split() if not said.issuperset(content_terms(word))]
+            return Recall(" ".join([*new[:_MOST_LEADS], *left]))
+    return None
 
 
 def _place(statement: Statement, chunk: Chunk) -> Evidence | None:

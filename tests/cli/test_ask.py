@@ -488,6 +488,28 @@ def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_s
     assert "minutes" not in shown.stdout
 
 
+def test_recalls_show_again_what_was_passed_over(tmp_path):
+    film, house = (
+        "The Glass Harbour was directed by Ilse Varga.",
+        "Ilse Varga has a house in Trieste.",
+    )
+    text = tmp_path / "text.txt"
+    filler = "".join(f"Line {number} says nothing of it.\n" for number in range(300))
+    text.write_text(f"{house}\n{filler}{film}\n")
+    question = "In which city does the director of The Glass Harbour live?"
+    options = ["--chunk-tokens", "300", "--store", "none", "--json"]
+
+    plain = memagent("ask", question, text, *options)
+    done = memagent("ask", question, text, "--recalls", "1", *options)
+    planned = memagent("ask", question, text, "--recalls", "1", "--dry-run", *options)
+
+    assert "Trieste" not in plain.stdout
+    output = json.loads(done.stdout)
+    assert "Trieste" in output["answer"]
+    assert output["usage"]["recalled"] == 1
+    assert output["usage"]["calls"] <= json.loads(planned.stdout)["calls"]
+
+
 def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):
     options = ["--skim", "lexical", "--chunk-tokens", "500", "--store", "none"]
 

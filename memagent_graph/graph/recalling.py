@@ -1,0 +1,208 @@
+"""Look-back: what an update asks for is found again, and shown with the next step.
+
+A fold looks in what it has passed of the document: all that stands before the chunk that it reads
+next, read or skipped, but for what the step that asked was shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
+from memagent_graph.graph.records import Looks, Wanted, backed, looks_of, span_of
+from memagent_graph.readers.base import Recall, Recalled, locate
+from memagent_graph.readers.statements import statements
+from memagent_graph.text.chunking import cut_at_sentence
+from memagent_graph.text.terms import content_terms, terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.records import Fold, Progress
+    from memagent_graph.graph.versions import Chain
+    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.source import Source
+
+_MOST_READ = 16
+"""Code points that are read of a span, for each token that there is room for."""
+_LONGEST_PLACE = 64
+"""Tokens of the name of what is shown."""
+
+
+def may_look_back(reading: Reading, fold: Fold, chunk: Chunk) -> bool:
+    """Whether the update after a chunk may ask for something: there is a step that can show it."""
+    looks, most = looks_of(fold["progress"]), reading.config.recalls
+    shown = looks["shown"] + (0 if looks["wanted"] is None else most)
+    if not most or shown + most > MOST_RECALLED:
+        return False
+    return chunk.end < span_of(fold["source"]).end or looks["after"] + _is_look(chunk) < most
+
+
+def is_last_look(progress: Progress, end: int) -> bool:
+    """Whether the next step is one after the last chunk, to show what was recalled."""
+    return looks_of(progress)["wanted"] is not None and progress["position"] >= end
+
+
+def _is_look(chunk: Chunk) -> bool:
+    """Whether a step is one after the last chunk."""
+    return not chunk.text
+
+
+def look_on(
+    reading: Reading,
+    fold: Fold,
+    chunk: Chunk,
+    recall: Recall | None,
+    recalled: Sequence[Recalled],
+) -> Looks:
+    """How a fold looks back after a step.
+
+    Args:
+        reading: has the bounds.
+        fold: before the step.
+        chunk: that was read.
+        recall: what the update asked for.
+        recalled: what was shown again.
+    """
+    before = looks_of(fold["progress"])
+    wanted = None
+    if recall is not None and may_look_back(reading, fold, chunk):
+        recall = replace(recall, words=reading.short(recall.words))
+        wanted = wanted_of(recall, [(chunk.start, chunk.end), *spans_of(recalled)])
+    shown, after = before["shown"] + len(recalled), before["after"] + _is_look(chunk)
+    return Looks(wanted=wanted, shown=shown, after=after)
+
+
+def wanted_of(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None:
+    """What the next step is to show, as plain values; None for nothing.
+
+    Args:
+        recall: what the update asked for.
+        shown: the spans of the document that it was shown.
+    """
+    if recall.memory is not None:
+        return Wanted(memory=recall.memory)
+    if recall.earlier is not None:
+        return Wanted(earlier=recall.earlier)
+    if recall.span is not None:
+        return Wanted(span=[*map(int, recall.span)])
+    besides = [[start, end] for start, end in shown if start < end]
+    return Wanted(words=recall.words, besides=besides) if recall.words else None
+
+
+def spans_of(recalled: Sequence[Recalled]) -> list[tuple[int, int]]:
+    """Where in the document what is shown again stands, as far as it is of the document."""
+    return [
+        (item.start, item.start + len(item.text)) for item in recalled if item.start is not None
+    ]
+
+
+def recall_of(wanted: Wanted | None) -> Recall | None:
+    """What an update asked for, from plain values."""
+    if wanted is None:
+        return None
+    start, end = wanted.get("span", (0, 0))
+    return Recall(
+        wanted.get("words", ""),
+        (start, end) if "span" in wanted else None,
+        wanted.get("earlier"),
+        wanted.get("memory"),
+    )
+
+
+async def recall(
+    reading: Reading, fold: Fold, chunk: Chunk, chain: Chain | None, seconds: float | None
+) -> tuple[Recalled, ...]:
+    """What the update before this chunk asked for; nothing if it is not found.
+
+    Args:
+        reading: has the budgets and the indexes.
+        fold: before the chunk.
+        chunk: that is read next.
+        chain: the fold's versions.
+        seconds: that it may take.
+
+    Raises:
+        LateError: It took longer.
+    """
+    wanted = looks_of(fold["progress"])["wanted"]
+    if wanted is None:
+        return ()
+    if "memory" in wanted or "earlier" in wanted:
+        found = None if chain is None else await _memory(reading, chain, wanted)
+        return () if found is None else (found,)
+    if "span" in wanted:
+        start, end = max(wanted["span"][0], 0), min(wanted["span"][1], chunk.start)
+        return tuple(_passages(reading, chunk.source, [(start, end)], ""))
+    words, sought = wanted["words"], {*content_terms(wanted["words"])}
+    index = await reading.indexes.of(chunk.source, seconds)
+    scores = index.scores(dict.fromkeys(sought, 1.0))
+    found_spans: list[tuple[int, int]] = []
+    for number in np.argsort(-scores, kind="stable").tolist():
+        if scores[number] <= 0 or len(found_spans) >= reading.config.recalls:
+            break
+        start, end = index.span(number)
+        for left in _without((start, min(end, chunk.start)), wanted["besides"]):
+            text = chunk.source.read(left[0], left[1] - left[0])
+            if not sought.isdisjoint(terms(text)):
+                found_spans.append(left)
+                break
+    return tuple(_passages(reading, chunk.source, found_spans, words))
+
+
+def _without(span: tuple[int, int], besides: Sequence[list[int]]) -> Iterator[tuple[int, int]]:
+    """What is left of a span."""
+    start, end = span
+    for first, last in sorted(besides):
+        if first < end and last > start:
+            if start < first:
+                yield start, first
+            start = last
+    if start < end:
+        yield start, end
+
+
+def _passages(
+    reading: Reading, source: Source, spans: Sequence[tuple[int, int]], words: str
+) -> Iterator[Recalled]:
+    """What stands there, each within its budget, from the statement on that fits the words best."""
+    counter, sought = reading.tokenizer, {*content_terms(words)}
+    for start, end in spans:
+        whole = source.read(start, max(min(end - start, _MOST_READ * RECALL_TOKENS), 0))
+        begin = len(whole) - len(whole.lstrip())
+        if not whole.strip():
+            continue
+        place = _short(reading, locate("", source, start + begin, end).place)
+        room = RECALL_TOKENS - counter.count(f"{place}\n")
+        text = whole[begin:].rstrip()
+        if counter.count(text) > room and words:
+            at = max(statements(text), key=lambda one: len(sought & {*terms(one.text)})).start
+            begin, text = begin + at, text[at:]
+        yield Recalled(cut_at_sentence(text, room, counter), place, start + begin)
+
+
+async def _memory(reading: Reading, chain: Chain, wanted: Wanted) -> Recalled | None:
+    """An earlier memory of the reading, or another that it may see."""
+    if "memory" in wanted:
+        name = wanted["memory"]
+        if name not in reading.config.recall_from:
+            return None
+        version, place = await chain.named(name), f'notes "{name}"'
+    else:
+        version = await chain.earlier(wanted["earlier"])
+        place = "" if version is None else f"your notes after section {version.step}"
+    if version is None or not version.text.strip():
+        return None
+    place, counter = _short(reading, place), reading.tokenizer
+    room = reading.config.recalls * RECALL_TOKENS - counter.count(f"{place}\n")
+    text = cut_at_sentence(version.text, room, counter)
+    other = version.id if "memory" in wanted else None
+    return Recalled(text, place, memory=backed(text, version.memory), version=other)
+
+
+def _short(reading: Reading, place: str) -> str:
+    return place[: reading.tokenizer.prefix(place, _LONGEST_PLACE)]
