@@ -203,9 +203,21 @@ class TestRecall:
         (number, (passage,)) = next(iter(reader.shown.items()))
         assert number == 5
         assert passage.text.startswith("The ferry leaves at nine.\n")
-        assert (passage.place, passage.start) == ("text:1", 0)
+        assert (passage.place, passage.start) == ("line 1", 0)
         assert document.startswith(passage.text)
         assert out["usage"]["recalled"] == 1
+
+    def test_of_several_documents_it_says_which_and_of_one_it_shows_no_path(self, tmp_path):
+        for name, text in (("a.txt", numbered(20)), ("b.txt", "The ferry.\n" + numbered(20))):
+            (tmp_path / name).write_text(text)
+        folder, file = Asking({8: Recall("ferry")}), Asking({4: Recall("ferry")})
+
+        read(folder, document=[tmp_path / "a.txt", tmp_path / "b.txt"])
+        read(file, document=tmp_path / "b.txt")
+
+        ((of_folder,), (of_file,)) = (*folder.shown.values(), *file.shown.values())
+        assert of_folder.place.endswith("b.txt:1")
+        assert of_file.place == "line 1"
 
     def test_nothing_is_shown_of_what_is_still_to_be_read_or_was_shown_when_it_was_asked_for(self):
         reader = Asking(dict.fromkeys(range(1, 40), Recall("Line says that is here")))
@@ -482,7 +494,7 @@ class TestChatModel:
 
         shown = [prompt for prompt in model.heard if "<recalled>" in prompt]
         assert len(shown) == 1
-        assert "<recalled>\ntext:1\nThe ferry is Ann's.\n" in model.heard[3]
+        assert "<recalled>\nline 1\nThe ferry is Ann's.\n" in model.heard[3]
         assert "(empty" not in model.heard[3]
         assert "The boat.\n</notes>" in model.heard[3]
         assert out["usage"]["recalled"] == 1
@@ -848,7 +860,7 @@ class TestTogether:
         events = [event for event in stream if event["event"] == "chunk"]
 
         assert [event["chunk"] for event in events if event["recalled"]] == [4, 11]
-        assert all(re.fullmatch(r"text:\d+", place) for e in events for place in e["recalled"])
+        assert all(re.fullmatch(r"line \d+", place) for e in events for place in e["recalled"])
         assert events[-1]["position"] == events[-1]["length"] == len(TEXT)
         assert events[-1]["chunk"] == events[-1]["chunks"] == 11
 

@@ -16,6 +16,7 @@ from memagent_graph.graph.records import Looks, Wanted, backed, looks_of, span_o
 from memagent_graph.readers.base import Recall, Recalled, locate
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import cut_at_sentence
+from memagent_graph.text.source import JoinedSource
 from memagent_graph.text.terms import content_terms, terms
 
 if TYPE_CHECKING:
@@ -176,13 +177,21 @@ def _passages(
         begin = len(whole) - len(whole.lstrip())
         if not whole.strip():
             continue
-        place = _short(reading, locate("", source, start + begin, end).place)
+        place = _short(reading, _place(source, start + begin))
         room = RECALL_TOKENS - counter.count(f"{place}\n")
         text = whole[begin:].rstrip()
         if counter.count(text) > room and words:
             at = max(statements(text), key=lambda one: len(sought & {*terms(one.text)})).start
             begin, text = begin + at, text[at:]
         yield Recalled(cut_at_sentence(text, room, counter), place, start + begin)
+
+
+def _place(source: Source, start: int) -> str:
+    """For a model: of a document alone without its name, which may be a path."""
+    at = locate("", source, start, start)
+    if isinstance(source, JoinedSource):
+        return at.place
+    return f"line {at.line}" if at.page is None else f"page {at.page}"
 
 
 async def _memory(reading: Reading, chain: Chain, wanted: Wanted) -> Recalled | None:
