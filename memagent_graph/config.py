@@ -82,8 +82,10 @@ class ReadingConfig(BaseModel):
         skim: what decides which chunks are worth a call, from the question and the memory so far:
             "lexical", by their words; a LangChain `Embeddings`, by their meaning; or a function of
             question, memory and chunk, as text, to a score, which may be asynchronous: chunks of
-            0.5 or more are read. None reads all, and so does a question that counts or lists.
-        fallback: whether what was skipped is read after all if the answer is not in the memory.
+            0.5 or more are read. A later round goes by what it looks for, in place of the question.
+            None reads all, and so does a question that counts or lists.
+        fallback: whether what was skipped in all rounds is read after the last, if the answer is
+            not in the memory.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
             the last paragraph, sentence, line or word end in the final tenth.
         max_calls: stop reading after this many model calls, merges and the answer included;

@@ -103,9 +103,10 @@ class MergeEvent(TypedDict):
 
 
 class SkipEvent(TypedDict):
-    """A chunk was skimmed and not read.
+    """A chunk was skimmed and not read in this round.
 
     Attributes:
+        round: as in `ChunkEvent`.
         start: of the chunk, in code points of the document.
         end: one past its last.
         position: code points that this fold has read or skipped, out of `length`.
@@ -116,6 +117,7 @@ class SkipEvent(TypedDict):
     task: str
     question: str
     fold: str
+    round: int
     source: str
     start: int
     end: int

@@ -152,6 +152,7 @@ def overwritten(
         output_tokens=before["output_tokens"] + usage.output_tokens,
         seconds=before["seconds"] + usage.seconds,
         skipped=skipped,
+        unreached=before["unreached"],
         again=before["again"],
         cut=before["cut"] or cut or update.unfinished,
         enough=update.answer if update.done else before["enough"],

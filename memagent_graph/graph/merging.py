@@ -20,10 +20,11 @@ from memagent_graph.graph.records import (
     looks_of,
     memory_of,
     noted,
+    round_of,
     segment_name,
     span_of,
 )
-from memagent_graph.graph.skimming import merge_spans
+from memagent_graph.graph.skimming import common_spans, merge_spans
 from memagent_graph.models.retry import repeat
 from memagent_graph.readers.base import Memory, Usage
 
@@ -267,9 +268,9 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
     memory = replace(memory or before, dropped=before.dropped + kept + sum(same))
     old, usage, ended = whole["progress"], merged.usage, [part["progress"] for part in parts]
     stops = {progress["stopped"] for progress in ended}
-    read = sum(part["progress"]["position"] - part["source"]["start"] for part in parts)
+    skipped, unreached = _unread(whole, parts)
     progress = Progress(
-        position=max(old["position"], read),
+        position=span_of(whole["source"]).end - sum(end - start for start, end in unreached),
         step=old["step"] + sum(progress["step"] for progress in ended),
         tokens=max(old["tokens"], sum(progress["tokens"] for progress in ended)),
         calls=old["calls"] + sum(progress["calls"] for progress in ended) + usage.calls,
@@ -281,7 +282,8 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         + sum(progress["output_tokens"] for progress in ended)
         + usage.output_tokens,
         seconds=old["seconds"] + sum(progress["seconds"] for progress in ended) + usage.seconds,
-        skipped=_still_skipped(old, parts),
+        skipped=skipped,
+        unreached=unreached,
         again=False,
         cut=old["cut"] or merged.cut or any(progress["cut"] for progress in ended),
         enough=next((e for e in (at["enough"] for at in ended) if e is not None), None),
@@ -293,18 +295,14 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
     return {**whole, **noted(memory), "progress": progress}
 
 
-def _still_skipped(before: Progress, parts: Sequence[Fold]) -> list[list[int]]:
-    """What no round has read of what was skipped."""
-    left = [span for part in parts for span in part["progress"]["skipped"]]
-    if not before["position"]:  # the first round
-        return merge_spans(left)
-    for part in parts:
-        position, end = part["progress"]["position"], span_of(part["source"]).end
-        left += [[position, end]] if position < end else []
-    common = [
-        [max(start, other), min(end, stop)]
-        for start, end in before["skipped"]
-        for other, stop in left
-        if max(start, other) < min(end, stop)
-    ]
-    return merge_spans(sorted(common))
+def _unread(whole: Fold, parts: Sequence[Fold]) -> tuple[list[list[int]], list[list[int]]]:
+    """What no round has read: spans that were skipped in one, and those that none has reached."""
+    spans = [(part["progress"], span_of(part["source"]).end) for part in parts]
+    skipped = merge_spans([span for progress, _ in spans for span in progress["skipped"]])
+    rest = [[progress["position"], end] for progress, end in spans if progress["position"] < end]
+    unreached = merge_spans(rest)
+    if round_of(whole["source"]) == 1:
+        return skipped, unreached
+    before, after = whole["progress"], merge_spans(sorted([*skipped, *unreached]))
+    left = common_spans(before["skipped"], after) + common_spans(before["unreached"], skipped)
+    return merge_spans(sorted(left)), common_spans(before["unreached"], unreached)

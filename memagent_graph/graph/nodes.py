@@ -101,7 +101,8 @@ async def overwrite_memory(
         chunk = await to_thread(cut, left) if known is None else known
         assert run.cutter is not None  # noqa: S101 - the chunk came from it
         skim = None
-        if is_skimmed(reading.config, fold["question"]) and not fold["progress"]["again"]:
+        skims = is_skimmed(reading.config, fold["question"], query_of(fold))
+        if skims and not fold["progress"]["again"]:
             skim = await reading.skims.of(run.cutter.source, left)
         else:
             await run.cutter.turn(fold, left)
@@ -375,6 +376,7 @@ def _skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEv
         task=run.task,
         question=after["question"],
         fold=name,
+        round=round_of(after["source"]),
         source=chunk.source.name,
         start=chunk.start,
         end=chunk.end,

@@ -103,6 +103,7 @@ class Progress(TypedDict):
         output_tokens: completion tokens of those calls.
         seconds: time spent in them.
         skipped: spans that were skimmed and not read, in code points of the document.
+        unreached: of a document read in segments, the spans that these ended before, in all rounds.
         again: whether these are read after all, one after the other.
         looks: back, if there were any.
         cut: whether the memory, or one before it, was over its budget and lost its end.
@@ -120,6 +121,7 @@ class Progress(TypedDict):
     output_tokens: int
     seconds: float
     skipped: list[list[int]]
+    unreached: list[list[int]]
     again: bool
     looks: NotRequired[Looks]
     cut: bool
@@ -180,6 +182,7 @@ def begun(question: str, source: SourceRecord) -> Fold:
         output_tokens=0,
         seconds=0.0,
         skipped=[],
+        unreached=[],
         again=False,
         cut=False,
         enough=None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from memagent_graph.config import LEXICAL, is_embeddings
+from memagent_graph.graph.records import query_of
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.exhaustive import scope
 from memagent_graph.sync import to_thread
@@ -56,8 +57,8 @@ _KEPT = 4
 class Skim(Protocol):
     """Decides for one document."""
 
-    async def is_worth(self, question: str, memory: str, chunk: Chunk) -> bool:
-        """Whether a chunk is worth a call, for a question and with the memory as it is.
+    async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
+        """Whether a chunk is worth a call, for what is looked for and with the memory as it is.
 
         Raises:
             ModelError: What decides has failed.
@@ -106,7 +107,7 @@ class Skims:
 
 
 class Lexical:
-    """Looks for the words of the question, and for names that the memory has introduced.
+    """Looks for the words of the query, and for names that the memory has introduced.
 
     Args:
         index: of the document.
@@ -115,25 +116,25 @@ class Lexical:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._wanted = lru_cache(64)(self._look)
-        self._of_question = lru_cache(64)(self._scores)
+        self._of_query = lru_cache(64)(self._scores)
 
-    async def is_worth(self, question: str, memory: str, chunk: Chunk) -> bool:
+    async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
         """Whether one of the passages that are to be read is in a chunk, wholly or in part."""
-        return self.decide(question, memory, chunk)
+        return self.decide(query, memory, chunk)
 
-    def decide(self, question: str, memory: str, chunk: Chunk) -> bool:
+    def decide(self, query: str, memory: str, chunk: Chunk) -> bool:
         """As `is_worth`, for code that does not wait."""
-        return _is_in(chunk, self._wanted(question, memory), self._index)
+        return _is_in(chunk, self._wanted(query, memory), self._index)
 
-    def _scores(self, question: str) -> NDArray[Any]:
-        return self._index.scores(dict.fromkeys(content_terms(question), 1.0))
+    def _scores(self, query: str) -> NDArray[Any]:
+        return self._index.scores(dict.fromkeys(content_terms(query), 1.0))
 
-    def _look(self, question: str, memory: str) -> frozenset[int]:
+    def _look(self, query: str, memory: str) -> frozenset[int]:
         """Numbers of the passages that are worth reading."""
-        scores = self._of_question(question)
+        scores = self._of_query(query)
         best = float(scores.max(initial=0))
         found = _best(scores, _PASSAGES, _SHARE * best)
-        leads = _leads(question, memory)
+        leads = _leads(query, memory)
         if leads:
             together = scores + self._index.scores(leads)
             found |= _best(together, _LED, _LED_SHARE * best)
@@ -141,7 +142,7 @@ class Lexical:
 
 
 class Semantic:
-    """Looks for passages that mean what the question asks, and what the memory knows of it.
+    """Looks for passages that mean what the query asks, and what the memory knows of it.
 
     Args:
         index: of the document, for its passages' places.
@@ -168,13 +169,13 @@ class Semantic:
             raise model_error(error) from error
         return cls(index, _of_length_one(vectors), embeddings)
 
-    async def is_worth(self, question: str, memory: str, chunk: Chunk) -> bool:
+    async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
         """Whether one of the passages that are nearest is in a chunk, wholly or in part."""
-        wanted = await self._nearest(question, _PASSAGES)
+        wanted = await self._nearest(query, _PASSAGES)
         lines = [line for line in memory.splitlines() if line.strip()]
-        best = Index.of(lines).find(question, 1)
+        best = Index.of(lines).find(query, 1)
         if best:
-            known = f"{question}\n{lines[best[0].number]}"
+            known = f"{query}\n{lines[best[0].number]}"
             wanted = wanted | await self._nearest(known, _LED)
         return _is_in(chunk, wanted, self._index)
 
@@ -190,23 +191,29 @@ class Semantic:
 
 
 class Scored:
-    """Asks a function of question, memory and chunk: it reads what scores 0.5 or more."""
+    """Asks a function of query, memory and chunk: it reads what scores 0.5 or more."""
 
     def __init__(self, score: Any) -> None:
         self._score = score
 
-    async def is_worth(self, question: str, memory: str, chunk: Chunk) -> bool:
+    async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
         """Whether the function finds so."""
         try:
-            score = self._score(question, memory, chunk.text)
+            score = self._score(query, memory, chunk.text)
             return float(await score if isawaitable(score) else score) >= _LEAST
         except Exception as error:
             raise model_error(error) from error
 
 
-def is_skimmed(config: ReadingConfig, question: str) -> bool:
-    """Whether chunks may be skipped for a question: not if it needs all of the document."""
-    return config.skim is not None and scope(question) != "all"
+def is_skimmed(config: ReadingConfig, question: str, query: str | None = None) -> bool:
+    """Whether chunks may be skipped: not for what needs all of the document.
+
+    Args:
+        config: says how to skim.
+        question: that is read for.
+        query: what a later round looks for.
+    """
+    return config.skim is not None and "all" not in {scope(question), scope(query or question)}
 
 
 async def is_skipped(skim: Skim, fold: Fold, chunk: Chunk) -> bool:
@@ -218,7 +225,7 @@ async def is_skipped(skim: Skim, fold: Fold, chunk: Chunk) -> bool:
     progress = fold["progress"]
     if progress["again"] or not has_room(progress, chunk.start):
         return False
-    return not await skim.is_worth(fold["question"], fold["memory"], chunk)
+    return not await skim.is_worth(query_of(fold), fold["memory"], chunk)
 
 
 def has_room(progress: Progress, start: int) -> bool:
@@ -251,6 +258,21 @@ def merge_spans(spans: Sequence[list[int]]) -> list[list[int]]:
     return merged
 
 
+def common_spans(spans: Sequence[list[int]], others: Sequence[list[int]]) -> list[list[int]]:
+    """What is in both of two lists of spans, each in its order and without overlaps."""
+    found, left, right = list[list[int]](), iter(spans), iter(others)
+    one, other = next(left, None), next(right, None)
+    while one and other:
+        start, end = max(one[0], other[0]), min(one[1], other[1])
+        if start < end:
+            found.append([start, end])
+        if one[1] == end:
+            one = next(left, None)
+        else:
+            other = next(right, None)
+    return found
+
+
 def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int]]]:
     """Where a fold goes on when it has read a chunk, and what it has then still skipped.
 
@@ -276,11 +298,14 @@ def reopen(progress: Progress, end: int) -> Progress | None:
     """
     if progress["again"] or progress["stopped"] not in {"end", "done"}:
         return None
-    rest = [[progress["position"], end]] if progress["position"] < end else []
-    left = merge_spans([*progress["skipped"], *rest])
     if not progress["skipped"]:
         return None
-    return {**progress, "position": left[0][0], "skipped": left, "again": True, "stopped": None}
+    rest = progress["unreached"]
+    if not rest and progress["position"] < end:
+        rest = [[progress["position"], end]]
+    left = merge_spans(sorted([*progress["skipped"], *rest]))
+    begun = {"position": left[0][0], "skipped": left, "unreached": [], "again": True}
+    return {**progress, **begun, "stopped": None}
 
 
 def covered(progress: Progress, start: int, end: int) -> int:
@@ -299,12 +324,12 @@ def _best(scores: NDArray[Any], most: int, least: float) -> set[int]:
     return {number for number in order if scores[number] > 0 and scores[number] >= least}
 
 
-def _leads(question: str, memory: str) -> dict[str, float]:
+def _leads(query: str, memory: str) -> dict[str, float]:
     """Terms of names that the lines of a memory introduce, and what each of them counts."""
     lines = [line for line in memory.splitlines() if line.strip()]
-    known = set(content_terms(question))
+    known = set(content_terms(query))
     found: dict[str, float] = {}
-    best = Index.of(lines).find(question, _LINES)
+    best = Index.of(lines).find(query, _LINES)
     for line in best:
         weight = (line.score / best[0].score) ** _FOCUS
         for name in names(lines[line.number]):

@@ -129,7 +129,8 @@ class Answered(TypedDict, total=False):
         citations: likewise, where the answer stands.
         usage: what it cost.
         coverage: share of the document that was read, 0 to 1.
-        skipped: the spans of it that were skimmed and not read: starts and ends in code points.
+        skipped: the spans of it that were skimmed and read in no round: starts and ends in code
+            points.
         stopped: why reading ended: "end", "done", "max_calls" or "deadline".
         reader: name of the reader that answered.
         version: id of the final memory's version, None without a store.
