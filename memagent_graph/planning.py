@@ -137,6 +137,10 @@ def plan(
     places = starts(len(sizes), room_of(config, len(sizes), concurrency, questions))
     spans = [*pairwise([*places, len(sizes)])]
     left = calls_each(config, questions, len(spans))
+    skims = is_skimmed(config, question)
+    saves = skims or config.recalls or config.exit != "never"
+    if saves:  # in one round for the next, or for what is read after all
+        left = None
     levels = [*merge_levels(len(spans), config)]
     calls, waiting, shown, merges = list[tuple[int, int]](), 0, 0, 0
     looks = [0] * config.recalls  # steps after the last chunk of each segment
@@ -166,7 +170,7 @@ def plan(
         left = None if left is None else left - sum(map(len, read))
     updates = len(calls) - merges
     updates_if_found = min(config.rounds * (worth + len(looks) * len(spans)), updates)
-    answers = 2 if is_skimmed(config, question) and config.fallback else 1
+    answers = 2 if skims and config.fallback else 1
     calls += [(asked + memory, config.answer_tokens)] * answers
     if config.max_calls is not None:
         del calls[max(config.max_calls // questions, 2) :]
@@ -174,6 +178,8 @@ def plan(
     replies = questions * sum(reply for _, reply in calls)
     if answers > 1:  # what was skipped is read one chunk after the other, whatever the segments
         waiting += sum(map(len, read)) - max(map(len, read))
+    if saves:
+        waiting, shown = min(waiting, len(calls) - answers), min(shown, len(calls) - 1)
     chained = waiting * memory + answers * config.answer_tokens
     one_pass, reading = attention_ratios(everything)
     return Plan(

@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 from doubles import numbered
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -15,8 +13,6 @@ from memagent_graph import MemoryBank, ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.prompts import take_verdict
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
-from memagent_graph.text.chunking import chunks
-from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 SMALL = ReadingConfig(chunk_tokens=50, memory_tokens=4000, retry_interval=0.001, rounds=4)
@@ -349,98 +345,3 @@ def test_a_reader_that_cannot_merge_has_one_round():
 )
 def test_a_verdict_is_a_first_line_and_nothing_else(reply, notes, done, query):
     assert take_verdict(reply) == (notes, done, query)
-
-
-# Settings and documents at random
-
-
-class Knowing(Following):
-    """Its memory is all that it read, in the order of the text, and what each round looked for."""
-
-    async def update(self, step, *, config=None):
-        self._call("update", step.query, step.chunk.start)
-        line = f"{step.query}:{step.chunk.start}-{step.chunk.end}\n"
-        return Update(Memory(step.memory.text + line), usage=Usage(1, step.chunk.tokens, 1))
-
-    async def merge(self, question, query, memories, *, config=None):
-        self._call("merge", query, len(memories))
-        text = "".join(dict.fromkeys("".join(m.text for m in memories).splitlines(keepends=True)))
-        return Merge(Memory(text), False, f"{query}+", Usage(1, 1, 1))
-
-
-DRAWN = {
-    "lines": st.integers(1, 60),
-    "segments": st.one_of(st.integers(1, 5), st.sampled_from(["auto", "chunks"])),
-    "rounds": st.integers(1, 3),
-    "most": st.one_of(st.none(), st.integers(2, 120)),
-    "chunk_tokens": st.integers(20, 80),
-}
-
-
-def drawn(lines, most, **chosen):
-    config = ReadingConfig(
-        memory_tokens=20_000, retry_interval=0.001, max_calls=most, lease=False, **chosen
-    )
-    return config, {"question": "Q", "document": numbered(lines)}
-
-
-@settings(max_examples=60, deadline=None)
-@given(**DRAWN)
-def test_any_setting_keeps_to_its_budgets_and_says_what_it_read(**chosen):
-    config, asked = drawn(**chosen)
-    reader, text = Knowing(), asked["document"]
-    agent = create_memagent(reader, config=config)
-    try:
-        planned = plan("Q", text, config)
-    except ConfigurationError:
-        with pytest.raises(ConfigurationError, match="max_calls of"):
-            agent.invoke(asked)
-        assert reader.calls == []
-        return
-
-    out = agent.invoke(asked)
-
-    assert out["usage"]["calls"] == len(reader.calls) <= planned.calls
-    assert config.max_calls is None or planned.calls <= config.max_calls
-    spans = [line.partition(":")[2].split("-") for line in out["answer"].splitlines()]
-    read = {(int(start), int(end)) for start, end in spans}
-    share = sum(end - start for start, end in read) / len(text)
-    assert out["coverage"] == pytest.approx(share, abs=1 / len(text))  # a last line end is no call
-    rounds = {line.partition(":")[0] for line in out["answer"].splitlines()}
-    if config.max_calls is None:
-        assert (out["coverage"], out["stopped"], len(rounds)) == (1, "end", config.rounds)
-    elif out["coverage"] < 1 or len(rounds) < config.rounds:
-        assert out["stopped"] == "max_calls"
-
-
-@settings(max_examples=30, deadline=None)
-@given(lines=st.integers(1, 60), chunk_tokens=st.integers(20, 80))
-def test_one_segment_and_one_round_are_the_plain_fold(lines, chunk_tokens):
-    config, asked = drawn(lines, None, segments=1, rounds=1, chunk_tokens=chunk_tokens)
-    text = asked["document"]
-    cut = chunks(TextSource(text), tokenizer=EstimatingTokenizer(), chunk_tokens=chunk_tokens)
-    spans = [(chunk.start, chunk.end) for chunk in cut if chunk.text.strip()]
-
-    out = create_memagent(Knowing(), config=config, store=InMemoryStore()).invoke(asked)
-
-    assert out["answer"] == "".join(f"Q:{start}-{end}\n" for start, end in spans)
-
-
-@settings(max_examples=40, deadline=None)
-@given(share=st.floats(0.01, 0.99), kept=st.sampled_from(["checkpoints", "store"]), **DRAWN)
-def test_any_reading_that_broke_off_ends_as_if_it_had_not(share, kept, **chosen):
-    config, asked = drawn(**{**chosen, "most": None})
-    whole = Knowing()
-    expected = create_memagent(whole, config=config).invoke(asked)
-    at = 1 + int(share * len(whole.calls))
-    reader = Knowing(fails=lambda call: ModelError("No.") if call == at else None)
-    agent = create_memagent(reader, config=config, **KEPT[kept]())
-
-    with pytest.raises(ModelError):
-        agent.invoke(asked, THREAD)
-    out = agent.invoke(None if kept == "checkpoints" else asked, THREAD)
-
-    same = ("answer", "memory", "coverage", "stopped")
-    assert [out[field] for field in same] == [expected[field] for field in same]
-    chunks = len({start for _, start in reader.of("update")})
-    assert len(reader.calls) <= len(whole.calls) + chunks + 2

@@ -304,8 +304,14 @@ def reopen(progress: Progress, end: int) -> Progress | None:
     if not rest and progress["position"] < end:
         rest = [[progress["position"], end]]
     left = merge_spans(sorted([*progress["skipped"], *rest]))
-    begun = {"position": left[0][0], "skipped": left, "unreached": [], "again": True}
-    return {**progress, **begun, "stopped": None}
+    return {
+        **progress,
+        "position": left[0][0],
+        "skipped": left,
+        "unreached": [],
+        "again": True,
+        "stopped": None,
+    }
 
 
 def covered(progress: Progress, start: int, end: int) -> int:
