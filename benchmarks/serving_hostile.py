@@ -64,6 +64,8 @@ def watch(url: str, told: Connection) -> None:
             begun = time.perf_counter()
             http.get("/health").raise_for_status()
             longest, answers = max(longest, time.perf_counter() - begun), answers + 1
+            if answers == 1:
+                told.send("asking")
     told.send((longest, answers))
 
 
@@ -83,7 +85,7 @@ def measure(url: str, body: bytes) -> dict[str, Any]:
     here, there = multiprocessing.Pipe()
     watching = multiprocessing.get_context("spawn").Process(target=watch, args=(url, there))
     watching.start()
-    time.sleep(1)  # until it asks
+    here.recv()  # it asks
     begun = time.perf_counter()
     status = send(url, body)
     seconds = time.perf_counter() - begun

@@ -153,7 +153,6 @@ that may help to answer the question, connect what belongs together, and say a t
 where notes contradict each other, say so. There is room for about {words} words. Reply with that \
 first line and the notes alone.
 """
-_VERDICT = re.compile(r"(?:(ENOUGH)|LOOK FOR:[^\S\n]*(\S[^\n]*?))[^\S\n]*(?:\n|\Z)")
 _PART = "<notes>\n{memory}\n</notes>"
 """How each memory stands in a merge prompt."""
 
@@ -384,10 +383,13 @@ def take_verdict(reply: str) -> tuple[str, bool, str | None]:
 
     Only a first line that is a verdict and nothing else counts: without one they are enough.
     """
-    found = _VERDICT.match(reply)
-    if found is None:
-        return reply, True, None
-    return reply[found.end() :].strip(), found[2] is None, found[2]
+    verdict, _, notes = reply.partition("\n")
+    if verdict.rstrip() == "ENOUGH":
+        return notes.strip(), True, None
+    wanted = verdict.removeprefix("LOOK FOR:").strip()
+    if wanted and verdict.startswith("LOOK FOR:"):
+        return notes.strip(), False, wanted
+    return reply, True, None
 
 
 def looked_for(question: str, query: str) -> str:
@@ -403,11 +405,11 @@ def is_unchanged(reply: str) -> bool:
 def split_enough(reply: str) -> tuple[str, str | None]:
     """A reply's notes, and the answer if its last line says that they are enough."""
     notes, _, last = reply.rstrip().rpartition("\n")
-    found = _ENOUGH.fullmatch(last)
-    return (notes.rstrip(), found[1]) if found else (reply, None)
+    last = last.strip(' \t*"')
+    answer = last.removeprefix("ENOUGH:").lstrip(" \t*")
+    return (notes.rstrip(), answer) if answer and last.startswith("ENOUGH:") else (reply, None)
 
 
-_ENOUGH = re.compile(r"[ \t*\"]*ENOUGH:[ \t*]*(\S.*?)[ \t*\"]*")
 _AROUND = " \t\n\r.*\"'`“”"
 """What models put around a single word."""
 

@@ -146,7 +146,8 @@ async def test_what_folding_costs_does_not_grow_with_what_was_folded():
             return Update(Memory(step.chunk.text[-50:]))
 
     store, reader = Counting(), Brief()
-    memory = ConversationMemory(reader, store=store)
+    # Few enough that pages of them fill: each turn writes the last page again.
+    memory = ConversationMemory(reader, store=store, episode_tokens=1_000)
     work, read = [0], [0]
     for part in range(4):
         for turn in range(1000 + 60 * part, 1060 + 60 * part):

@@ -6,6 +6,7 @@ and keeps computing rows that have ended. Here each row has its own and leaves w
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,11 @@ class Row:
             self._emitted = certain
 
 
+def _name_of_cache(kind: type[PreTrainedModel]) -> str:
+    """What `kind` calls the cache that it is given: newer versions of transformers renamed it."""
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
+
+
 @torch.inference_mode()
 def decode(
     model: PreTrainedModel, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequence[Row]
@@ -123,17 +129,17 @@ def decode(
     # [prompts, width]: padding is on the left, so that all rows grow at the same end.
     mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    cache = None
+    cache, name = None, _name_of_cache(type(model))
     while rows:
         output = model(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **({} if cache is None else {name: cache}),
         )
-        cache = output.past_key_values
+        cache = getattr(output, name)
         logprobs = torch.log_softmax(output.logits[:, -1].float(), -1).cpu()
         if len(logprobs) < len(rows):
             asked = torch.tensor(places, device=device)

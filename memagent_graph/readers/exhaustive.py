@@ -35,7 +35,8 @@ def scope(question: str) -> Scope:
 def _is_anchored(question: str, count: tuple[int, int]) -> bool:
     """Whether what is counted is of something that is named: then a text is likely to say it."""
     rest = question[: count[0]] + " " * (count[1] - count[0]) + question[count[1] :]
-    return bool(_ANCHOR.search(rest))
+    first = next((place for place, letter in enumerate(rest) if letter.isalnum()), 0)
+    return bool(_QUOTED.search(rest) or _NAMED.search(rest, first))
 
 
 _ASK = (
@@ -67,10 +68,12 @@ _ALL = regex.compile(
     regex.IGNORECASE | regex.VERBOSE,
 )
 _COUNT = regex.compile(r"\bhow\s+many\b|\bnumber\s+of\b", regex.IGNORECASE)
-_ANCHOR = regex.compile(
-    r"(?<!^\W*)(?<![.?!:]\s)\b\p{Lu}[\p{L}\p{M}'’-]*|\p{Lu}[\p{L}\p{M}'’-]*\s+\p{Lu}|\d|[\"“「《][^\"”」》]"
+_NAMED = regex.compile(
+    r"(?!\G)(?<![.?!:]\s)\b\p{Lu}|(?<![\p{L}\p{M}'’-])\p{Lu}[\p{L}\p{M}'’-]*+\s++\p{Lu}"
 )
-"""A name, a number, or words in quotes."""
+"""A name: a capital where no sentence begins, or two words that have one."""
+_QUOTED = regex.compile(r"\d|[\"“「《][^\"”」》]")
+"""A number, or words in quotes."""
 _SOME = regex.compile(
     r"""
     \b(?:last|latest|newest|final(?:ly)?|most\s+recent(?:ly)?|current(?:ly)?|now|still|any\s+more)\b

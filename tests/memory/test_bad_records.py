@@ -144,11 +144,11 @@ async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, whic
     version = await bank.aget(right["version"])
     name = reading_key(version.root, version.source)
     await store.aput((*bank.namespace, "threads"), "one", {"messages": []})
-    await store.aput((*bank.namespace, "leases"), f"{version.root}-{version.source}", {"beat": 0})
+    await store.aput((*bank.namespace, "leases"), f"-{version.root}-{version.source}", {"beat": 0})
     places = {
         "readings": (records.readings, name),
         "members": (records.members(name), version.id),
-        "leases": ((*bank.namespace, "leases"), f"{version.root}-{version.source}"),
+        "leases": ((*bank.namespace, "leases"), f"-{version.root}-{version.source}"),
         "threads": ((*bank.namespace, "threads"), "one"),
     }
     place.spoil(kind, *places[which])
@@ -374,7 +374,7 @@ async def test_a_bad_lease_gives_way_to_who_reads(store, place, kind):
     elsewhere = InMemoryStore()
     right = await read(elsewhere)
     version = await MemoryBank(elsewhere).aget(right["version"])
-    lease = (*place.bank.namespace, "leases"), f"{version.root}-{version.source}"
+    lease = (*place.bank.namespace, "leases"), f"-{version.root}-{version.source}"
     await store.aput(*lease, {"beat": 0})
     place.spoil(kind, *lease)
 

@@ -208,7 +208,7 @@ async def heads_after(act, store):
     bank = MemoryBank(store)
     await memories_are_whole(bank, await known_documents())
     if act is turn:
-        personal = ConversationMemory(ChainReader(), store=store)._of("ann", None).bank
+        personal = ConversationMemory(ChainReader(), store=store).people.of("ann", None).bank
         await memories_are_whole(MemoryBank(store, personal.namespace), {})
     return met
 

@@ -49,7 +49,7 @@ def batches_of(model):
 @pytest.fixture
 def one_batch(monkeypatch):
     """Calls made at once get into one batch, however busy the machine is."""
-    monkeypatch.setattr(transformers_engine, "_GATHERING", 0.5)
+    monkeypatch.setattr(transformers_engine, "_GATHERING", 2)
 
 
 @pytest.fixture(scope="module")
