@@ -1,4 +1,4 @@
-"""Documents and settings at random: segments, rounds, skim, gates, limits, several questions."""
+"""Documents and settings at random: segments, rounds, skim, look-back, gates, limits, several questions."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from memagent_graph.readers.base import (
     Memory,
     Merge,
     Reader,
+    Recall,
     Step,
     Update,
     Usage,
@@ -69,9 +70,11 @@ class Knowing(Reader):
         start, end = step.chunk.start, step.chunk.end
         depth = self.call([step.memory.text], "update", step.question, step.query, start, end)
         enough, closed = step.exit_gate and start % 5 == 4, step.update_gate and start % 3 == 0
-        text = f"{step.memory.text}{step.question} {step.query}: {start}-{end}\n"
+        shown = "".join(f" {item.start}+{len(item.text)}" for item in step.recalled)
+        text = f"{step.memory.text}{step.question} {step.query}: {start}-{end}{shown}\n"
         memory = None if closed else self.noted(text, depth)
-        return Update(memory, enough, f"{start % 2}", usage=Usage(1, step.chunk.tokens, 1))
+        recall = Recall(f"line {start % 40}") if step.look_back and start % 2 == 0 else None
+        return Update(memory, enough, f"{start % 2}", recall, Usage(1, step.chunk.tokens, 1))
 
     async def merge(self, question, query, memories, *, config=None):
         texts = [memory.text for memory in memories]
@@ -89,7 +92,8 @@ class Knowing(Reader):
 
     def read(self, question):
         """Spans that were read for a question, in any round."""
-        return sorted({(*span,) for _, asked, _, *span in self.of("update") if asked == question})
+        read = {(*span,) for _, asked, _, *span in self.of("update") if asked == question}
+        return sorted(span for span in read if span[0] < span[1])  # others follow the last chunk
 
     def of(self, kind):
         return [call for call in self.calls if call[0] == kind]
@@ -111,6 +115,7 @@ DRAWN = {
     "questions": st.integers(1, 3),
     "segments": st.one_of(st.integers(1, 5), st.sampled_from(["auto", "chunks"])),
     "rounds": st.integers(1, 3),
+    "recalls": st.sampled_from([0, 0, 1, 2]),
     "skim": st.sampled_from([None, None, *SKIMS]),
     "fallback": st.booleans(),
     "update_gate": st.booleans(),
@@ -174,6 +179,7 @@ def read(agent, asked, awaited, config=None):
     questions=1,
     segments=3,
     rounds=1,
+    recalls=0,
     skim="60%",
     fallback=True,
     update_gate=False,
@@ -188,6 +194,7 @@ def read(agent, asked, awaited, config=None):
     questions=2,
     segments=2,
     rounds=2,
+    recalls=0,
     skim=None,
     fallback=False,
     update_gate=False,
@@ -195,6 +202,37 @@ def read(agent, asked, awaited, config=None):
     max_calls=26,
     chunk_tokens=20,
     found=None,
+)
+# What is read after all may not look back once more after its end.
+@example(
+    awaited=False,
+    lines=34,
+    questions=1,
+    segments=1,
+    rounds=1,
+    recalls=1,
+    skim="10%",
+    fallback=True,
+    update_gate=False,
+    exit="never",
+    max_calls=None,
+    chunk_tokens=70,
+    found=False,
+)
+@example(
+    awaited=False,
+    lines=35,
+    questions=1,
+    segments=2,
+    rounds=1,
+    recalls=1,
+    skim="60%",
+    fallback=True,
+    update_gate=False,
+    exit="never",
+    max_calls=None,
+    chunk_tokens=76,
+    found=False,
 )
 @settings(max_examples=80, deadline=None)
 @given(awaited=st.booleans(), **DRAWN)

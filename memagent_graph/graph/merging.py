@@ -290,8 +290,10 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
         version=old["version"],
     )
-    if shown := sum(looks_of(one)["shown"] for one in [old, *ended]):
-        progress["looks"] = Looks(wanted=None, shown=shown, after=0)
+    looks = [looks_of(one) for one in [old, *ended]]
+    if shown := sum(look["shown"] for look in looks):
+        after = max(look["after"] for look in looks)  # for what is read after all
+        progress["looks"] = Looks(wanted=None, shown=shown, after=after)
     return {**whole, **noted(memory), "progress": progress}
 
 

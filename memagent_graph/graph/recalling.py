@@ -13,6 +13,7 @@ import numpy as np
 
 from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
 from memagent_graph.graph.records import Looks, Wanted, backed, looks_of, span_of
+from memagent_graph.graph.skimming import move
 from memagent_graph.readers.base import Recall, Recalled, locate
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import cut_at_sentence
@@ -40,7 +41,9 @@ def may_look_back(reading: Reading, fold: Fold, chunk: Chunk) -> bool:
     shown = looks["shown"] + (0 if looks["wanted"] is None else most)
     if not most or shown + most > MOST_RECALLED:
         return False
-    return chunk.end < span_of(fold["source"]).end or looks["after"] + _is_look(chunk) < most
+    end = span_of(fold["source"]).end
+    goes_on = bool(chunk.text) and move(fold["progress"], chunk, end)[0] < end
+    return goes_on or looks["after"] + _is_look(chunk) < most
 
 
 def is_last_look(progress: Progress, end: int) -> bool:
