@@ -226,6 +226,13 @@ class ConversationMemory(Generic[Shape]):
                 conversation are not among them.
             store: of the host graph, used when this memory has no store of its own.
         """
+        told = recalled(*await self.atold(user, about=about, store=store))
+        return [SystemMessage(told)] if told else []
+
+    async def atold(
+        self, user: str, *, about: About = "", store: BaseStore | None = None
+    ) -> tuple[str, str]:
+        """The memory and the passages that `aprompt` tells; arguments as there."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
         text, messages = said_now(about)
         found: list[Passage] = []
@@ -241,7 +248,7 @@ class ConversationMemory(Generic[Shape]):
         reading, memory = self._folding.reading, backlog.told
         if self._fields is not None:
             memory = self._fields.tell(memory)
-        parts = tell(
+        return tell(
             memory,
             found,
             text,
@@ -249,8 +256,6 @@ class ConversationMemory(Generic[Shape]):
             reading.tokenizer,
             whole=self._fields is not None,
         )
-        told = recalled(*parts)
-        return [SystemMessage(told)] if told else []
 
     async def aobserve(
         self,

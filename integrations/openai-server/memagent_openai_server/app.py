@@ -52,6 +52,7 @@ def create_app(
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
     limits: Limits | None = None,
+    remember: bool = False,
 ) -> FastAPI:
     """Make the application, for any ASGI server; `memagent serve` runs it with uvicorn.
 
@@ -70,6 +71,7 @@ def create_app(
         hosts: names under which the server may be called; any by default.
         origins: pages of which sites may call it from a browser (CORS); none by default.
         limits: of what clients may send.
+        remember: whether what a `user` says in chats is remembered, and told when they talk again.
 
     Raises:
         ConfigurationError: The model is not known, the budgets do not fit it, or LangGraph does not
@@ -86,6 +88,7 @@ def create_app(
         tokenizer=tokenizer,
         window=window,
         limits=limits,
+        remember=remember,
     )
     metrics = Metrics()
 

@@ -45,6 +45,7 @@ Examples:
   memagent serve --model openai:MODEL --base-url http://localhost:8000/v1
   memagent serve --model openai:gpt-4o --keys keys.txt --host 0.0.0.0
   memagent serve --models models.toml
+  memagent serve --model openai:gpt-4o --remember --store redis://localhost:6379/0
 
 Keys are lines of a name and a key, in the file that --keys names or in MEMAGENT_API_KEYS, where
 commas may stand between them. Each name has memories of its own. Without keys, only this machine is
@@ -93,6 +94,12 @@ def serve(
         int,
         typer.Option(help="Most responses and memories of one key; the oldest go first.", min=0),
     ] = 256,
+    remember: Annotated[  # noqa: FBT002 - a switch of the command line is a bool with a default
+        bool,
+        typer.Option(
+            "--remember", help="Remember what each `user` says, and tell the model in later chats."
+        ),
+    ] = False,
     chunk_tokens: ChunkTokens = 5000,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
@@ -143,6 +150,7 @@ def serve(
             keys=found,
             hosts=() if found else _LOCAL,
             origins=cors_origin or (),
+            remember=remember,
             limits=Limits(
                 body_bytes=body_megabytes * 2**20,
                 bytes_under_way=megabytes_under_way * 2**20,

@@ -131,7 +131,8 @@ class Models:
     async def check(self) -> None:
         """Check what can be checked before the first request.
 
-        One model of several may be too small to read, as those for embeddings are.
+        One model of several may be too small to read, as those for embeddings are. It remembers
+        nobody.
 
         Raises:
             ConfigurationError: The budgets fit no model.
@@ -142,7 +143,7 @@ class Models:
             try:
                 await service.check()
             except ConfigurationError as error:
-                refused = error
+                refused, service.remembering = error, None
                 log.warning("only passed on", extra={"fields": {"model": service.name}})
             else:
                 fits = True

@@ -27,6 +27,7 @@ from memagent_openai_server.http.limits import Limits
 from memagent_openai_server.http.requests import unless_small
 from memagent_openai_server.memories.keeping import Keeper
 from memagent_openai_server.memories.reading import Tally
+from memagent_openai_server.memories.remembering import Remembering
 from memagent_openai_server.memories.sessions import Sessions
 from memagent_openai_server.readers import InThread, InTurn, seated
 from memagent_openai_server.turns import FairTurns
@@ -59,6 +60,7 @@ class Service:
         tokenizer: counts and cuts.
         window: tokens of the model's context; None asks its server.
         limits: of what clients may send.
+        remember: whether what users say in chats is remembered.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Service:
         tokenizer: TokenizerLike = None,
         window: int | None = None,
         limits: Limits | None = None,
+        remember: bool = False,
     ) -> None:
         model = model or default_model()
         self.config = config or ReadingConfig()
@@ -95,6 +98,9 @@ class Service:
             self.upstream = Upstream(self.chat, self.name)
         elif self.chat is not None:
             self.upstream = LocalModel(self.chat, self.name)
+        self.remembering: Remembering | None = None
+        if remember:
+            self.remembering = Remembering(self.reader, self.counter, self.config, tokenizer)
         self.stopping = asyncio.Event()
         computes = isinstance(self.reader, ExtractiveReader)  # with this process's one processor
         self._turns = FairTurns(1 if computes else self.limits.readings)
@@ -204,6 +210,8 @@ class Service:
     async def aclose(self) -> None:
         """End what runs in the background; close this loop's connections to the model's server."""
         await self.keeper.aclose()
+        if self.remembering is not None:
+            await self.remembering.aclose()
         if self.upstream is not None:
             await self.upstream.aclose()
         if isinstance(self.chat, ChatEndpoint):

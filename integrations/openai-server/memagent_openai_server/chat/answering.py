@@ -52,6 +52,8 @@ class Answerer(Around):
         speech: Speech | None = (config or {}).get("configurable", {}).get(_SPEECH)
         if speech is None:  # it goes to a model that is asked for more than a text
             return _UNSAID
+        if speech.known:
+            memory = replace(memory, text=f"{memory.text}\n\n{speech.known}".strip())
         speaker = self._speaker
         if speaker is None or not speech.listens:
             reader, attempt = speaker or self._reader, Attempt(speech)

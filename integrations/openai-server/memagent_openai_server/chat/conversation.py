@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-_SYSTEM = ("system", "developer")
+SYSTEM = ("system", "developer")
+"""Roles of an application's own messages."""
 _GAPS = (
     re.compile(r"\n[ \t\r]*\n\s*"),
     re.compile(r"\n\s*"),
@@ -71,13 +72,13 @@ def asked(
     Raises:
         Refusal: No user asks anything.
     """
-    system = "\n\n".join(said(message) for message in messages if message["role"] in _SYSTEM)
-    body = [message for message in messages if message["role"] not in _SYSTEM]
+    system = "\n\n".join(said(message) for message in messages if message["role"] in SYSTEM)
+    body = [message for message in messages if message["role"] not in SYSTEM]
     last = next((at for at in reversed(range(len(body))) if body[at]["role"] == "user"), None)
     if last is None or not said(body[last]).strip():
         raise Refusal(400, "The last message of the user is empty.", param="messages")
-    prefixes = list(_prefixes(body))
-    read = next((at for at in reversed(range(len(body) + 1)) if prefixes[at] in known), 0)
+    known_by = list(prefixes(body))
+    read = next((at for at in reversed(range(len(body) + 1)) if known_by[at] in known), 0)
     question, content = split(said(body[last]), question_tokens, count, whole=whole)
     kept = _kept(body, max(read, last + 1), count, kept_tokens)
     end = len(body) - len(kept)
@@ -92,7 +93,7 @@ def asked(
         if end > last + 1:
             parts.append(_line("user", question))
     parts += [line for message in body[max(read, last + 1) : end] for line in lines(message)]
-    return Asked(system, question, "\n\n".join(parts), kept, prefixes[end])
+    return Asked(system, question, "\n\n".join(parts), kept, known_by[end])
 
 
 def split(
@@ -212,7 +213,7 @@ def _kept(
     return body[end:]
 
 
-def _prefixes(body: Iterable[Message]) -> Iterable[str]:
+def prefixes(body: Iterable[Message]) -> Iterable[str]:
     """What stands for no message, the first one, the first two, ..."""
     prefix = ""
     yield prefix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from memagent_openai_server.http.records import Record
     from memagent_openai_server.http.requests import ChatRequest
+    from memagent_openai_server.memories.remembering import Turn
     from memagent_openai_server.memories.sessions import Sessions
     from memagent_openai_server.service import Service
 
@@ -128,6 +129,7 @@ class Arrived:
         body: as it is passed on.
         receive: tells when the client goes.
         record: of the request.
+        turn: of a user who is remembered; None if there is none.
     """
 
     fields: dict[str, Any]
@@ -135,6 +137,19 @@ class Arrived:
     body: bytes
     receive: Receive
     record: Record
+    turn: Turn | None = None
+
+    async def of_user(self, service: Service, sessions: Sessions, session: str | None) -> Arrived:
+        """The same with what is known of its user, if users are remembered here."""
+        if service.remembering is None or not self.chat.user:
+            return self
+        messages, size = self.fields["messages"], len(self.body)
+        turn = await service.remembering.begin(sessions, self.chat.user, session, messages, size)
+        body = self.body
+        if turn.told:
+            fields = {**self.fields, "messages": turn.tell(messages)}
+            body = await unless_small(size, orjson.dumps, fields)
+        return replace(self, body=body, turn=turn)
 
 
 async def decide(
@@ -159,9 +174,7 @@ async def decide(
             if refusal.code != TOO_LONG:
                 raise
             refused = refusal
-    answering = await Answering.of(
-        service, sessions, where, fields, arrived.chat, arrived.record.caller
-    )
+    answering = await Answering.of(service, sessions, where, arrived)
     if refused is not None and not answering.asked.document:
         raise refused
     arrived.record.how = "read"
@@ -188,6 +201,7 @@ class Answering:
         request: as it was sent.
         more: whether the model itself answers, because more is asked for than a text.
         caller: whose turns the reading takes.
+        turn: of a user who is remembered; None if there is none.
     """
 
     service: Service
@@ -197,6 +211,7 @@ class Answering:
     request: ChatRequest
     more: bool
     caller: str
+    turn: Turn | None
 
     @classmethod
     async def of(
@@ -204,15 +219,14 @@ class Answering:
         service: Service,
         sessions: Sessions,
         where: Place,
-        fields: dict[str, Any],
-        request: ChatRequest,
-        caller: str,
+        arrived: Arrived,
     ) -> Answering:
         """Take a request apart.
 
         Raises:
             Refusal: It asks nothing, or for what a reading cannot give.
         """
+        fields, request = arrived.fields, arrived.chat
         more = wants_more(fields)
         if more and service.upstream is None:
             message = f"The reader {service.name!r} gives one plain text: it does not take {more}."
@@ -229,7 +243,8 @@ class Answering:
             kept_tokens=service.config.chunk_tokens // 2 if more else 0,
             whole=service.understands,
         )
-        return cls(service, sessions, where, found, request, more is not None, caller)
+        caller, turn = arrived.record.caller, arrived.turn
+        return cls(service, sessions, where, found, request, more is not None, caller, turn)
 
     async def parts(self) -> AsyncGenerator[Progress | Said | Read, None]:
         """Progress, pieces of the answer for a client that streams, and then all of it."""
@@ -239,6 +254,7 @@ class Answering:
             stop=stops(self.request),
             limit=self.request.max_completion_tokens or self.request.max_tokens,
             streams=bool(self.request.stream),
+            known=self.turn.notes if self.turn else "",
         )
         reference = self.place.reference
         chunks, output = 0, None
@@ -278,7 +294,8 @@ class Answering:
 
     def rest(self, memory: str, fields: dict[str, Any]) -> dict[str, Any]:
         """The request that the model is sent after the reading: with notes for what was read."""
-        system = "\n\n".join(filter(None, [self._system(), remembered(memory, NOTES)]))
+        known = self.turn.told if self.turn else ""
+        system = "\n\n".join(filter(None, [self._system(), known, remembered(memory, NOTES)]))
         told = [{"role": "system", "content": system}] if system else []
         rest = {name: value for name, value in fields.items() if name != "memagent"}
         return {**rest, "messages": [*told, *self.left()]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
@@ -14,7 +14,7 @@ from memagent_openai_server.http.delivery import EventStream, event, last, unles
 from memagent_openai_server.http.refusals import Refusal
 from memagent_openai_server.http.requests import ChatRequest, aparse, unless_small
 from memagent_openai_server.upstream.server import passed_on
-from memagent_openai_server.upstream.streams import events, parts_of, read_whole
+from memagent_openai_server.upstream.streams import events, overheard, parts_of, read_whole
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from memagent_openai_server.http.records import Record
+    from memagent_openai_server.memories.remembering import Turn
     from memagent_openai_server.models import Models
 
 SESSION_HEADER = "x-memagent-session"
@@ -49,9 +50,10 @@ async def complete(models: Models, request: Request, body: bytes, record: Record
         user=chat.user,
     )
     arrived = Arrived(fields, chat, body, request.receive, record)
+    arrived = await arrived.of_user(service, sessions, session_of(request))
     found = await decide(service, sessions, where, arrived)
     if not isinstance(found, Answering):
-        return await passed(found, request, record)
+        return await passed(found, request, record, arrived.turn)
     if chat.stream:
         return stream(sent(chunks(found, arrived)), record, service.stopping)
     read, completion = await whole(found, arrived)
@@ -79,14 +81,27 @@ def stream(
     )
 
 
-async def passed(response: httpx.Response, request: Request, record: Record) -> Response:
-    """What the model's server said, byte for byte."""
+async def passed(
+    response: httpx.Response, request: Request, record: Record, turn: Turn | None = None
+) -> Response:
+    """What the model's server said, byte for byte.
+
+    Args:
+        response: of the server.
+        request: of the client.
+        record: of the request.
+        turn: of a user who is remembered; None if there is none.
+    """
     headers = passed_on(response)
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         body = await read_whole(response, request.receive)
+        if turn is not None:
+            with suppress(ValueError):  # what is no JSON is the client's business
+                turn.hear(json.loads(body))
         return Response(body, response.status_code, headers)
 
-    return stream(events(response), record, None)
+    pieces = events(response)
+    return stream(pieces if turn is None else overheard(pieces, turn.hear), record, None)
 
 
 async def whole(answering: Answering, arrived: Arrived) -> tuple[Read, dict[str, Any]]:
@@ -101,7 +116,7 @@ async def whole(answering: Answering, arrived: Arrived) -> tuple[Read, dict[str,
     read = await last(parts, arrived.receive, service.stopping)
     assert isinstance(read, Read)  # noqa: S101 - the last part is the answer
     if not answering.more:
-        return read, Head.new(service.name).completion(read)
+        return read, _heard(Head.new(service.name).completion(read), answering)
     assert service.upstream is not None  # noqa: S101 - who wants more has one
     rest = await _rest(answering, read, arrived)
     completing = service.upstream.complete(rest)
@@ -109,6 +124,7 @@ async def whole(answering: Answering, arrived: Arrived) -> tuple[Read, dict[str,
     body = await read_whole(response, arrived.receive)
     completion = json.loads(body)
     usage = _sum(read, completion.get("usage"))
+    _heard(completion, answering)
     return read, {**completion, "memagent": read.memagent, "usage": usage}
 
 
@@ -119,6 +135,12 @@ async def chunks(answering: Answering, arrived: Arrived) -> AsyncGenerator[dict[
         Refusal: The model refuses.
         MemAgentError: The reading failed.
     """
+    async with aclosing(_chunks(answering, arrived)) as parts:
+        async for part in parts:
+            yield _heard(part, answering)
+
+
+async def _chunks(answering: Answering, arrived: Arrived) -> AsyncGenerator[dict[str, Any], None]:
     head, said = Head.new(answering.service.name), 0
     yield head.chunk({"role": "assistant", "content": ""})
     async with aclosing(arrived.record.counted(answering.parts())) as parts:
@@ -172,6 +194,12 @@ async def _rest(answering: Answering, read: Read, arrived: Arrived) -> bytes:
         return json.dumps(answering.rest(read.text, arrived.fields)).encode()
 
     return await unless_small(len(arrived.body), rest)
+
+
+def _heard(part: dict[str, Any], answering: Answering) -> dict[str, Any]:
+    if answering.turn is not None:
+        answering.turn.hear(part)
+    return part
 
 
 def _wants_usage(answering: Answering) -> bool:

@@ -26,6 +26,7 @@ class Speech:
         stop: strings that end the answer and are not part of it.
         limit: of tokens.
         streams: whether pieces of it are sent to the client.
+        known: what is known of the user, to answer from it as well.
         write: sends a piece.
         sent: what was sent, which nothing can take back.
         finish_reason: "stop" or "length".
@@ -35,6 +36,7 @@ class Speech:
     stop: tuple[str, ...] = ()
     limit: int | None = None
     streams: bool = False
+    known: str = ""
     write: Callable[[str], None] | None = None
     sent: str = ""
     finish_reason: str = "stop"

@@ -75,20 +75,22 @@ class Ledger:
         ]
         return sorted(filter(None, entries), key=lambda entry: entry.used)
 
-    async def add(self, name: str, *, own: int = 0, read: int = 0) -> None:
+    async def add(self, name: str, *, own: int = 0, read: int = 0, most: int | None = None) -> None:
         """Note that something was used, and what was added to it.
 
         Args:
             name: of the entry.
             own: bytes added to a response's own record.
             read: bytes of versions added to a memory.
+            most: bytes of these that it has at most; None for any number.
         """
 
         def add(before: Entry | None) -> Entry | None:
             before = before or Entry(name, 0.0)
             if not (own or read) and time() - before.used < _FRESH:
                 return None
-            return before._replace(used=time(), bytes=before.bytes + own, read=before.read + read)
+            size = before.read + read if most is None else min(before.read + read, most)
+            return before._replace(used=time(), bytes=before.bytes + own, read=size)
 
         await self._change(name, add)
 

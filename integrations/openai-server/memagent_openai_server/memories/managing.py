@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory import lookup
 from memagent_graph.memory.erasing import erase
-from memagent_graph.memory.guard import store_seconds
-from memagent_graph.memory.users import Users, finder
+from memagent_graph.memory.users import finder
 from memagent_openai_server.http.records import log
 from memagent_openai_server.memories.sessions import reach
 
@@ -73,7 +72,7 @@ class Managing:
     def __init__(self, sessions: Sessions, by: str) -> None:
         self._sessions = sessions
         self._bank = sessions.bank
-        self._users = Users(self._bank.store, self._bank.namespace, patience=store_seconds)
+        self._users = sessions.users
         self._by = by
 
     async def find(
@@ -171,7 +170,7 @@ class Managing:
                 if await self._sessions.has(name.id):
                     items += max(1, await self._sessions.forget(name.id))
             else:
-                done = await reach(self._users.aforget(name.of, by=self._by))
+                done = await self._sessions.forget_user(name.of, by=self._by)
                 items, threads, left = items + done.items, done.threads, done.left
         if not items:
             raise nothing(names)

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from langgraph.store.base import GetOp, PutOp
 
+from memagent_graph.conversation.background import backlog_of
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
@@ -20,6 +21,7 @@ from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.users import Users
 from memagent_openai_server.http.records import log
 from memagent_openai_server.memories.ledger import Entry, Ledger
 from memagent_openai_server.responses.chain import Chain
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.memory.bank import Forgotten
+    from memagent_graph.memory.personal import ForgottenUser
     from memagent_openai_server.memories.keeping import Keeper
     from memagent_openai_server.responses.chain import Kept
 
@@ -42,6 +45,7 @@ _MOST_OWNERS = 10
 """Memories of a version whose use is noted: one is enough for it to stay."""
 _AT_ONCE = 100
 _RESPONSE = "response "
+_CONVERSATION = "conversation "
 
 
 class Sessions:
@@ -66,6 +70,7 @@ class Sessions:
         self.bank = MemoryBank(store, (*own, *namespace), patience=store_seconds)
         self.chain = Chain(self.bank)
         self.ledger = Ledger(self.bank.records)
+        self.users = Users(store, self.bank.namespace, patience=store_seconds)
         self._keeper = keeper
         self._read = (*self.bank.namespace, "read")
 
@@ -97,9 +102,11 @@ class Sessions:
             await reach(self.bank.abranch(memory, name))
         return name
 
-    async def used(self, name: str, *, own: int = 0, read: int = 0) -> None:
-        """Note that a memory or a response was used, and the bytes that were added to it."""
-        await reach(self.ledger.add(name, own=own, read=read))
+    async def used(
+        self, name: str, *, own: int = 0, read: int = 0, most: int | None = None
+    ) -> None:
+        """Note that something was used, and what was added to it; see `Ledger.add`."""
+        await reach(self.ledger.add(name, own=own, read=read, most=most))
         if self._keeper is not None:
             await self._keeper.wrote(self, own + read)
 
@@ -140,6 +147,14 @@ class Sessions:
         """
         return await reach(self._forget(name, as_of))
 
+    async def forget_user(self, user: str, *, by: str) -> ForgottenUser:
+        """Forget what a user has said, also what waits in this process to be remembered."""
+        bank = self.users.of(user).bank
+        await backlog_of(bank.store, bank.namespace).drop()
+        done = await reach(self.users.aforget(user, by=by))
+        await reach(self.ledger.drop([conversation_name(user)]))
+        return done
+
     async def drop_leases(self, *, before: float) -> None:
         """Delete leases that readings left which did not come to their end.
 
@@ -158,6 +173,9 @@ class Sessions:
         entry = await self.ledger.get(name) or Entry(name, 0.0)
         if as_of is not None and entry.used > as_of:
             return 0
+        if name.startswith(_CONVERSATION):
+            await self.forget_user(name.removeprefix(_CONVERSATION), by="server")
+            return entry.size
         records, freed, gone = self.bank.records, entry.read, {name}
         ids = await records.keys(records.members(name))
         with suppress(MemoryNotFoundError):
@@ -225,6 +243,11 @@ def response_name(key: str) -> str:
         key: the response's id.
     """
     return f"{_RESPONSE}{key}"
+
+
+def conversation_name(user: str) -> str:
+    """Under which the ledger has what a user has said."""
+    return f"{_CONVERSATION}{user}"
 
 
 async def reach(operation: Awaitable[T]) -> T:

@@ -118,6 +118,8 @@ async def respond(models: Models, request: Request, body: bytes, record: Record)
     fields = chat_fields(asked, [*before, *new], service.name)
     chat, chat_body = await unless_small(len(body), _as_chat, fields)
     arrived = Arrived(fields, chat, chat_body, request.receive, record)
+    if asked.store is not False:  # which says that nothing is to be kept
+        arrived = await arrived.of_user(service, sessions, session_of(request))
     found = await decide(service, sessions, where, arrived)
     if isinstance(found, Answering):
         found = await asking.own(found)
@@ -192,9 +194,13 @@ async def _whole(
         return _of(making, completion)
     body = await read_whole(found, arrived.receive)
     try:
-        return _of(making, json.loads(body))
+        completion = json.loads(body)
+        response = _of(making, completion)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise broken() from error
+    if arrived.turn is not None:
+        arrived.turn.hear(completion)
+    return response
 
 
 def _of(making: Making, completion: dict[str, Any]) -> dict[str, Any]:
@@ -215,6 +221,8 @@ async def _events(
     try:
         async with aclosing(parts):
             async for part in parts:
+                if arrived.turn is not None and not isinstance(found, Answering):
+                    arrived.turn.hear(part)
                 for event in told.part(part):
                     yield event
         if told.finish_reason is None:

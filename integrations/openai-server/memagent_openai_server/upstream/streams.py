@@ -14,7 +14,7 @@ from memagent_openai_server.http.delivery import unless_gone
 from memagent_openai_server.upstream.errors import broken, error_in, reworded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from starlette.types import Receive
 
@@ -79,6 +79,18 @@ async def events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
         raise broken() from error
     finally:
         await response.aclose()
+
+
+async def overheard(
+    pieces: AsyncGenerator[bytes, None], hear: Callable[[Any], None]
+) -> AsyncGenerator[bytes, None]:
+    """The pieces of a stream as they are, each once `hear` has been told its parts."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            for event in _EVENT.findall(piece):
+                with suppress(ValueError):  # "[DONE]", and what is the client's business
+                    hear(json.loads(_data(event)))
+            yield piece
 
 
 async def parts_of(response: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
