@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 from openai import APIError, OpenAI
-from servers.redis_server import free_port, wait_until
+from servers.redis_server import RedisServer, free_port, wait_until
 from servers.warm_python import SERVERS, warm_python
 
 HERE = Path(__file__).parent
@@ -78,6 +78,36 @@ def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path, environm
     assert records[0]["event"] == "starting"
     assert any(record.get("tenant") == "ann" for record in records)
     assert KEY not in "\n".join(lines)
+
+
+@pytest.fixture
+def redis(tmp_path):
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
+
+
+def test_the_chats_of_the_readme_are_remembered_over_a_restart(redis, tmp_path, environment):
+    readme = (INTEGRATION / "README.md").read_text("utf-8")
+    (block,) = re.findall(r"```sh\n(say\(\) .*?)```", readme, re.DOTALL)
+    define, chats = block.partition("; }\n")[::2]
+    first, *others = chats.splitlines()
+    said = []
+    for lines in ([first], others):
+        with serving(tmp_path, environment, "--remember", "--store", redis.url) as (process, port):
+            command = "\n".join([f"{define}; }}", *lines])
+            command = command.replace("localhost:8080", f"127.0.0.1:{port}")
+            command = command.replace("gpt-4o", "extractive")
+            done = subprocess.run(["bash", "-euc", command], check=True, capture_output=True)
+            said.append(done.stdout.decode())
+            process.terminate()
+            assert process.wait(120) == 0
+
+    asked, memories = said[1].partition('{"object":"list"')[::2]
+    assert "quokkas" not in said[0]
+    assert "I breed quokkas in Hobart." in json.loads(asked)["choices"][0]["message"]["content"]
+    assert "I breed quokkas in Hobart." in memories
+    assert "quokkas" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
