@@ -297,3 +297,19 @@ def test_a_store_that_is_away_costs_what_is_remembered_and_no_answer(start, upst
 
         assert said == "Tell me more."
         server.close()
+
+
+def test_any_name_is_a_user_of_its_own(redis, serve):
+    server = serve(remember=True, store=redis)
+    ask = server.client().chat.completions.create
+    names = ["*", "a.b", "a/b/", "{x}", "\x00", "Ä\n", "user joe", "joe", "joe ", "x" * 512]
+
+    def say(text, user):
+        said = [{"role": "user", "content": text}]
+        return ask(model="extractive", messages=said, user=user).choices[0].message.content
+
+    for number, name in enumerate(names):
+        say(f"My locker has the code 10{number}7.", name)
+
+    for number, name in enumerate(names):
+        assert say("Which code has my locker?", name) == f"My locker has the code 10{number}7."
