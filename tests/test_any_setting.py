@@ -1,4 +1,4 @@
-"""Documents and settings at random: segments, rounds, skim, look-back, gates, limits, several questions."""
+"""Settings at random: segments, rounds, skim, look-back, gates, limits, several questions."""
 
 from __future__ import annotations
 
