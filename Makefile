@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_SERVE := $(VENV)/.installed-serve
 INSTALLED_ALL := $(VENV)/.installed-all
+INSTALLED_DOCS := $(VENV)/.installed-docs
 # The CPU build where pip finds one first; PyTorch's site says how to get it elsewhere.
 TORCH ?= torch==2.13.0
 
@@ -37,6 +38,8 @@ QUESTION ?= Which error is raised when the graph has exhausted the maximum numbe
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 
 PORT ?= 8080
+DOCS_PORT ?= 8000
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
 # More than cores: many tests wait.
 WORKERS ?= 3
@@ -54,7 +57,7 @@ exit $$code
 endef
 
 .PHONY: api dist dist-check ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
-.PHONY: lint types format clean
+.PHONY: docs docs-serve lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
 	$(BIN)/memagent ask "$(QUESTION)" $(SITE)/langgraph $(SITE)/langchain_core
@@ -74,7 +77,7 @@ test-browser: $(INSTALLED_ALL)  ## The pages that we write, in a real Chromium (
 	$(BIN)/python -m pip install --quiet --group browser
 	$(BIN)/python -m pytest -m browser tests/browser
 
-test-release: $(INSTALLED_ALL)  ## Build the packages, install them, and test with the lowest versions
+test-release: $(INSTALLED_DOCS)  ## Build packages and site, install, and test with the lowest versions
 	$(BIN)/python -m pip install --quiet --group release
 	$(BIN)/python -m pytest -m release tests/release integrations/openai-server
 
@@ -99,6 +102,12 @@ train-gpu: $(INSTALLED_ALL)  ## Train a 0.5B model for a few iterations on one G
 
 quick: $(INSTALLED_ALL)  ## As `test`, without the tests that are marked as slow
 	$(call check,$(ELSEWHERE) and not slow)
+
+docs: $(INSTALLED_DOCS)  ## Build the site into site/; a warning is an error
+	$(MKDOCS) build --strict
+
+docs-serve: $(INSTALLED_DOCS)  ## Show the site on this machine, and again after each change (DOCS_PORT)
+	$(MKDOCS) serve --strict --dev-addr 127.0.0.1:$(DOCS_PORT)
 
 api: $(INSTALLED_ALL)  ## Write the public names and signatures anew, into tests/public_api.txt
 	$(BIN)/python tests/public_api.py > tests/public_api.txt
@@ -143,6 +152,10 @@ $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
 	$(BIN)/python -m pip install --quiet $(INTEGRATIONS:%/pyproject.toml=--editable %) --group examples
 	touch $@
 
+$(INSTALLED_DOCS): $(INSTALLED_ALL)
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
+
 $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integrations/openai-server/pyproject.toml
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_BIN)/python -m pip install --quiet --upgrade pip
@@ -155,4 +168,4 @@ $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integratio
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

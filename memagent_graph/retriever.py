@@ -40,7 +40,7 @@ class MemAgentRetriever(BaseRetriever):
     was read for the same query is not read again: memories are kept in the store. `batch` and
     `abatch` read it once for all their queries.
 
-    Args:
+    Attributes:
         corpus: documents, as the graph takes them (a `Path` is a file or a folder, a `str` is
             text), or another retriever, whose results for the query are then read.
         model: who reads, as for `create_memagent`.

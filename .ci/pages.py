@@ -1,0 +1,100 @@
+"""The site's pages that are made from the README, the docstrings and the command's own help.
+
+A hook of MkDocs, which calls the functions by their names.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+REPOSITORY = "https://github.com/memagent-graph/memagent-graph/blob/main/"
+WIDTH = 100
+"""Characters of a line of the command's help."""
+
+log = get_plugin_logger("pages")  # its warnings fail a strict build
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are in no file."""
+    pages = {"index.md": start_page(), "command-line.md": command_line(), **python_pages()}
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Let links to files outside docs/ lead to the repository."""
+
+    def outside(link: re.Match[str]) -> str:
+        if not (ROOT / link[1]).exists():
+            log.warning("%s links to ../%s, which is not there.", page.file.src_uri, link[1])
+        return f"]({REPOSITORY}{link[1]}"
+
+    return re.sub(r"\]\(\.\./([^)#\s]+)", outside, markdown)
+
+
+def start_page() -> str:
+    """The README, with links that stay on the site."""
+    return (ROOT / "README.md").read_text("utf-8").replace(REPOSITORY + "docs/", "")
+
+
+def public_names() -> dict[str, list[str]]:
+    """The public names of each module, as tests/public_api.py has them."""
+    api = runpy.run_path(str(ROOT / "tests/public_api.py"))
+    found = {name: import_module(name) for name in api["MODULES"]}
+    names = {
+        name: sorted(set(getattr(module, "__all__", None) or api["own"](module)))
+        for name, module in found.items()
+    }
+    names["memagent_graph"].append("MemAgentMiddleware")  # not in `__all__`: it needs an extra
+    return {name: public for name, public in names.items() if public}
+
+
+def python_pages() -> dict[str, str]:
+    """A page for each module, with the docstring of every public name."""
+    return {
+        f"python/{module}.md": f"# {module}\n\n{import_module(module).__doc__}\n\n"
+        + "\n\n".join(f"::: {module}.{name}" for name in names)
+        for module, names in public_names().items()
+    }
+
+
+def command_line() -> str:
+    """The help of `memagent`, of each command, and of each command within a command."""
+    import typer
+
+    from memagent_graph.cli.app import app
+
+    helps = commands(typer.main.get_command(app), "memagent", None)
+    return "# The command line\n\n" + "\n\n".join(
+        f"## {name}\n\n```text\n{text}\n```" for name, text in helps
+    )
+
+
+def commands(command: Any, name: str, above: Any) -> Iterator[tuple[str, str]]:
+    """A command and those below it: the words to type, and the help."""
+    context = command.context_class(
+        command,
+        info_name=name,
+        parent=above,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+    )
+    yield context.command_path, command.get_help(context)
+    for word, below in sorted(getattr(command, "commands", {}).items()):
+        yield from commands(below, word, context)
