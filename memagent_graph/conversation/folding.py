@@ -17,6 +17,7 @@ from memagent_graph.conversation.recalling import recall
 from memagent_graph.conversation.rendering import render
 from memagent_graph.conversation.resolve import resolve_keeper
 from memagent_graph.conversation.room import fold_within, keep_newest
+from memagent_graph.conversation.telling import prepare
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, StoreError
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.records import begun, memory_of, record_of
@@ -147,7 +148,7 @@ class Folding:
                 version, after=head, new=fresh, model=self._model, step=step
             )
             if done_now:
-                await _index(memory)
+                await _prepare(memory, version.text)
                 return len(new)
         message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
         raise MemoryConflictError(message)
@@ -246,7 +247,7 @@ def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenize
     return config.model_copy(update={"chunk_tokens": config.chunk_tokens - schema})
 
 
-async def _index(memory: PersonalMemory) -> None:
+async def _prepare(memory: PersonalMemory, text: str) -> None:
     """Make what is kept now ready to be searched: the next reply need not wait for that."""
     if memory.episodes.off:
         return
@@ -255,3 +256,4 @@ async def _index(memory: PersonalMemory) -> None:
     except StoreError:
         return  # the next reply finds out, and says so
     await asyncio.to_thread(recall, kept)
+    await asyncio.to_thread(prepare, text)

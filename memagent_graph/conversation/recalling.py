@@ -116,6 +116,8 @@ class Recall:
             [talks.setdefault((one.thread, one.day), len(talks)) for one in said], np.int64
         )
         self._speakers = [one.speaker for one in said]
+        order = {speaker: number for number, speaker in enumerate(dict.fromkeys(self._speakers))}
+        self._who = [*order], np.array([order[one.speaker] for one in said], np.int64)[self._of]
         self._names = {
             name: frozenset(terms(name)) for name in {*self._speakers} - {USER, ASSISTANT}
         }
@@ -141,14 +143,13 @@ class Recall:
         if _ASKS_WHEN.search(about):
             scores[self._timely] *= _TIMELY
         scores /= np.maximum(self._sizes, 1.0) ** _SMALLER
-        shown = [
-            passage.said.day >= since and (passage.said.id, passage.said.text) not in told
-            for passage in self.passages
-        ]
-        scores[~np.array(shown, bool)] = 0.0
+        for number in np.flatnonzero(scores).tolist():
+            said = self.passages[number].said
+            if said.day < since or (said.id, said.text) in told:
+                scores[number] = 0.0
         self._bring_newer(scores, {*wanted} - names, names)
-        best = np.argsort(-scores, kind="stable").tolist()
-        return [self.passages[number] for number in best if scores[number] > 0]
+        best = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()
+        return [self.passages[number] for number in best]
 
     def _words(self, wanted: Sequence[str]) -> NDArray[Any]:
         scores = np.zeros(len(self.passages))
@@ -165,8 +166,8 @@ class Recall:
 
     def _each(self, factor: Any) -> NDArray[Any]:
         """A factor for each passage by its speaker."""
-        known = {speaker: factor(speaker) for speaker in {*self._speakers}}
-        return np.array([known[speaker] for speaker in self._speakers], float)[self._of]
+        speakers, number = self._who
+        return np.array([*map(factor, speakers)], float)[number]
 
     def _bring_newer(self, scores: NDArray[Any], wanted: set[str], names: frozenset[str]) -> None:
         """Let the best passages bring the newer one of their speaker that is most like them."""

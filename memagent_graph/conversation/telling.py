@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
@@ -60,8 +61,7 @@ def tell(
     room = tokens - tokenizer.count(passages)
     if size > room and found and not whole:
         said = "\n".join(" ".join(passage.text.split()) for passage in chosen)
-        facts = [fact for fact in read_facts(memory) if fact.text not in said]
-        memory = _choose(facts, about, room, tokenizer)
+        memory = _choose(memory, said, about, room, tokenizer)
     return memory, passages
 
 
@@ -112,18 +112,26 @@ def _fit(found: Sequence[Passage], tokens: int, tokenizer: Tokenizer) -> list[Pa
     return _first(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
 
 
-def _choose(facts: Sequence[Fact], about: str, tokens: int, tokenizer: Tokenizer) -> str:
-    """Facts that bear on a text, and the newest, in their order."""
-    bearing = [found.number for found in Index.of(f.text for f in facts).find(about, len(facts))]
+@lru_cache(maxsize=64)
+def prepare(memory: str) -> tuple[Sequence[Fact], Index]:
+    """The facts of a memory, and an index of them: what a fold prepares, the next reply finds."""
+    facts = [*read_facts(memory)]
+    return facts, Index.of(fact.text for fact in facts)
+
+
+def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenizer) -> str:
+    """Facts that bear on a text, and the newest, in their order; none that is said already."""
+    facts, index = prepare(memory)
+    bearing = [found.number for found in index.find(about, len(facts))]
     chosen: dict[int, None] = {}
     used = 0
     for order, most in ((bearing, tokens * _BEARING), (_newest_first(facts), tokens)):
-        for index in order:
-            if index not in chosen:
-                used += tokenizer.count(facts[index].text + "\n")
+        for number in order:
+            if number not in chosen and facts[number].text not in said:
+                used += tokenizer.count(facts[number].text + "\n")
                 if used > most:
                     break
-                chosen[index] = None
+                chosen[number] = None
     kept = _first(
         [*chosen],
         lambda some: tokenizer.count(write_facts([facts[i] for i in sorted(some)])) <= tokens,

@@ -62,6 +62,7 @@ class Page:
     def __init__(self, said: Sequence[Said]) -> None:
         self.said = tuple(said)
         self.tokens = sum(_counter.count(one.text) for one in said)
+        self.size = sum(len(one.text) for one in said)
         self.record = {"said": [asdict(one) for one in said]}
         self.digest = sha256(dumps(self.record).encode()).hexdigest()[:32]
 
@@ -102,7 +103,7 @@ class Shelf:
     @property
     def size(self) -> int:
         """Code points."""
-        return sum(len(one.text) for page, _ in [*self._pages.values()] for one in page.said)
+        return sum(page.size for page, _ in [*self._pages.values()])
 
     def find(self, digest: str, seconds: float) -> Page | None:
         """The page with this digest, if it is at hand, and for no longer than that."""
