@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 from openai import APIError, OpenAI
 from servers.redis_server import RedisServer, free_port, wait_until
 from servers.warm_python import SERVERS, warm_python
@@ -204,21 +203,6 @@ def test_a_port_that_is_taken_ends_it(tmp_path, environment):
         done = PYTHON.run([*command, "--port", port, "--store", "none"], env=environment)
 
     assert done.returncode != 0
-
-
-def test_the_compose_file_names_what_is_there():
-    compose = yaml.safe_load((INTEGRATION / "compose.yaml").read_text("utf-8"))
-    services = compose["services"]
-    command = " ".join(services["memagent"]["command"])
-
-    assert set(services) == {"memagent", "redis", "vllm"}
-    build = services["memagent"]["build"]
-    assert (INTEGRATION / build["context"]).resolve() == ROOT
-    assert (ROOT / build["dockerfile"]).is_file()
-    assert "--store redis://redis:6379" in command
-    assert "--base-url http://vllm:8000/v1" in command
-    assert "ports" not in services["redis"]
-    assert "ports" not in services["vllm"]
 
 
 NPM = HERE / "npm"

