@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.config import LEXICAL, PART_TOKENS, QUERY_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.merging import calls_each, merge_levels, updates_each
+from memagent_graph.graph.merging import calls_each, merge_levels, most_merges, updates_each
 from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.graph.skimming import Lexical, is_skimmed
 from memagent_graph.operations import ModelShape, attention_ratios, model_shape
@@ -169,7 +169,9 @@ def plan(
         merges += sum(map(len, levels))
         left = None if left is None else left - sum(map(len, read))
     updates = len(calls) - merges
-    updates_if_found = min(config.rounds * (worth + len(looks) * len(spans)), updates)
+    finding = max(min(worth, len(spans)), 1)  # segments that have anything to merge
+    updates_if_found = min(config.rounds * (worth + len(looks) * finding), updates)
+    if_found = updates_if_found + config.rounds * most_merges(finding, config) + 1
     answers = 2 if skims and config.fallback else 1
     calls += [(asked + memory, config.answer_tokens)] * answers
     if config.max_calls is not None:
@@ -187,7 +189,7 @@ def plan(
         document_tokens=everything,
         chunks=shown,
         calls=questions * len(calls),
-        calls_if_found=None if skim is None else questions * (updates_if_found + merges + 1),
+        calls_if_found=None if skim is None else questions * min(if_found, len(calls)),
         prompt_tokens=prompts,
         reply_tokens=replies,
         window_tokens=max(prompt + reply for prompt, reply in calls),

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
+from typing_extensions import TypedDict
 
-from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph import (
+    MemAgentNode,
+    MemAgentRetriever,
+    ReadingConfig,
+    create_memagent,
+    create_reading_tool,
+    plan,
+    read_many,
+)
 from memagent_graph.graph.skimming import merge_spans
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.text.chunking import chunks
@@ -205,3 +215,81 @@ def test_asked_again_it_takes_one_call_and_says_the_same(knows):
     assert (len(reader.read), again["usage"]["calls"]) == (made, 1)
     same = ("answer", "memory", "coverage", "skipped", "version", "stopped")
     assert [again[field] for field in same] == [first[field] for field in same]
+
+
+class TestUses:
+    """Each finds both facts in few calls, by the same settings."""
+
+    CONFIG = ReadingConfig(skim="lexical", rounds=3, segments="auto", **SMALL)
+
+    @pytest.fixture
+    def reader(self):
+        reader = Hopping()
+        yield reader
+        assert {query for query, *_ in reader.read} == {QUESTION, NEXT}
+        assert len(reader.read) <= 10 < len(cut(TEXT)) / 6
+
+    def test_a_node(self, reader):
+        class Host(TypedDict, total=False):
+            question: str
+            document: str
+            answer: str
+
+        graph = StateGraph(Host)
+        graph.add_node("read", MemAgentNode(reader, config=self.CONFIG))
+        graph.add_edge(START, "read")
+
+        out = graph.compile().invoke({"question": QUESTION, "document": TEXT})
+
+        assert out["answer"].splitlines() == [FIRST, SECOND]
+
+    def test_a_tool(self, reader):
+        tool = create_reading_tool(reader, sources={"story": TEXT}, config=self.CONFIG)
+        arguments = {"questions": [QUESTION], "source": "story"}
+
+        message = tool.invoke({"name": "read", "args": arguments, "id": "1", "type": "tool_call"})
+
+        assert SECOND in message.content
+        assert is_right(message.artifact, reader)
+
+    def test_a_retriever(self, reader):
+        (found,) = MemAgentRetriever(corpus=TEXT, model=reader, config=self.CONFIG).invoke(QUESTION)
+
+        assert found.metadata["answer"].splitlines() == [FIRST, SECOND]
+        assert found.metadata["coverage"] < 0.2
+
+    def test_a_batch(self, reader):
+        agent = create_memagent(reader, config=self.CONFIG)
+
+        (result,) = read_many(agent, [{"id": "1", "question": QUESTION, "document": TEXT}])
+
+        assert SECOND in result.output["answer"]
+        assert is_right(result.output, reader)
+
+    def test_several_questions(self, reader):
+        agent = create_memagent(reader, config=self.CONFIG)
+
+        out = agent.invoke({"questions": [QUESTION], "document": TEXT})
+
+        assert SECOND in out["answers"][0]["answer"]
+        assert is_right(out["answers"][0], reader)
+
+
+@pytest.mark.parametrize("segments", [1, 4, "auto", "chunks"])
+@pytest.mark.parametrize(
+    ("knows", "fallback"), [("Husum", True), ("whale", True), ("whale", False)]
+)
+def test_a_plan_bounds_calls_and_chain_and_says_what_it_costs_if_found(segments, knows, fallback):
+    reader = Hopping(knows=knows)
+    config = SKIM.model_copy(update={"segments": segments, "fallback": fallback})
+
+    planned = plan(QUESTION, TEXT, config)
+    out = ask(reader, config)
+
+    assert out["usage"]["calls"] <= planned.calls
+    assert planned.chunks == 2 * len(cut(TEXT))
+    assert planned.calls_if_found < 20
+    if knows == "Husum":
+        assert out["usage"]["calls"] <= planned.calls_if_found + 4
+    if not fallback and segments != 1:
+        assert planned.chain_calls < planned.calls / 3

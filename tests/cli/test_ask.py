@@ -521,6 +521,26 @@ def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):
     assert "if found" in shown
 
 
+@pytest.mark.parametrize("segments", ["auto", "4", "chunks"])
+def test_skim_in_rounds_and_segments_reads_what_the_first_round_skipped(tmp_path, segments):
+    story = tmp_path / "story.txt"
+    second, first = "Tobias Quandt lives in Husum.\n\n", "Tobias Quandt built the Ortega vault.\n\n"
+    story.write_text(FILLER * 300 + second + FILLER * 300 + first + FILLER * 300)
+    options = ["--skim", "lexical", "--rounds", "3", "--segments", segments]
+    options += ["--chunk-tokens", "500"]
+    asked = ["ask", "Where does the builder of the Ortega vault live?", story, *options]
+
+    out = json.loads(memagent(*asked, "--json").stdout)
+    planned = json.loads(memagent(*asked, "--json", "--dry-run").stdout)
+
+    assert "Husum" in out["memory"]
+    assert 0 < out["coverage"] < 0.4
+    assert out["skipped"]
+    assert out["usage"]["calls"] < 30 < planned["calls"]
+    assert planned["calls_if_found"] < 30
+    assert (planned["chain_calls"] < planned["calls"]) == (segments != "auto")
+
+
 def test_a_dry_run_says_dollars_and_minutes_by_price_and_speed(book, tmp_path):
     table = tmp_path / "prices.json"
     table.write_text('{"openai:small": [1, 4], "openai:broken": "cheap"}')
