@@ -18,7 +18,14 @@ from servers.openai_server import OpenAIServer
 README = Path(__file__).parents[1] / "README.md"
 DOCS = README.with_name("docs")
 RAG = DOCS / "replacing-rag.md"
-NAMES = ("replacing-rag", "chatbot", "private-memories", "background-folding", "coming-from")
+NAMES = (
+    "replacing-rag",
+    "chatbot",
+    "private-memories",
+    "background-folding",
+    "coming-from",
+    "how-to-read",
+)
 
 
 HOME = "https://github.com/memagent-graph/memagent-graph/blob/main/"
@@ -96,6 +103,15 @@ def test_the_code_for_teams_with_a_rag_pipeline_runs_as_it_stands(tmp_path, monk
     assert several.splitlines()[0].endswith("early? ['contracts/lease <1>.txt']")
     address = "https://files.example.com/contracts/lease%20%3C1%3E.txt#L3"
     assert links == f'<a href="{address}">{said}</a>\n'
+
+
+def test_the_ways_to_read_find_and_cost_what_their_page_says(capsys):
+    page = DOCS / "how-to-read.md"
+    (code,), (shown,) = blocks_of(page, "python"), blocks_of(page, "text")
+
+    exec(code, {})
+
+    assert capsys.readouterr().out == shown
 
 
 @pytest.mark.parametrize(
