@@ -234,7 +234,7 @@ def read(agent, asked, awaited, config=None):
     chunk_tokens=76,
     found=False,
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(awaited=st.booleans(), **DRAWN)
 def test_any_reading_keeps_to_its_plan_and_says_what_it_read(awaited, **chosen):
     drawn = Drawn(**chosen)
@@ -289,7 +289,7 @@ def test_one_segment_one_round_no_gate_and_no_skim_are_the_plain_fold(awaited, *
     assert {(record["coverage"], record["stopped"]) for record in records} == {(1, "end")}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(share=st.floats(0, 0.99), awaited=st.booleans(), **DRAWN)
 def test_any_reading_that_was_killed_goes_on_and_repeats_a_call_a_fold(share, awaited, **chosen):
     class Kill(BaseException):
