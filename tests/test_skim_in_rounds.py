@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from typing_extensions import TypedDict
@@ -134,6 +135,23 @@ def test_a_function_is_given_what_the_round_looks_for_and_the_memory():
     assert len(reader.read) == 2
 
 
+def test_embeddings_are_asked_for_what_the_round_looks_for():
+    class Words(DeterministicFakeEmbedding):
+        asked: list[str] = []
+
+        def embed_documents(self, texts):
+            return [[float("miller" in text), 1e-3] for text in texts]
+
+        def embed_query(self, text):
+            self.asked.append(text)
+            return [1.0, 0.0]
+
+    words = Words(size=2)
+    ask(Hopping(), SKIM.model_copy(update={"skim": words, "fallback": False}))
+
+    assert {QUESTION, NEXT} <= set(words.asked)
+
+
 def test_the_built_in_reader_finds_both_in_two_rounds():
     text = TEXT.replace("the miller", "Tobias Quandt").replace("The miller", "Tobias Quandt")
 
@@ -165,7 +183,9 @@ def test_what_is_left_is_read_after_the_last_round():
 
     parts = [*agent.stream(asked, stream_mode=["custom", "values"])]
 
-    out, kinds = parts[-1][1], [part["event"] for mode, part in parts if mode == "custom"]
+    out, events = parts[-1][1], [part for mode, part in parts if mode == "custom"]
+    kinds = [event["event"] for event in events]
+    assert {event["round"] for event in events if event["event"] == "skip"} == {1, 2}
     before = kinds[: kinds.index("fallback")]
     assert (before.count("merge"), kinds.count("merge")) == (2, 2)
     in_rounds, after = reader.read[: before.count("chunk")], reader.read[before.count("chunk") :]
