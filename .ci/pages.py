@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://github.com/memagent-graph/memagent-graph/blob/main/"
-WIDTH = 100
+WIDTH = 78
 """Characters of a line of the command's help."""
 
 log = get_plugin_logger("pages")  # its warnings fail a strict build
@@ -94,6 +94,7 @@ def commands(command: Any, name: str, above: Any) -> Iterator[tuple[str, str]]:
         parent=above,
         terminal_width=WIDTH,
         max_content_width=WIDTH,
+        **command.context_settings,
     )
     yield context.command_path, command.get_help(context)
     for word, below in sorted(getattr(command, "commands", {}).items()):

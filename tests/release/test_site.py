@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import typer
 from release.packages import ROOT
 
+import memagent_graph
 from memagent_graph.cli.app import app
 
 pytestmark = pytest.mark.release
@@ -108,6 +110,15 @@ def test_every_public_name_is_on_the_page_of_its_module(site):
         if names:
             ids = page_of(site / "python" / module / "index.html").ids
             assert {f"{module}.{name}" for name in names} <= ids
+
+
+def test_every_method_is_there_too_also_the_synchronous_one_beside_a_coroutine(site):
+    ids = page_of(site / "python" / "memagent_graph" / "index.html").ids
+
+    for owner in (memagent_graph.ConversationMemory, memagent_graph.MemoryBank):
+        own = {name for name, it in vars(owner).items() if inspect.isfunction(it)}
+        public = {name for name in own if not name.startswith("_")}
+        assert {f"memagent_graph.{owner.__name__}.{name}" for name in public} <= ids
 
 
 def test_every_command_is_on_the_page_of_the_command_line(site):
