@@ -87,7 +87,8 @@ class ReadingConfig(BaseModel):
         fallback: whether what was skipped in all rounds is read after the last, if the answer is
             not in the memory.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
-            the last paragraph, sentence, line or word end in the final tenth.
+            the last paragraph, sentence, line or word end in the final tenth. A cut that would be
+            within a code point is made before it. Exact with the model's tokenizer only.
         max_calls: stop reading after this many model calls, merges and the answer included;
             several questions and segments share them out.
         deadline: stop reading this many seconds after the run began or was resumed.

@@ -23,6 +23,7 @@ from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
     ChunkTokens,
+    ExactCuts,
     Exit,
     MemoryTokens,
     Model,
@@ -90,6 +91,7 @@ def ask(
     model: Model = None,
     base_url: BaseUrl = None,
     chunk_tokens: ChunkTokens = 5000,
+    exact_cuts: ExactCuts = False,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     segments: Segments = "1",
@@ -161,6 +163,7 @@ def ask(
     with reporting("memagent: stopped."), ExitStack() as stack:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
+            exact_cuts=exact_cuts,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
             segments=chosen_segments(segments),

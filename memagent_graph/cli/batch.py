@@ -14,6 +14,7 @@ from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
     ChunkTokens,
+    ExactCuts,
     Exit,
     MemoryTokens,
     Model,
@@ -77,6 +78,7 @@ def batch(
     base_url: BaseUrl = None,
     concurrency: Annotated[int, typer.Option(help="Documents to read at once.")] = 64,
     chunk_tokens: ChunkTokens = 5000,
+    exact_cuts: ExactCuts = False,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     segments: Segments = "1",
@@ -107,6 +109,7 @@ def batch(
     with reporting(_STOPPED):
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
+            exact_cuts=exact_cuts,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
             segments=chosen_segments(segments),

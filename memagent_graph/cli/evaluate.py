@@ -14,6 +14,7 @@ from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
     ChunkTokens,
+    ExactCuts,
     MemoryTokens,
     Model,
     ModelArgs,
@@ -104,6 +105,7 @@ def evaluate(
     model_args: ModelArgs = None,
     base_url: BaseUrl = None,
     chunk_tokens: ChunkTokens = 5000,
+    exact_cuts: ExactCuts = False,
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     tokenizer: TokenizerFile = None,
@@ -135,7 +137,10 @@ def evaluate(
     with reporting(_STOPPED):
         figure_kind()  # before the model's work, not after it
         config = ReadingConfig(
-            chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
+            chunk_tokens=chunk_tokens,
+            exact_cuts=exact_cuts,
+            memory_tokens=memory_tokens,
+            answer_tokens=answer_tokens,
         )
         wanted = _lengths(lengths)
         made = _tasks(tasks, ruler_file, essays)

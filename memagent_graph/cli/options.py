@@ -31,6 +31,14 @@ ModelArgs: TypeAlias = Annotated[
     typer.Option(help="Arguments of the model as JSON, such as '{\"max_model_len\": 8192}'."),
 ]
 ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of a chunk.")]
+ExactCuts: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--exact-cuts",
+        help="Cut after exactly --chunk-tokens tokens, as the paper does, rather than at the end "
+        "of a paragraph, sentence, line or word.",
+    ),
+]
 Segments: TypeAlias = Annotated[
     str,
     typer.Option(

@@ -488,6 +488,20 @@ def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_s
     assert "minutes" not in shown.stdout
 
 
+def test_exact_cuts_fill_every_chunk(book):
+    options = ["--model", "extractive", "--chunk-tokens", "200", "--json"]
+    plans = [
+        json.loads(memagent("ask", QUESTION, book, *options, *more, "--dry-run").stdout)
+        for more in ([], ["--exact-cuts"])
+    ]
+
+    read = json.loads(memagent("ask", QUESTION, book, *options, "--exact-cuts").stdout)
+
+    natural, exact = [plan["chunks"] for plan in plans]
+    assert exact < natural
+    assert read["usage"]["calls"] == exact + 1
+
+
 def test_recalls_show_again_what_was_passed_over(tmp_path):
     film, house = (
         "The Glass Harbour was directed by Ilse Varga.",

@@ -64,6 +64,18 @@ def test_each_task_gets_one_line_with_its_own_fields_and_its_answer(tasks):
     assert "Traceback" not in done.stderr
 
 
+def test_exact_cuts_take_fewer_calls(tasks):
+    text = "The rain went on over the harbour and nobody spoke of it again.\n\n" * 900
+    tasks.write_text(json.dumps({"id": 1, "question": "Who spoke?", "document": text}) + "\n")
+    calls = []
+    for more in ([], ["--exact-cuts"]):
+        _, out = run(tasks, "--model", "extractive", "--chunk-tokens", "200", *more)
+        calls.append(sum(record["usage"]["calls"] for record in records(out)))
+        out.unlink()
+
+    assert calls[1] < calls[0]
+
+
 def test_what_failed_says_why_and_is_tried_again_and_what_was_answered_is_not(tasks):
     (tasks.parent / "7.txt").rename(tasks.parent / "away.txt")
     done, out = run(tasks)

