@@ -105,7 +105,8 @@ class Recall:
             for start, end in spans
         ]
         self._index = Index([part.passages for part in indexed])
-        self._rare: dict[str, float] = {}
+        self._rare = _Rarities(self._index)
+        self._wholes: dict[int, float] = {}
         self._messages = Index([part.messages for part in indexed])
         self._of = np.array([passage.message for passage in self.passages], np.int64)
         self._timely = np.array([it for part in indexed for it in part.timely], bool)
@@ -178,7 +179,7 @@ class Recall:
                 continue
             shares = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
             likeness = {
-                other: self._likeness(own, self._telling[other] - names)
+                other: self._likeness(own, lead, other, names)
                 for other in np.argsort(-shares, kind="stable")[:_LIKELY].tolist()
                 if shares[other]
                 and self._of[other] > message
@@ -190,14 +191,30 @@ class Recall:
         for number, score in brought.items():
             scores[number] = max(scores[number], score)
 
-    def _likeness(self, some: frozenset[str], others: frozenset[str]) -> float:
+    def _likeness(self, own: frozenset[str], lead: int, other: int, names: frozenset[str]) -> float:
         """How much of the one with fewer words the other has, by how rare the words are."""
-        whole = min(self._rarity(some), self._rarity(others))
-        return self._rarity(some & others) / whole if whole else 0.0
+        whole = min(self._whole(lead, names), self._whole(other, names))
+        return self._rarity(own & self._telling[other]) / whole if whole else 0.0
+
+    def _whole(self, number: int, names: frozenset[str]) -> float:
+        """How rare all words of a passage are; `names` are always the same."""
+        if number not in self._wholes:
+            self._wholes[number] = self._rarity(self._telling[number] - names)
+        return self._wholes[number]
 
     def _rarity(self, terms_: frozenset[str]) -> float:
-        known, rarity = self._rare, self._index.rarity
-        return sum(known.get(term) or known.setdefault(term, rarity(term)) for term in terms_)
+        return sum(map(self._rare.__getitem__, terms_))
+
+
+class _Rarities(dict[str, float]):
+    """How rare each term is, looked up once."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __missing__(self, term: str) -> float:
+        found = self[term] = self._index.rarity(term)
+        return found
 
 
 def recall(kept: Kept) -> Recall:
