@@ -312,6 +312,10 @@ def test_any_reading_that_was_killed_goes_on_and_repeats_a_call_a_fold(share, aw
     assert repeated.total() <= drawn.plan().calls_at_once
 
 
+@example(
+    share=0.9375, lines=28, questions=1, segments=1, rounds=2, recalls=0, skim="lexical",
+    fallback=True, update_gate=False, exit="never", max_calls=None, chunk_tokens=20, found=False,
+)  # fmt: skip
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0, 0.99), **DRAWN)
 def test_any_reading_that_failed_is_taken_up_from_the_store(share, **chosen):

@@ -371,6 +371,7 @@ class Chain:
             recall=recall_of(looks_of(progress)["wanted"]),
             recalled=tuple(item.version for item in recalled if item.version is not None),
             enough=progress["enough"] if progress["stopped"] == "done" else None,
+            sought=_sought(fold["source"]),
         )
         self._last = version
         self._read |= {version.source, *(digest for digest, _ in version.parts)}
@@ -447,6 +448,7 @@ class Chain:
             merged=ids,
             skipped=tuple((start, end) for start, end in progress["skipped"]),
             query=query,
+            sought=_sought(source),
         )
         self._writes(fold).add(version)
         fold = {**fold, "progress": {**progress, "version": version.id}}
@@ -540,6 +542,8 @@ class Chain:
             "skipped": [[*span] for span in found.skipped],
             "again": found.again,
         }
+        if found.sought is not None:  # as what was skipped will be read, if it has to be
+            fold["source"]["query"] = found.sought
         if not ended and found.recall is not None:
             wanted = wanted_of(found.recall, [(found.start, found.end)])
             fold["progress"]["looks"] = Looks(wanted=wanted, shown=0, after=0)
@@ -678,6 +682,11 @@ def chain_name(record: SourceRecord) -> str:
     """Tells the chains of a run apart: each segment has another in each round."""
     name = record.get("fold", "")
     return f"{name} {round_of(record)}" if "whole" in record else name
+
+
+def _sought(record: SourceRecord) -> str | None:
+    """What the last round of a document in segments looked for, if not the question."""
+    return record.get("query") if is_segmented(record) else None
 
 
 def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:

@@ -77,6 +77,8 @@ class MemoryVersion:
         recalled: ids of versions of other memories that were shown with its chunk.
         enough: of a version with which reading ended because the reader had enough, the answer.
         query: of a merge, what the next round of its reading looks for; None if there is none.
+        sought: of a merge, and of what is read after it, what the last round looked for; None for
+            the question.
         thread: of a conversation's memory, the thread whose messages were folded into it.
         messages: ids of those messages.
         told: of a profile, who told its lines and when; with lines that stood before.
@@ -117,6 +119,7 @@ class MemoryVersion:
     recalled: tuple[str, ...] = ()
     enough: str | None = None
     query: str | None = None
+    sought: str | None = None
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
@@ -217,6 +220,7 @@ _RARE = (
     "recalled",
     "enough",
     "query",
+    "sought",
 )
 """Fields that a record has if they are not empty."""
 _NOTED = ("text", "evidence", "unsupported")
