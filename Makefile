@@ -84,8 +84,8 @@ test-release: $(INSTALLED_DOCS)  ## Build packages and site, install, and test w
 test-mutations: $(INSTALLED_ALL)  ## Take away each protection of docs/security.md, and see its test fail
 	$(BIN)/python tests/mutations/run.py
 
-soak: $(INSTALLED_ALL)  ## The tests that kill processes, with ten times as many kills
-	MEMAGENT_SOAK=10 $(PYTEST) -m soak --timeout 3600
+soak: $(INSTALLED_ALL)  ## Tests that kill processes, with ten times as many kills; property tests, with new examples
+	MEMAGENT_SOAK=10 $(PYTEST) -m "(soak or hypothesis) and $(ELSEWHERE)" --timeout 3600
 
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM, and what several questions cost there
 	$(VLLM_RUN) benchmarks/vllm_batch.py
