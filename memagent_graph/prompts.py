@@ -378,40 +378,9 @@ class Prompts(BaseModel):
         return _fill(template, {**values, "words": _words(budget)})
 
 
-def take_verdict(reply: str) -> tuple[str, bool, str | None]:
-    """The notes of a reply to the lead, whether they are enough, and what else to look for.
-
-    Only a first line that is a verdict and nothing else counts: without one they are enough.
-    """
-    verdict, _, notes = reply.partition("\n")
-    if verdict.rstrip() == "ENOUGH":
-        return notes.strip(), True, None
-    wanted = verdict.removeprefix("LOOK FOR:").strip()
-    if wanted and verdict.startswith("LOOK FOR:"):
-        return notes.strip(), False, wanted
-    return reply, True, None
-
-
 def looked_for(question: str, query: str) -> str:
     """How a question stands in a prompt of a round that looks for more than it says."""
     return question if query == question else f"{question}\n\nLook for this now: {query}"
-
-
-def is_unchanged(reply: str) -> bool:
-    """Whether a reply as a whole says that the notes are as they were."""
-    return reply.strip(_AROUND).casefold() in {UNCHANGED, NO_MEMORY.casefold()}
-
-
-def split_enough(reply: str) -> tuple[str, str | None]:
-    """A reply's notes, and the answer if its last line says that they are enough."""
-    notes, _, last = reply.rstrip().rpartition("\n")
-    last = last.strip(' \t*"')
-    answer = last.removeprefix("ENOUGH:").lstrip(" \t*")
-    return (notes.rstrip(), answer) if answer and last.startswith("ENOUGH:") else (reply, None)
-
-
-_AROUND = " \t\n\r.*\"'`“”"
-"""What models put around a single word."""
 
 
 def _words(budget: float) -> str:

@@ -126,6 +126,13 @@ DRAWN = {
 }
 
 
+def plain(**others):
+    """An example: one fold without gates, and what differs from that."""
+    settings = {"questions": 1, "segments": 1, "rounds": 1, "recalls": 0, "skim": None}
+    settings |= {"fallback": True, "update_gate": False, "exit": "never", "max_calls": None}
+    return {**settings, "found": False, **others}
+
+
 class Drawn:
     """A reading with settings as they were drawn.
 
@@ -173,67 +180,24 @@ def read(agent, asked, awaited, config=None):
 
 
 # What a skim or an exit leaves of its share in one round was more than the plan had for the next.
+@example(**plain(awaited=False, lines=28, segments=3, skim="60%", max_calls=13, chunk_tokens=34))
 @example(
-    awaited=False,
-    lines=28,
-    questions=1,
-    segments=3,
-    rounds=1,
-    recalls=0,
-    skim="60%",
-    fallback=True,
-    update_gate=False,
-    exit="never",
-    max_calls=13,
-    chunk_tokens=34,
-    found=False,
-)
-@example(
-    awaited=False,
-    lines=26,
-    questions=2,
-    segments=2,
-    rounds=2,
-    recalls=0,
-    skim=None,
-    fallback=False,
-    update_gate=False,
-    exit="safe",
-    max_calls=26,
-    chunk_tokens=20,
-    found=None,
+    **plain(
+        awaited=False,
+        lines=26,
+        questions=2,
+        segments=2,
+        rounds=2,
+        fallback=False,
+        exit="safe",
+        max_calls=26,
+        chunk_tokens=20,
+        found=None,
+    )
 )
 # What is read after all may not look back once more after its end.
-@example(
-    awaited=False,
-    lines=34,
-    questions=1,
-    segments=1,
-    rounds=1,
-    recalls=1,
-    skim="10%",
-    fallback=True,
-    update_gate=False,
-    exit="never",
-    max_calls=None,
-    chunk_tokens=70,
-    found=False,
-)
-@example(
-    awaited=False,
-    lines=35,
-    questions=1,
-    segments=2,
-    rounds=1,
-    recalls=1,
-    skim="60%",
-    fallback=True,
-    update_gate=False,
-    exit="never",
-    max_calls=None,
-    chunk_tokens=76,
-    found=False,
-)
+@example(**plain(awaited=False, lines=34, recalls=1, skim="10%", chunk_tokens=70))
+@example(**plain(awaited=False, lines=35, segments=2, recalls=1, skim="60%", chunk_tokens=76))
 @settings(max_examples=60, deadline=None)
 @given(awaited=st.booleans(), **DRAWN)
 def test_any_reading_keeps_to_its_plan_and_says_what_it_read(awaited, **chosen):
@@ -312,10 +276,7 @@ def test_any_reading_that_was_killed_goes_on_and_repeats_a_call_a_fold(share, aw
     assert repeated.total() <= drawn.plan().calls_at_once
 
 
-@example(
-    share=0.9375, lines=28, questions=1, segments=1, rounds=2, recalls=0, skim="lexical",
-    fallback=True, update_gate=False, exit="never", max_calls=None, chunk_tokens=20, found=False,
-)  # fmt: skip
+@example(**plain(share=0.9375, lines=28, rounds=2, skim="lexical", chunk_tokens=20))
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0, 0.99), **DRAWN)
 def test_any_reading_that_failed_is_taken_up_from_the_store(share, **chosen):

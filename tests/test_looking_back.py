@@ -43,7 +43,7 @@ from memagent_graph.readers.base import (
     Update,
     Usage,
 )
-from memagent_graph.readers.looking_back import split_look_back
+from memagent_graph.readers.replies import split_look_back
 from memagent_graph.text.chunking import Chunk
 from memagent_graph.text.opening import open_source
 from memagent_graph.text.source import TextSource

@@ -110,7 +110,6 @@ class Recall:
         self._messages = Index([part.messages for part in indexed])
         self._of = np.array([passage.message for passage in self.passages], np.int64)
         self._timely = np.array([it for part in indexed for it in part.timely], bool)
-        self._telling = [terms_ for part in indexed for terms_ in part.telling]
         self._sizes = np.array([size for part in indexed for size in part.sizes], float)
         talks: dict[tuple[str, str], int] = {}
         self._talk = np.array(
@@ -122,6 +121,8 @@ class Recall:
         self._names = {
             name: frozenset(terms(name)) for name in {*self._speakers} - {USER, ASSISTANT}
         }
+        self._named = frozenset[str]().union(*self._names.values())
+        self._telling = [found - self._named for part in indexed for found in part.telling]
 
     def find(
         self, about: str, *, since: str = "", told: Container[tuple[str, str]] = ()
@@ -133,10 +134,9 @@ class Recall:
             since: the first day of which something may be told.
             told: ids and texts of messages that need not be told.
         """
-        names = frozenset().union(*self._names.values())
         wanted = content_terms(about)
-        named = names.intersection(wanted)
-        scores = self._words([term for term in wanted if term not in names] or wanted)
+        named = self._named.intersection(wanted)
+        scores = self._words([term for term in wanted if term not in self._named] or wanted)
         if named:
             is_named = {name for name, own in self._names.items() if own & named}
             scores *= self._each(lambda speaker: 1.0 if speaker in is_named else _OTHERS)
@@ -148,7 +148,7 @@ class Recall:
             said = self.passages[number].said
             if said.day < since or (said.id, said.text) in told:
                 scores[number] = 0.0
-        self._bring_newer(scores, {*wanted} - names, names)
+        self._bring_newer(scores, {*wanted} - self._named)
         best = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()
         return [self.passages[number] for number in best]
 
@@ -170,16 +170,16 @@ class Recall:
         speakers, number = self._who
         return np.array([*map(factor, speakers)], float)[number]
 
-    def _bring_newer(self, scores: NDArray[Any], wanted: set[str], names: frozenset[str]) -> None:
+    def _bring_newer(self, scores: NDArray[Any], wanted: set[str]) -> None:
         """Let the best passages bring the newer one of their speaker that is most like them."""
         brought: dict[int, float] = {}
         for lead in np.argsort(-scores, kind="stable")[:_LEADS].tolist():
-            message, own = self._of[lead], self._telling[lead] - names
+            message, own = self._of[lead], self._telling[lead]
             if scores[lead] <= 0 or self._speakers[message] == ASSISTANT:
                 continue
             shares = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
             likeness = {
-                other: self._likeness(own, lead, other, names)
+                other: self._likeness(lead, other)
                 for other in np.argsort(-shares, kind="stable")[:_LIKELY].tolist()
                 if shares[other]
                 and self._of[other] > message
@@ -191,15 +191,15 @@ class Recall:
         for number, score in brought.items():
             scores[number] = max(scores[number], score)
 
-    def _likeness(self, own: frozenset[str], lead: int, other: int, names: frozenset[str]) -> float:
+    def _likeness(self, one: int, other: int) -> float:
         """How much of the one with fewer words the other has, by how rare the words are."""
-        whole = min(self._whole(lead, names), self._whole(other, names))
-        return self._rarity(own & self._telling[other]) / whole if whole else 0.0
+        whole = min(self._whole(one), self._whole(other))
+        return self._rarity(self._telling[one] & self._telling[other]) / whole if whole else 0.0
 
-    def _whole(self, number: int, names: frozenset[str]) -> float:
-        """How rare all words of a passage are; `names` are always the same."""
+    def _whole(self, number: int) -> float:
+        """How rare the words of a passage are together."""
         if number not in self._wholes:
-            self._wholes[number] = self._rarity(self._telling[number] - names)
+            self._wholes[number] = self._rarity(self._telling[number])
         return self._wholes[number]
 
     def _rarity(self, terms_: frozenset[str]) -> float:

@@ -92,8 +92,8 @@ async def overwrite_memory(
     def tell(after: Fold, tokens: int, recalled: tuple[Recalled, ...]) -> None:
         for observer in observers(config):
             observer.overwritten(step_of(config), fold, after)
-        event = _chunk_event(reading, run, chunk, fold, after, tokens)
-        run.emit({**event, "recalled": [item.place for item in recalled]})
+        shown = [item.place for item in recalled]
+        run.emit(_chunk_event(reading, run, chunk, fold, after, tokens, shown))
 
     try:
         known = state.get("chunk")
@@ -337,7 +337,13 @@ async def _leave(run: Run, fold: Fold, chain: Chain | None) -> None:
 
 
 def _chunk_event(
-    reading: Reading, run: Run, chunk: Chunk, before: Fold, after: Fold, tokens: int
+    reading: Reading,
+    run: Run,
+    chunk: Chunk,
+    before: Fold,
+    after: Fold,
+    tokens: int,
+    recalled: list[str],
 ) -> ChunkEvent:
     progress, same = after["progress"], after["memory"] == before["memory"]
     closed = progress["gated"] > before["progress"]["gated"]
@@ -362,7 +368,7 @@ def _chunk_event(
         memory_tokens=tokens,
         gate="closed" if closed else "open",
         enough=progress["stopped"] == "done",
-        recalled=[],
+        recalled=recalled,
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
     )

@@ -88,7 +88,7 @@ def align(
     before: Memory,
     chunk: Chunk,
     question: str,
-    recalled: Sequence[str | Recalled] = (),
+    recalled: Sequence[Recalled] = (),
 ) -> Aligned:
     """Find the evidence of each new or changed sentence of a memory.
 
@@ -113,11 +113,10 @@ def align(
     ]
     if not (new or again):
         return Aligned(remember(text, before, ()), before)
-    shown = [Recalled(item, "") if isinstance(item, str) else item for item in recalled]
-    others = [item.memory for item in shown if item.memory is not None]
+    others = [item.memory for item in recalled if item.memory is not None]
     noted = joined([before, *others]) if others else before
     older = [*notes(noted.text)] if others else older
-    aligner = _Aligner(noted, older, chunk, question, shown)
+    aligner = _Aligner(noted, older, chunk, question, recalled)
     aligned = [aligner.align(note) for note in new]
     aligned += [found for note in again if (found := aligner.find(note))]
     return Aligned(remember(text, before, aligned), before, tuple(aligned))

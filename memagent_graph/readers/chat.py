@@ -23,17 +23,19 @@ from memagent_graph.prompts import (
     LookBack,
     Prompts,
     boxed,
-    is_unchanged,
     looked_for,
-    split_enough,
-    take_verdict,
 )
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
 from memagent_graph.readers.denial import says_not_found
 from memagent_graph.readers.listening import Telling, listener_of
-from memagent_graph.readers.looking_back import split_look_back
+from memagent_graph.readers.replies import (
+    is_unchanged,
+    split_enough,
+    split_look_back,
+    take_verdict,
+)
 from memagent_graph.readers.verifying import decide, resolve_verifier
 from memagent_graph.seams import identifying_params
 from memagent_graph.text.chunking import last_sentence_end

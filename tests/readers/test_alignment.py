@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.readers import matches
 from memagent_graph.readers.alignment import align, carry
-from memagent_graph.readers.base import Evidence, Memory, Unsupported
+from memagent_graph.readers.base import Evidence, Memory, Recalled, Unsupported
 from memagent_graph.readers.citing import cite
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import Chunk
@@ -297,7 +297,7 @@ def test_names_of_the_question_and_of_recalled_passages_are_not_held_against_a_n
 
     assert state(text) == "unsupported"
     assert state(text, question="Who lived in Lagos?") == "supported"
-    assert state(text, recalled=["Okafor came from Lagos."]) == "supported"
+    assert state(text, recalled=[Recalled("Okafor came from Lagos.", "")]) == "supported"
 
 
 def test_an_ordinary_word_that_opens_a_sentence_is_no_name():

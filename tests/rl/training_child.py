@@ -72,7 +72,7 @@ def main(model, out, *fields):
     def report(line):
         print(line["iteration"], flush=True)
         if line["iteration"] == stop:
-            training.stop()  # in the first process: only that is told
+            training.stop()  # reports go to the first process only
 
     chosen = settings(model, out, **{name: json.loads(value) for name, value in given.items()})
     training = Training(chosen, questions=asked, reward=reward)

@@ -1,0 +1,67 @@
+"""What a model's reply says beside its notes: by gates, of a round, and to look back.
+
+A line counts only if it says that and nothing else: notes that merely hold such words are notes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memagent_graph.prompts import NO_MEMORY, UNCHANGED
+from memagent_graph.readers.base import Recall
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+def take_verdict(reply: str) -> tuple[str, bool, str | None]:
+    """The notes of a reply to the lead, whether they are enough, and what else to look for.
+
+    Only a first line that is a verdict and nothing else counts: without one they are enough.
+    """
+    verdict, _, notes = reply.partition("\n")
+    if verdict.rstrip() == "ENOUGH":
+        return notes.strip(), True, None
+    wanted = verdict.removeprefix("LOOK FOR:").strip()
+    if wanted and verdict.startswith("LOOK FOR:"):
+        return notes.strip(), False, wanted
+    return reply, True, None
+
+
+def is_unchanged(reply: str) -> bool:
+    """Whether a reply as a whole says that the notes are as they were."""
+    return reply.strip(_AROUND_A_WORD).casefold() in {UNCHANGED, NO_MEMORY.casefold()}
+
+
+def split_enough(reply: str) -> tuple[str, str | None]:
+    """A reply's notes, and the answer if its last line says that they are enough."""
+    notes, _, last = reply.rstrip().rpartition("\n")
+    last = last.strip(_AROUND_A_LINE)
+    answer = last.removeprefix("ENOUGH:").lstrip(" \t*")
+    return (notes.rstrip(), answer) if answer and last.startswith("ENOUGH:") else (reply, None)
+
+
+def split_look_back(reply: str, memories: Collection[str]) -> tuple[str, Recall | None]:
+    """A reply's notes, and what its last line asks for, if that is to look back.
+
+    Args:
+        reply: of the model.
+        memories: names of those that it may ask for.
+    """
+    notes, _, last = reply.rstrip().rpartition("\n")
+    asks, _, wanted = last.strip(_AROUND_A_LINE).partition(":")
+    wanted, recall = wanted.strip(_AROUND_A_LINE), None
+    if asks == "LOOK BACK" and wanted:
+        recall = Recall(wanted)
+    elif asks == "LOOK BACK NOTES" and wanted.isdecimal() and len(wanted) <= _LONGEST_NUMBER:
+        recall = Recall(earlier=int(wanted))
+    elif asks == "LOOK BACK MEMORY" and wanted in memories:
+        recall = Recall(memory=wanted)
+    return (reply, None) if recall is None else (notes.rstrip(), recall)
+
+
+_AROUND_A_LINE = ' \t*"'
+"""What models put around a line, or around what it asks for."""
+_LONGEST_NUMBER = 9
+_AROUND_A_WORD = " \t\n\r.*\"'`“”"
+"""What models put around a single word."""
