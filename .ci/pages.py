@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 REPOSITORY = "https://github.com/memagent-graph/memagent-graph/blob/main/"
 WIDTH = 78
 """Characters of a line of the command's help."""
@@ -39,13 +40,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Let links to files outside docs/ lead to the repository."""
+    folder = (DOCS / page.file.src_uri).parent
 
     def outside(link: re.Match[str]) -> str:
-        if not (ROOT / link[1]).exists():
-            log.warning("%s links to ../%s, which is not there.", page.file.src_uri, link[1])
-        return f"]({REPOSITORY}{link[1]}"
+        target = (folder / link[1]).resolve()
+        if target.is_relative_to(DOCS):
+            return link[0]
+        if not target.exists():
+            log.warning("%s links to %s, which is not there.", page.file.src_uri, link[1])
+        return f"]({REPOSITORY}{target.relative_to(ROOT)}"
 
-    return re.sub(r"\]\(\.\./([^)#\s]+)", outside, markdown)
+    return re.sub(r"\]\((\.\./[^)#\s]+)", outside, markdown)
 
 
 def start_page() -> str:

@@ -82,10 +82,11 @@ def names_of(module: str, lines: str) -> Iterator[str]:
 
 
 def test_every_page_of_the_folder_is_on_the_site(site):
-    names = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    docs = ROOT / "docs"
+    names = {page.relative_to(docs).with_suffix("") for page in docs.rglob("*.md")}
 
-    assert names
-    assert names == {name for name in names if (site / name / "index.html").is_file()}
+    assert Path("measuring/reading") in names
+    assert not [name for name in names if not (site / name / "index.html").is_file()]
 
 
 def test_every_internal_link_leads_somewhere(site):
