@@ -13,6 +13,7 @@ import regex
 
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
+from memagent_graph.graph.observing import observers, part, step_of
 from memagent_graph.graph.records import (
     Looks,
     Progress,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold, Stopped
+    from memagent_graph.readers.base import Merge
 
 _BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "done", "end")
 """Why a document's reading ended: for the first of these that is true of a segment."""
@@ -153,9 +155,12 @@ async def _merged(
 
     async def ask() -> Merged:
         started = perf_counter()
-        made = await reading.reader.merge(question, query, memories, config=config)
-        if not made.memory.text.strip():
-            raise EmptyReplyError("The reader returned an empty memory for several.")
+        try:
+            made = await _asked(reading, question, query, memories, config)
+        except EmptyReplyError:
+            for observer in observers(config or {}):
+                observer.refused(step_of(config or {}), -1)
+            raise
         whole = replace(made.memory, dropped=sum(memory.dropped for memory in memories))
         kept = reading.supported(whole)
         memory, _, cut = reading.within_budget(kept if kept.text.strip() else whole)
@@ -163,6 +168,7 @@ async def _merged(
         wanted = None if made.done else reading.short(made.query or question)
         return Merged([memory], usage, cut, wanted)
 
+    part.set(object())
     try:
         return await repeat(ask, reading.config)
     except ContextLengthError:
@@ -174,6 +180,25 @@ async def _merged(
             for half in halves
         ]
         return Merged([], Usage(1)).with_(first).with_(second)
+
+
+async def _asked(
+    reading: Reading,
+    question: str,
+    query: str,
+    memories: list[Memory],
+    config: RunnableConfig | None,
+) -> Merge:
+    """One call.
+
+    Raises:
+        EmptyReplyError: The reader returned nothing.
+        ModelError: As the reader raised it.
+    """
+    made = await reading.reader.merge(question, query, memories, config=config)
+    if not made.memory.text.strip():
+        raise EmptyReplyError("The reader returned an empty memory for several.")
+    return made
 
 
 def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ class Observer:
         """The reader is going to be asked; if it fails, this is all that is heard of it."""
 
     def refused(self, step: UUID, reply: int) -> None:
-        """A reply became no memory, being over the budget, since the reader was asked again.
+        """A reply became no memory: it was empty or over the budget, and another was asked for.
 
         Args:
             step: which attempt.
-            reply: -1 for the attempt's last reply, -2 for the one before it.
+            reply: -1 for the last reply of the attempt, or of the `part` of it that is at work;
+                -2 for the one before it.
         """
 
     def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
@@ -43,6 +45,10 @@ class Observer:
 
     def answered(self, step: UUID, answer: Answer) -> None:
         """The answer was written."""
+
+
+part: ContextVar[object] = ContextVar("part", default=None)
+"""Which of several calls that one step makes at once is at work here."""
 
 
 def observers(config: RunnableConfig) -> list[Observer]:

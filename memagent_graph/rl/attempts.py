@@ -29,11 +29,20 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call of a model; `generation` is there when it returned."""
+    """One call of a model.
+
+    Attributes:
+        attempt: in which it was made.
+        sampling: as `sampling_of` tells.
+        policy: version of the weights.
+        part: which of several calls at once it belongs to.
+        generation: there when it returned.
+    """
 
     attempt: Attempt
     sampling: dict[str, float | int | None]
     policy: int
+    part: object
     generation: Generation | None = None
 
 

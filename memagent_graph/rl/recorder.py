@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.callbacks import BaseCallbackHandler
 
 from memagent_graph.errors import TraceError
-from memagent_graph.graph.observing import Observer
-from memagent_graph.graph.records import is_segmented, span_of
+from memagent_graph.graph.observing import Observer, part
+from memagent_graph.graph.records import round_of, span_of
 from memagent_graph.rl.attempts import Attempt, Call, sampling_of
 from memagent_graph.rl.records import Conversation, End, Feedback, fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from langchain_core.outputs import LLMResult
@@ -47,7 +47,6 @@ _USED_TWICE = (
     "the recorder."
 )
 _REUSED = "reading that began with a stored memory"
-_SEGMENTED = "reading in segments"
 _RESUMED = "reading that was resumed"
 
 
@@ -62,8 +61,9 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         recorder.feedback("r1", 1.0)
 
     Only the conversations that a memory came from are recorded: not the attempt that failed, nor
-    the reply that the graph refused. A chunk that had to be halved has one for each part. A run
-    that fails leaves a rollout without an end, which loading skips.
+    the reply that the graph refused. A chunk that had to be halved has one for each part. Those of
+    segments, of their merges and of all rounds belong to the rollout of their question. A run that
+    fails leaves a rollout without an end, which loading skips.
 
     Args:
         sink: where records go. Its errors end the run.
@@ -161,7 +161,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         attempt = self._attempts.get(parent_run_id) if parent_run_id else None
         if attempt is not None:
             sampling = sampling_of(kwargs.get("invocation_params") or {})
-            self._calls[run_id] = Call(attempt, sampling, self.policy)
+            self._calls[run_id] = Call(attempt, sampling, self.policy, part.get())
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: object) -> None:
         """A model replied."""
@@ -181,10 +181,6 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         progress, source = fold["progress"], fold["source"]
         if reading in self._attempts:  # a reading within a step of another is a part of that one
             self._readings[reading] = None
-            return
-        if is_segmented(source):
-            self._readings[reading] = None
-            self._skip(_SEGMENTED)
             return
         if progress["step"] or progress["stopped"]:
             self._readings[reading] = None
@@ -208,22 +204,37 @@ class TraceRecorder(BaseCallbackHandler, Observer):
 
     def refused(self, step: UUID, reply: int) -> None:
         """A reply is not what a memory came from."""
-        del self._attempts[step].replies[reply]
+        replies, now = self._attempts[step].replies, part.get()
+        own = [place for place, call in enumerate(replies) if call.part is now]
+        if own:  # else no model was asked
+            del replies[own[reply]]
 
     def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
         """A chunk was read."""
-        known = self._readings.get(self._above[step])
+        known = self._reading_of(step)
         if known is None:
             return
-        if before["progress"]["position"] == span_of(before["source"]).start:
+        source, progress = before["source"], before["progress"]
+        start, apart = span_of(source).start, "whole" in source
+        if progress["position"] == start and not (apart or progress["again"]):
             known.steps = 0  # perhaps not for the first time
         read = {
-            "start": before["progress"]["position"],
+            "start": progress["position"],
             "end": after["progress"]["position"],
             "changed": before["memory"] != after["memory"],
+            "round": round_of(source),
+            "segment": start if apart else None,
         }
         for reply in self._attempts[step].replies:
             self._record(known, reply, final=False, **read)
+
+    def merged(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
+        """The memories of the segments were merged."""
+        known = self._reading_of(step)
+        if known is None:
+            return
+        for reply in self._attempts[step].replies:
+            self._record(known, reply, final=False, round=round_of(parts[0]["source"]))
 
     def answered(self, step: UUID, answer: Answer) -> None:
         """The answer was written."""
@@ -264,6 +275,13 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         )
         reading.steps += 1
         self.sink.write(conversation)
+
+    def _reading_of(self, step: UUID) -> _Reading | None:
+        """The reading that a step is in, perhaps as one of a segment; None if it has no record."""
+        run: UUID | None = self._above[step]
+        while run is not None and run not in self._readings:
+            run = self._above.get(run)
+        return None if run is None else self._readings[run]
 
     def _leave(self, run: UUID) -> _Reading | None:
         """Forget a run that ended; the reading that it was, if it was one to be recorded."""

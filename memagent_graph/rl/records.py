@@ -24,7 +24,8 @@ class Conversation:
         sample: id of the question that was asked.
         group: rollouts with the same group are compared with each other.
         rollout: id of the rollout.
-        step: number of the conversation in its rollout, counted from 0.
+        step: number of the conversation in its rollout, counted from 0 in the order in which
+            they ended.
         final: whether it is the answer, not an update of the memory.
         prompt_ids: token ids of the prompt, with the chat template's; not empty.
         completion_ids: token ids of the completion, with the one that ended it; not empty.
@@ -33,10 +34,14 @@ class Conversation:
         policy: version of the weights that wrote it.
         sampling: temperature, top_p and whatever else shaped the sampling.
         tokenizer: `fingerprint` of the model's tokenizer.
-        start: first code point of the chunk that was read; None if none was.
+        start: first code point of the chunk that was read; None if none was, as by an answer and
+            by a merge of memories.
         end: one past its last.
         changed: whether the memory is another after the chunk; None if none was read.
         finish_reason: the engine's word for why the completion ended, if it gave one.
+        round: in which it was, counted from 1.
+        segment: where the segment begins that was read, in code points of the document; None of
+            a document that is not read in segments, of merges, and of what is read after them.
 
     Raises:
         TraceError: These are not a prompt and a completion with its log-probabilities.
@@ -57,12 +62,14 @@ class Conversation:
     end: int | None = None
     changed: bool | None = None
     finish_reason: str | None = None
+    round: int = 1
+    segment: int | None = None
 
     kind: ClassVar[str] = "conversation"
 
     def __post_init__(self) -> None:
         _check_types(self, str, "sample", "group", "rollout", "tokenizer")
-        _check_types(self, int, "step", "policy")
+        _check_types(self, int, "step", "policy", "round")
         _check_types(self, bool, "final")
         for name in ("prompt_ids", "completion_ids", "logprobs"):  # JSON has lists only
             object.__setattr__(self, name, tuple(getattr(self, name)))

@@ -85,13 +85,15 @@ def exit_reward(rollout: Rollout, evidence: Sequence[Span]) -> float:
         evidence: where it stands in the document, as first and one past the last code point.
 
     Raises:
-        TraceError: No evidence is known, or the rollout was recorded without what it read.
+        TraceError: No evidence is known, or the rollout was recorded without what it read, or was
+            read in segments.
     """
     ends = [one.end for one in rollout.conversations if one.end is not None]
-    if not evidence or not ends:
+    parts = any(one.segment is not None for one in rollout.conversations)
+    if parts or not evidence or not ends:
         message = (
             f"The exit of rollout {rollout.rollout!r} cannot be judged: it takes chunks that were "
-            "read and a task that says where its evidence is."
+            "read one after the other, and a task that says where its evidence is."
         )
         raise TraceError(message)
     last = max(end for _, end in evidence)

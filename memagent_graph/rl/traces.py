@@ -39,7 +39,8 @@ class Rollout:
         rollout: its id.
         group: rollouts with the same group are compared with each other.
         sample: id of the question that was asked.
-        conversations: in the order of their steps; the last is the answer.
+        conversations: in the order of their steps; the last is the answer. Of a reading in
+            segments, round by round, those of each segment together, then those of the merge.
         answer: what it answered.
         reward: what that was worth; None when nobody has said yet.
         policy: version of the weights that it began with.
@@ -155,9 +156,16 @@ _KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in (Conversation, En
 
 
 def _in_order(known: Mapping[int, Conversation], count: int) -> tuple[Conversation, ...]:
-    """The conversations 0 to `count`, or none if one is missing."""
-    found = tuple(known[step] for step in range(count) if step in known)
-    return found if len(found) == count else ()
+    """The conversations 0 to `count`, or none if one is missing.
+
+    Segments are read at once: which conversation ends first says nothing.
+    """
+    found = [known[step] for step in range(count) if step in known]
+    return tuple(sorted(found, key=_place)) if len(found) == count else ()
+
+
+def _place(one: Conversation) -> tuple[bool, int, bool, int, int]:
+    return one.final, one.round, one.segment is None, one.segment or 0, one.step
 
 
 def _fit_together(found: Sequence[Conversation]) -> bool:

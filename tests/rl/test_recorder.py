@@ -277,16 +277,60 @@ def test_a_reading_that_begins_with_a_stored_memory_is_not_recorded_and_says_so(
     assert recorder.skipped == {"reading that began with a stored memory": 2}
 
 
-def test_a_reading_in_segments_is_not_recorded_and_says_so(sink, recorder):
-    config = CONFIG.model_copy(update={"segments": 2})
-    agent = create_memagent(told(), config=config)
+def rollout_of(agent, recorder, sink):
+    agent.invoke(ASKED, recorder.config())
+    loaded = join(sink.take())
+    assert not loaded.skipped
+    (rollout,) = loaded.rollouts
+    return rollout
 
-    with pytest.warns(RuntimeWarning, match="in segments"):
-        out = agent.invoke(ASKED, recorder.config())
 
-    assert out["usage"]["calls"] > out["usage"]["document_tokens"] / config.chunk_tokens + 1
-    assert sink.take() == []
-    assert recorder.skipped == {"reading in segments": 1}
+@pytest.mark.parametrize("given", [{"segments": 2}, {"segments": 3, "rounds": 2}, {"rounds": 3}])
+def test_of_segments_and_rounds_all_that_became_a_memory_is_recorded(sink, recorder, given):
+    model = told()
+    config = CONFIG.model_copy(update=given)
+
+    rollout = rollout_of(create_memagent(model, config=config), recorder, sink)
+
+    found = rollout.conversations
+    assert sorted(one.completion_ids[0] for one in found) == list(range(len(model.asked)))
+    assert [one.final for one in found] == [False] * (len(found) - 1) + [True]
+    merges = [one for one in found if one.start is None and not one.final]
+    rounds = {one.round for one in found if not one.final}
+    assert [one.round for one in merges] == sorted(rounds)
+    assert len(rounds) <= config.rounds
+    for number in rounds:
+        read = [one for one in found if one.round == number and one.start is not None]
+        starts = [one.segment for one in read]
+        assert starts == sorted(starts)
+        assert (len({*starts}) > 1) == (config.segments > 1)
+        spans = [(one.start, one.end) for one in read]
+        assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
+        assert spans[-1][1] == len(ASKED["document"])
+    assert not recorder.skipped
+
+
+def test_an_empty_reply_to_a_merge_does_not_count_wherever_it_came(sink, recorder):
+    config = CONFIG.model_copy(
+        update={"segments": "chunks", "memory_tokens": 8, "answer_tokens": 8}
+    )
+    empty = []
+
+    class Hollow(Told):
+        def _generate(self, messages, stop=None, run_manager=None, **options):
+            number, text = len(self.asked), messages[0].text
+            if "Line" not in text and text not in self.asked and "How many?" in text:
+                empty.append(number)
+                self.script.append(" ")
+            return super()._generate(messages)
+
+    model = Hollow(script=[], asked=[])
+
+    rollout = rollout_of(create_memagent(model, config=config), recorder, sink)
+
+    assert len(empty) > 3  # merges, several at once, and the answer
+    found = {one.completion_ids[0] for one in rollout.conversations}
+    assert found == {*range(len(model.asked))} - {*empty}
 
 
 async def test_a_reading_begun_again_counts_from_where_it_began_again(sink, recorder):
