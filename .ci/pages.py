@@ -27,6 +27,85 @@ REPOSITORY = "https://github.com/memagent-graph/memagent-graph/blob/main/"
 WIDTH = 78
 """Characters of a line of the command's help."""
 
+INTEGRATIONS = (
+    "memagent_openai_server",
+    "memagent_mcp_server",
+    "memagent_ray",
+    "memagent_lm_eval",
+    "memagent_agent_lightning",
+)
+MORE = {
+    "memagent_graph": ["conversation.middleware.MemAgentMiddleware"],
+    "memagent_graph.conversation": ["catching_up.catch_up", "catching_up.acatch_up"],
+    "memagent_graph.evaluation": [
+        "run.evaluate",
+        "tasks.make_task",
+        "samples.Task",
+        "samples.Sample",
+        "results.Result",
+        "judge.Judge",
+        "scores.Scores",
+    ],
+    "memagent_graph.graph": [
+        "state.ReadingInput",
+        "state.ReadingOutput",
+        "state.QuestionAnswer",
+        "events.OpenedEvent",
+        "events.ChunkEvent",
+        "events.SkipEvent",
+        "events.FallbackEvent",
+        "events.MergeEvent",
+        "events.AnswerEvent",
+    ],
+    "memagent_graph.memory": [
+        "bank.diff",
+        "bank.History",
+        "bank.Forgotten",
+        "bank.ForgottenSource",
+    ],
+    "memagent_graph.models": [
+        "endpoint.ChatEndpoint",
+        "vllm.ChatVLLM",
+        "transformers.ChatTransformers",
+        "generation.Generation",
+    ],
+    "memagent_graph.readers": [
+        "base.Reader",
+        "base.Identity",
+        "base.Step",
+        "base.Update",
+        "base.Merge",
+        "base.Answer",
+        "base.Memory",
+        "base.Evidence",
+        "base.Unsupported",
+        "base.Recall",
+        "base.Recalled",
+        "base.Usage",
+    ],
+    "memagent_graph.rl": [
+        "advantages.group_advantages",
+        "advantages.step_advantages",
+        "advantages.informative",
+        "advantages.Baseline",
+        "rewards.exact",
+        "rewards.substring",
+        "rewards.every",
+        "rewards.f1",
+        "rewards.numeric",
+        "rewards.make_reward",
+        "sinks.JSONLinesSink",
+        "sinks.ParquetSink",
+        "sinks.RedisSink",
+        "sinks.ListSink",
+        "traces.load",
+        "traces.Loaded",
+        "traces.Conversation",
+    ],
+    "memagent_graph.text": ["opening.open_source", "source.Source", "source.Location"],
+}
+"""What the guides import from below a package, which `__all__` of the package does not have."""
+
 log = get_plugin_logger("pages")  # its warnings fail a strict build
 
 
@@ -59,14 +138,14 @@ def start_page() -> str:
 
 
 def public_names() -> dict[str, list[str]]:
-    """The public names of each module, as tests/public_api.py has them."""
+    """The public names of each module, as tests/public_api.py has them, and those of MORE."""
     api = runpy.run_path(str(ROOT / "tests/public_api.py"))
-    found = {name: import_module(name) for name in api["MODULES"]}
+    found = {name: import_module(name) for name in (*api["MODULES"], *MORE, *INTEGRATIONS)}
     names = {
         name: sorted(set(getattr(module, "__all__", None) or api["own"](module)))
+        + MORE.get(name, [])
         for name, module in found.items()
     }
-    names["memagent_graph"].append("MemAgentMiddleware")  # not in `__all__`: it needs an extra
     return {name: public for name, public in names.items() if public}
 
 
