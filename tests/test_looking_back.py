@@ -21,7 +21,16 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import ValidationError
 from typing_extensions import TypedDict
 
-from memagent_graph import MemAgentNode, MemoryBank, ReadingConfig, create_memagent, plan
+from memagent_graph import (
+    MemAgentNode,
+    MemAgentRetriever,
+    MemoryBank,
+    ReadingConfig,
+    create_memagent,
+    create_reading_tool,
+    plan,
+    read_many,
+)
 from memagent_graph.config import LOOK_BACK_TOKENS, MOST_RECALLED, PART_TOKENS, RECALL_TOKENS
 from memagent_graph.errors import (
     ConfigurationError,
@@ -191,6 +200,42 @@ class TestBuiltInReader:
         assert answer in out["answer"]
         assert out["usage"]["recalled"] == 1
         assert (out["coverage"], out["stopped"]) == (1, "end")
+
+
+def by_node(question, document, config):
+    host = StateGraph(Host)
+    host.add_node("read", MemAgentNode(None, config=config))
+    host.add_edge(START, "read")
+    return host.compile().invoke({"question": question, "document": document})["answer"]
+
+
+def by_tool(question, document, config):
+    tool = create_reading_tool(sources={"story": document}, config=config)
+    return tool.invoke({"questions": [question], "source": "story"})
+
+
+def by_retriever(question, document, config):
+    retriever = MemAgentRetriever(corpus=document, config=config)
+    return " ".join(found.page_content for found in retriever.invoke(question))
+
+
+def by_batch(question, document, config):
+    task = {"question": question, "document": document}
+    (result,) = read_many(create_memagent(config=config), [task])
+    return result.output["answer"]
+
+
+LEVERS = [{"recalls": 1}, {"rounds": 2}, {"rounds": 2, "segments": 3, "skim": "lexical"}]
+
+
+@pytest.mark.parametrize("given", LEVERS, ids=" ".join)
+@pytest.mark.parametrize("ask", [by_node, by_tool, by_retriever, by_batch])
+def test_every_use_reads_with_the_settings_that_it_is_given(ask, given):
+    question, lead, fact, answer = STORIES[0]
+    story = question, told(fact, lead)
+
+    assert answer in ask(*story, OFF.model_copy(update=given))
+    assert answer not in ask(*story, OFF)
 
 
 class TestRecall:
@@ -889,16 +934,6 @@ class TestTogether:
         read(reader := Small({3: Recall("line says")}))
 
         assert len([step for step in reader.steps if step.recalled]) >= 2
-
-    def test_a_node_of_a_host_looks_back(self):
-        question, lead, fact, answer = STORIES[0]
-        host = StateGraph(Host)
-        host.add_node("read", MemAgentNode(None, config=ON))
-        host.add_edge(START, "read")
-
-        out = host.compile().invoke({"question": question, "document": told(fact, lead)})
-
-        assert answer in out["answer"]
 
     def test_white_space_at_the_end_still_shows_what_was_asked_for(self):
         document = TEXT + " \n" * 400

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -100,7 +101,8 @@ def _open_record(record: dict[str, str]) -> Source:
         return JoinedSource([_open({"uri": item}) for item in uris], f"{len(uris)} documents")
     parts = urlsplit(uri)
     if parts.scheme != "file":
-        message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {record}.'
+        given = reprlib.repr(record)
+        message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {given}.'
         raise SourceError(message)
     return _open_path(unquote(parts.path))
 

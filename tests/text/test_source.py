@@ -147,6 +147,13 @@ def test_a_missing_path_and_a_glob_without_a_match_are_refused(tmp_path):
             open_source(path)
 
 
+def test_a_mapping_of_documents_is_refused_without_repeating_what_they_say():
+    with pytest.raises(SourceError, match="not {'notes': 'word.*'}") as caught:
+        open_source({"notes": "word " * 10_000})
+
+    assert len(str(caught.value)) < 200
+
+
 def test_what_is_no_document_is_refused():
     with pytest.raises(SourceError, match="not int"):
         open_source(7)
