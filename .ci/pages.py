@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import runpy
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mkdocs.plugins import get_plugin_logger
+from mkdocs.plugins import event_priority, get_plugin_logger
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ INTEGRATIONS = (
     "memagent_agent_lightning",
 )
 MORE = {
-    "memagent_graph": ["conversation.middleware.MemAgentMiddleware"],
+    "memagent_graph": ["MemAgentMiddleware"],
     "memagent_graph.conversation": ["catching_up.catch_up", "catching_up.acatch_up"],
     "memagent_graph.evaluation": [
         "run.evaluate",
@@ -107,6 +108,14 @@ MORE = {
 """What the guides import from below a package, which `__all__` of the package does not have."""
 
 log = get_plugin_logger("pages")  # its warnings fail a strict build
+
+
+@event_priority(100)  # before the plugin that adds a version to it
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Take the site's address from where the packages have it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    config.site_url = project["urls"]["Documentation"]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -56,5 +56,30 @@ def test_forms_and_workflows_are_yaml_that_says_what_it_is():
 
     found = {file.name: yaml.safe_load(file.read_text("utf-8")) for file in files}
 
-    assert {"ci.yml", "publish.yml", "dependabot.yml", "bug.yml"} <= found.keys()
+    assert {"ci.yml", "docs.yml", "publish.yml", "dependabot.yml", "bug.yml"} <= found.keys()
     assert found["publish.yml"]["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+
+
+def test_every_target_that_a_workflow_makes_is_in_the_makefile():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    workflows = [file.read_text("utf-8") for file in ROOT.glob(".github/workflows/*.yml")]
+
+    made = {name for text in workflows for name in re.findall(r"\bmake ([a-z-]+)", text)}
+
+    assert {"dist", "docs-version", "quick"} <= made <= targets
+
+
+def test_the_site_is_published_for_main_and_tags_by_steps_that_are_pinned():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/docs.yml").read_text("utf-8"))
+    (job,) = workflow["jobs"].values()
+    checkout, *others = job["steps"]
+    actions = [step["uses"] for step in job["steps"] if "uses" in step]
+
+    assert workflow[True] == {"push": {"branches": ["main"], "tags": ["v*"]}}  # "on", in YAML 1.1
+    assert workflow["permissions"] == {}
+    assert job["permissions"] == {"contents": "write"}
+    assert checkout["with"]["persist-credentials"] is False
+    assert [step for step in others if "TOKEN" in step.get("env", {})] == [others[-1]]
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", action) for action in actions)
+    assert OURS["urls"]["Documentation"].startswith("https://")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,7 +43,8 @@ class Page(HTMLParser):
         self.names |= {found[name] for name in ("id", "title") if name in found}
         if tag == "a" and "href" in found:
             self.links.add(found["href"])
-        if address := found.get(LOADING.get(tag, "")):
+        names = found.get("rel") in {"canonical", "next", "prev"}  # a page that is not loaded
+        if (address := found.get(LOADING.get(tag, ""))) and not names:
             self.loaded.add(address)
 
 
@@ -59,6 +63,11 @@ def site(tmp_path_factory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return out
+
+
+def git(*words: str, folder: Path) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def resolves(page: Path, address: str) -> bool:
@@ -128,6 +137,24 @@ def test_every_public_name_is_on_the_page_of_its_module_with_its_methods_and_fie
     assert "memagent_graph.MemAgentMiddleware" in pages["memagent_graph"].names
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("memagent_graph.evaluation", "run.evaluate"),
+        ("memagent_graph.models", "vllm.ChatVLLM"),
+        ("memagent_graph.readers", "base.Update"),
+        ("memagent_graph.rl", "rewards.make_reward"),
+        ("memagent_agent_lightning", "Worker"),
+        ("memagent_lm_eval", "MemAgentLM"),
+        ("memagent_mcp_server", "create_server"),
+        ("memagent_openai_server", "create_app"),
+        ("memagent_ray", "read_dataset"),
+    ],
+)
+def test_what_the_guides_import_is_on_a_page_too(site, module, name):
+    assert f"{module}.{name}" in page_of(site / "python" / module / "index.html").names
+
+
 def test_every_command_is_on_the_page_of_the_command_line(site):
     command = typer.main.get_command(app)
     page = page_of(site / "command-line" / "index.html")
@@ -137,3 +164,34 @@ def test_every_command_is_on_the_page_of_the_command_line(site):
     assert {"memagent-memory", "memagent-serve"} <= words <= page.ids
     assert "memagent-memory-forget" in page.ids
     assert "--show-memory" in page.text
+
+
+def test_a_release_is_one_more_version_of_the_site_and_its_default(tmp_path):
+    ours = git("ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT).splitlines()
+    for name in ours:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    git("init", "--quiet", "--initial-branch", "main", folder=tmp_path)
+    git("add", "--all", folder=tmp_path)
+    git("commit", "--quiet", "--message", "a release", folder=tmp_path)
+    venv = Path(sys.executable).parents[1]
+    recipe = ["make", "docs-version", "VERSION=0.1", "ALIAS=latest", f"VENV={venv}"]
+    identity = {"GIT_AUTHOR_NAME": "a", "GIT_COMMITTER_NAME": "a"}
+    mail = {"GIT_AUTHOR_EMAIL": "a@example.com", "GIT_COMMITTER_EMAIL": "a@example.com"}
+
+    done = subprocess.run(
+        [*recipe, "--old-file", f"{venv}/.installed-docs"],
+        cwd=tmp_path,
+        env={**os.environ, **identity, **mail},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    versions = json.loads(git("show", "gh-pages:versions.json", folder=tmp_path))
+    start = git("show", "gh-pages:0.1/index.html", folder=tmp_path)
+    assert [(one["version"], one["aliases"]) for one in versions] == [("0.1", ["latest"])]
+    assert "latest/" in git("show", "gh-pages:index.html", folder=tmp_path)
+    assert 'rel="canonical" href="https://memagent-graph.github.io/memagent-graph/0.1' in start
+    assert '"provider": "mike"' in start
