@@ -281,6 +281,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("\n", " ", ""),
     ],
     "memagent_lm_eval.prompts._tail": [("", "a\n", "")],
+    "memagent_inspector.views.words._WORD": [("", " ", "\x00"), ("", "a ", "")],
     "memagent_mcp_server.http.door._name": [(":", "1", "a"), ("", ":1", "a")],
     "memagent_openai_server.chat.conversation._ASKS": [("", "a?", "")],
     "memagent_openai_server.chat.conversation._GAPS": [

@@ -31,7 +31,8 @@ def test_each_integration_is_an_extra_that_asks_for_this_minor_version():
     bounds = f">={major}.{minor},<{major}.{int(minor) + 1}"
     named = {f"{project['name']}{bounds}" for project in THEIRS}
     assert named == {one for one in asked if not one.startswith("memagent-graph[")}
-    assert {"serve", "mcp", "ray", "lm-eval", "agent-lightning", "langchain"} <= extras.keys()
+    commands = {"serve", "mcp", "inspect"}
+    assert commands | {"ray", "lm-eval", "agent-lightning", "langchain"} <= extras.keys()
 
 
 def test_every_command_of_an_integration_is_known_when_it_is_not_installed():

@@ -59,7 +59,7 @@ def _options(
     pass
 
 
-_OPTIONAL = ("mcp", "serve")
+_OPTIONAL = ("inspect", "mcp", "serve")
 """Commands that come with an extra of the same name."""
 
 

@@ -59,7 +59,7 @@ def test_each_page_fits_80_columns_and_its_help_texts_are_sentences(words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["serve", "mcp"])
+@pytest.mark.parametrize("command", ["inspect", "serve", "mcp"])
 def test_a_command_that_is_not_installed_says_what_to_install(command):
     words = [command, "--port", "8080"]
 

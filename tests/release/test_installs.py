@@ -9,6 +9,7 @@ pytestmark = pytest.mark.release
 
 SMALL = (
     "memagent-agent-lightning",
+    "memagent-inspector",
     "memagent-mcp-server",
     "memagent-openai-server",
 )
@@ -83,11 +84,11 @@ def test_an_integration_is_installed_and_all_of_its_modules_are_imported(
 
 
 def test_servers_add_their_commands_to_the_command_line(main, built, environment):
-    servers = ("memagent-mcp-server", "memagent-openai-server")
+    servers = ("memagent-inspector", "memagent-mcp-server", "memagent-openai-server")
     told = [built[name].requirement() for name in servers]
-    environment.install(main.requirement("[serve,mcp]"), *told)
+    environment.install(main.requirement("[serve,mcp,inspect]"), *told)
 
-    for command in ("serve", "mcp"):
+    for command in ("serve", "mcp", "inspect"):
         page = environment.run("memagent", command, "--help").stdout
         assert page.startswith(f"Usage: memagent {command} ")
     assert "Not installed" not in environment.run("memagent", "--help").stdout

@@ -1,0 +1,87 @@
+"""The ASGI application: routes, behind the doors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from memagent_graph.errors import MemAgentError
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.guard import store_seconds
+from memagent_graph.memory.records import NAMESPACE
+from memagent_inspector.http.door import LOCAL, Door
+from memagent_inspector.http.login import TokenDoor
+from memagent_inspector.pages import changing, failing, following, forgetting, looking
+from memagent_inspector.rendering import FOLDER
+from memagent_inspector.views.lanes import Tracks
+from memagent_inspector.views.passages import Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from langgraph.store.base import BaseStore
+    from starlette.types import ASGIApp
+
+_ROUTES = (
+    Route("/", looking.show_list),
+    Route("/rows", looking.show_rows),
+    Route("/memory", looking.show_memory),
+    Route("/history", looking.show_history),
+    Route("/passage", looking.show_passage),
+    Route("/compare", looking.show_comparison),
+    Route("/export", looking.export),
+    Route("/reading", following.show_reading),
+    Route("/reading/news", following.show_news),
+    Route("/status", following.show_status),
+    Route("/edit", changing.show_edit),
+    Route("/edit", changing.edit, methods=["POST"]),
+    Route("/rollback", changing.show_rollback),
+    Route("/rollback", changing.roll_back, methods=["POST"]),
+    Route("/branch", changing.branch, methods=["POST"]),
+    Route("/forget", forgetting.show_preview),
+    Route("/forget/document", forgetting.show_document),
+    Route("/forget", forgetting.forget, methods=["POST"]),
+    Mount("/assets", StaticFiles(directory=FOLDER / "assets")),
+)
+
+
+def create_app(
+    store: BaseStore,
+    *,
+    namespace: Sequence[str] = NAMESPACE,
+    roots: Iterable[str | Path] = (),
+    token: str | None = None,
+) -> ASGIApp:
+    """Create the ASGI application.
+
+    Args:
+        store: whose memories to show.
+        namespace: where they are in it.
+        roots: files and folders below which documents are opened to show passages of them.
+        token: what visitors have to give. Without one, requests that call the server by another
+            name than this machine's are refused.
+
+    Raises:
+        ConfigurationError: The token is too short, or a root does not exist.
+    """
+    bank = MemoryBank(store, namespace, patience=store_seconds)
+    inside = Starlette(
+        routes=_ROUTES,
+        exception_handlers={
+            MemAgentError: failing.show_error,
+            HTTPException: failing.show_refusal,
+            Exception: failing.show_crash,
+        },
+    )
+    inside.state.bank = bank
+    inside.state.documents = Documents(roots)
+    inside.state.tracks = Tracks(bank)
+    app: ASGIApp = inside
+    if token:
+        app = TokenDoor(app, token)
+    return Door(app, hosts=() if token else LOCAL)

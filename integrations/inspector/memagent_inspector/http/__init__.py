@@ -1,0 +1,1 @@
+"""Who may send a request, and how much."""

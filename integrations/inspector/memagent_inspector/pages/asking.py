@@ -1,0 +1,58 @@
+"""What every route needs of a request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_inspector.views.lanes import Tracks
+    from memagent_inspector.views.passages import Documents
+
+
+def bank_of(request: Request) -> MemoryBank:
+    """The memories of this server."""
+    found: MemoryBank = request.app.state.bank
+    return found
+
+
+def documents_of(request: Request) -> Documents:
+    """The documents of this server."""
+    found: Documents = request.app.state.documents
+    return found
+
+
+def tracks_of(request: Request) -> Tracks:
+    """What this server knows of readings' steps."""
+    found: Tracks = request.app.state.tracks
+    return found
+
+
+def needed(fields: Mapping[str, str], name: str) -> str:
+    """A field that must be there.
+
+    Raises:
+        HTTPException: It is not.
+    """
+    value = fields.get(name, "")
+    if not value:
+        raise HTTPException(400, f"The field {name!r} is missing in this request.")
+    return value
+
+
+def number(fields: Mapping[str, str], name: str) -> int:
+    """A field that is a number, 0 where it is not there.
+
+    Raises:
+        HTTPException: It is none.
+    """
+    value = fields.get(name, "0")
+    if not (value.isascii() and value.isdigit() and len(value) < 10):  # noqa: PLR2004 - as an int of C
+        raise HTTPException(400, f"The field {name!r} is no number in this request.")
+    return int(value)

@@ -1,0 +1,79 @@
+"""A reading as it happens: its folds along the document, and its memory as it changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from memagent_graph.errors import MemoryNotFoundError, StoreError
+from memagent_inspector.http.forms import fields_of
+from memagent_inspector.pages.asking import bank_of, needed, tracks_of
+from memagent_inspector.rendering import page
+from memagent_inspector.views.coverage import Coverage
+from memagent_inspector.views.history import changes, describe
+from memagent_inspector.views.subject import find
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from starlette.requests import Request
+
+_NOTHING_NEW = 204
+
+
+async def show_reading(request: Request) -> Response:
+    """A reading with all that is stored of it so far."""
+    reference = needed(fields_of(request), "of")
+    return page("reading.html", await _news(request, reference))
+
+
+async def show_news(request: Request) -> Response:
+    """What is new of a reading since a version; nothing while the store is away."""
+    fields = fields_of(request)
+    try:
+        values = await _news(request, needed(fields, "of"), fields.get("seen"))
+    except (MemoryNotFoundError, StoreError):  # the page says so itself
+        return Response(status_code=_NOTHING_NEW)
+    if values["lanes"].newest == fields.get("seen"):
+        return Response(status_code=_NOTHING_NEW)
+    return page("news.html", values)
+
+
+async def show_status(request: Request) -> Response:
+    """Whether the store answers, if that has changed since the page heard of it."""
+    bank, was = bank_of(request), fields_of(request).get("was", "here")
+    try:
+        await bank.records.values([(bank.records.forgotten, "sources")], refresh=False)
+        now = "here"
+    except StoreError:
+        now = "away"
+    if now == was:
+        return Response(status_code=_NOTHING_NEW)
+    response = page("status.html", {"now": now})
+    if now == "here":
+        response.headers["hx-trigger"] = "store-back"
+    return response
+
+
+async def _news(request: Request, reference: str, seen: str | None = None) -> dict[str, Any]:
+    bank = bank_of(request)
+    lanes = await tracks_of(request).lanes(reference)
+    if lanes.newest and lanes.newest == seen:
+        return {"lanes": lanes}
+    subject = await find(bank, reference)
+    newest = await bank.aget(lanes.newest) if lanes.newest else subject.version
+    before = None
+    if newest.parent != newest.root:
+        try:
+            before = await bank.aget(newest.parent)
+        except MemoryNotFoundError:  # it was thinned out
+            before = newest
+    return {
+        "subject": subject,
+        "lanes": lanes,
+        "newest": newest,
+        "what": describe(newest),
+        "coverage": Coverage.of(newest),
+        "runs": changes(before, newest),
+    }

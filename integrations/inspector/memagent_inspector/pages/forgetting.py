@@ -1,0 +1,44 @@
+"""Pages that forget a memory, or a document in all memories, after showing what goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memagent_inspector.http.forms import fields_of, form_of
+from memagent_inspector.pages.asking import bank_of, needed
+from memagent_inspector.rendering import page
+from memagent_inspector.views.forgetting import preview
+from memagent_inspector.views.subject import find
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+async def show_preview(request: Request) -> Response:
+    """What forgetting a memory would delete."""
+    bank, reference = bank_of(request), needed(fields_of(request), "of")
+    subject = await find(bank, reference)
+    return page("forget.html", {"subject": subject, "memory": await preview(bank, reference)})
+
+
+async def show_document(request: Request) -> Response:
+    """What forgetting a memory's document would delete, in all memories: looks at all of them."""
+    bank = bank_of(request)
+    subject = await find(bank, needed(fields_of(request), "of"))
+    source = subject.version.source
+    found = await bank.aforget_source(source, preview=True) if source else None
+    partial = request.headers.get("hx-request") == "true"
+    name = "forget_document.html" if partial else "forget_document_page.html"
+    return page(name, {"subject": subject, "document": found})
+
+
+async def forget(request: Request) -> Response:
+    """Forget a memory, or a document."""
+    form, bank = await form_of(request), bank_of(request)
+    what = needed(form, "what")
+    if form.get("kind") == "document":
+        versions = (await bank.aforget_source(what)).versions
+    else:
+        versions = (await bank.aforget(what)).versions
+    return page("forgotten.html", {"name": form.get("name", what), "versions": versions})

@@ -1,0 +1,108 @@
+"""Pages that only look: lists, a memory, its history, passages, comparisons, an export."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from memagent_inspector.http.forms import fields_of
+from memagent_inspector.pages.asking import bank_of, documents_of, needed, number, tracks_of
+from memagent_inspector.rendering import page
+from memagent_inspector.views.coverage import Coverage
+from memagent_inspector.views.history import describe, list_steps
+from memagent_inspector.views.listing import list_page
+from memagent_inspector.views.statements import lines_of
+from memagent_inspector.views.subject import find
+from memagent_inspector.views.words import compare, side
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from memagent_graph.memory.version import MemoryVersion
+    from memagent_inspector.views.listing import Kind
+
+
+async def show_list(request: Request) -> Response:
+    """The first memories of a list, or of a search."""
+    return await _list(request, "list.html")
+
+
+async def show_rows(request: Request) -> Response:
+    """More rows of a list."""
+    return await _list(request, "rows.html")
+
+
+async def show_memory(request: Request) -> Response:
+    """A memory as statements, with how far its document was read, and its history."""
+    fields, bank = fields_of(request), bank_of(request)
+    subject = await find(bank, needed(fields, "of"))
+    shown = subject.version
+    if "version" in fields:
+        shown = await bank.aget(fields["version"])
+    values = {
+        "subject": subject,
+        "shown": shown,
+        "what": describe(shown),
+        "lines": lines_of(shown),
+        "coverage": Coverage.of(shown),
+        "lanes": await tracks_of(request).lanes(subject.reference),
+    }
+    return page("memory.html", values)
+
+
+async def show_history(request: Request) -> Response:
+    """Versions of a memory, some at a time."""
+    fields = fields_of(request)
+    reference = needed(fields, "of")
+    steps = await list_steps(bank_of(request), reference, fields.get("first"))
+    return page("steps.html", {"reference": reference, "history": steps})
+
+
+async def show_passage(request: Request) -> Response:
+    """The passage of a document that a statement came from."""
+    fields, bank = fields_of(request), bank_of(request)
+    version = await bank.aget(needed(fields, "version"))
+    at = number(fields, "evidence")
+    if at >= len(version.evidence):
+        raise HTTPException(404, "This version has no such statement.")
+    passage = await documents_of(request).passage(bank, version, at)
+    partial = request.headers.get("hx-request") == "true"
+    values = {"passage": passage, "version": version}
+    return page("passage.html" if partial else "passage_page.html", values)
+
+
+async def show_comparison(request: Request) -> Response:
+    """Two versions side by side."""
+    fields, bank = fields_of(request), bank_of(request)
+    before = await bank.aget(needed(fields, "before"))
+    after = await bank.aget(needed(fields, "after"))
+    runs = compare(before.text, after.text)
+    sides: list[tuple[str, MemoryVersion, Literal["added", "removed"]]] = [
+        ("Before", before, "removed"),
+        ("After", after, "added"),
+    ]
+    shown = [
+        (label, version, describe(version), side(runs, kind)) for label, version, kind in sides
+    ]
+    values = {"of": fields.get("of", ""), "sides": shown, "before": before, "after": after}
+    return page("compare.html", values)
+
+
+async def export(request: Request) -> Response:
+    """A memory with its versions as JSON lines, as `memagent memory export` prints it."""
+    reference = needed(fields_of(request), "of")
+    lines = await bank_of(request).aexport([reference])
+    plain = (char if char.isascii() and char.isalnum() else "-" for char in reference[:80])
+    name = "".join(plain).strip("-") or "memory"
+    headers = {"content-disposition": f'attachment; filename="{name}.jsonl"'}
+    return Response("\n".join([*lines, ""]), headers=headers, media_type="application/jsonl")
+
+
+async def _list(request: Request, template: str) -> Response:
+    fields = fields_of(request)
+    kind: Kind = "readings" if fields.get("kind") == "readings" else "memories"
+    words = fields.get("words", "")[:200]
+    listing = await list_page(bank_of(request), kind, words, number(fields, "start"))
+    return page(template, {"kind": kind, "words": words, "listing": listing})

@@ -1,0 +1,103 @@
+"""The versions that led to a memory, newest first, some at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memagent_inspector.views.words import Run, compare
+
+if TYPE_CHECKING:
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.version import MemoryVersion
+
+ROWS = 40
+_CONTEXT = 60
+"""Code points of unchanged text that are shown around what changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A version, and what it changed.
+
+    Attributes:
+        version: the version.
+        what: what made it.
+        runs: its text, marked against the version before; unchanged text is shortened.
+        before: id of the version before; None for the first.
+        gap: whether that one is gone.
+    """
+
+    version: MemoryVersion
+    what: str
+    runs: list[Run]
+    before: str | None
+    gap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Some versions of a memory.
+
+    Attributes:
+        steps: the newest first.
+        total: how many versions there are.
+        next: id of the version with which the next page begins; None at the end.
+    """
+
+    steps: list[Step]
+    total: int
+    next: str | None
+
+
+async def list_steps(bank: MemoryBank, reference: str, first: str | None = None) -> Steps:
+    """Versions of a memory, newest first.
+
+    Args:
+        bank: where it is.
+        reference: of the memory.
+        first: id of the version to begin with; None for the newest.
+
+    Raises:
+        MemoryNotFoundError: There is no such memory.
+    """
+    history = await bank.ahistory(reference)
+    ids = [version.id for version in history]
+    begin = ids.index(first) if first in ids else 0
+    end = begin + ROWS
+    known = {version.id: version for version in history}
+    steps = [_step(version, known, {*history.gaps}) for version in history[begin:end]]
+    return Steps(steps, len(ids), ids[end] if end < len(ids) else None)
+
+
+def describe(version: MemoryVersion) -> str:
+    """What made a version."""
+    if version.edited and version.start == version.end:
+        return "Edited"
+    if version.merged:
+        return f"Merged from {len(version.merged)} memories"
+    if version.unchanged:
+        return f"Section {version.step}, nothing new"
+    again = ", skimmed before" if version.again else ""
+    return f"Section {version.step}{again}"
+
+
+def changes(before: MemoryVersion | None, version: MemoryVersion) -> list[Run]:
+    """The text of a version, marked against the one before; what was merged has no marks."""
+    if version.merged:
+        return compare(version.text, version.text)
+    return compare("" if before is None else before.text, version.text)
+
+
+def _step(version: MemoryVersion, known: dict[str, MemoryVersion], gaps: set[str]) -> Step:
+    before = known.get(version.parent)
+    gap = version.parent in gaps
+    # Against nothing, a version after a gap would seem to have added all of its text.
+    runs = [] if gap else [*map(_shorten, changes(before, version))]
+    return Step(version, describe(version), runs, None if before is None else before.id, gap)
+
+
+def _shorten(run: Run) -> Run:
+    if run.kind != "same" or len(run.text) <= 2 * _CONTEXT:
+        return run
+    return Run("same", f"{run.text[:_CONTEXT]} … {run.text[-_CONTEXT:]}")

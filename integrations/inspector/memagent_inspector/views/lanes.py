@@ -1,0 +1,183 @@
+"""The folds of a reading as lanes along its document, with what each step did there."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memagent_graph.memory.bank import MemoryBank
+
+WIDTH = 1000
+_MOST_LANES = 16
+"""Lanes of one round; more folds than that share one."""
+_THINNEST = 2.0
+"""Width of a mark, at least."""
+_SEAM = 1.5
+"""Left free between two marks."""
+_KEPT = 20_000
+"""Steps that are remembered: where they were, and nothing of their text."""
+
+Deed = Literal["read", "unchanged", "again", "edited", "skimmed", "merged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that was done with a span of the document, in thousandths of its length."""
+
+    deed: Deed
+    start: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One fold, or several that are side by side.
+
+    Attributes:
+        title: what to call it.
+        summary: what was done, in words.
+        marks: what was done, where.
+    """
+
+    title: str
+    summary: str
+    marks: list[Mark]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    id: str
+    root: str
+    start: int
+    end: int
+    length: int
+    deed: Deed
+    at: str
+    skipped: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A reading along its document.
+
+    Attributes:
+        lanes: one for each fold, or for each round where there are many.
+        rounds: how many rounds there were so far.
+        versions: how many versions are stored.
+        newest: id of the last of them; empty if there is none.
+    """
+
+    lanes: list[Lane]
+    rounds: int
+    versions: int
+    newest: str
+
+    @property
+    def deeds(self) -> list[Deed]:
+        """All that was done, for a legend."""
+        return [*dict.fromkeys(mark.deed for lane in self.lanes for mark in lane.marks)]
+
+
+class Tracks:
+    """Knows where the steps of readings were. Versions never change, so each is read once."""
+
+    def __init__(self, bank: MemoryBank) -> None:
+        self._bank = bank
+        self._facts: OrderedDict[str, _Fact] = OrderedDict()
+
+    async def lanes(self, reference: str) -> Lanes:
+        """The lanes of a memory; all its versions count, also those that were left behind."""
+        records = self._bank.records
+        ids = await records.keys(records.members(reference))
+        new = [key for key in ids if key not in self._facts]
+        values = await records.values([(records.versions, key) for key in new], refresh=False)
+        for key, value in zip(new, values, strict=True):
+            if isinstance(value, dict) and (fact := _fact(key, value)) is not None:
+                self._facts[key] = fact
+        facts = sorted(
+            (self._facts[key] for key in ids if key in self._facts), key=lambda fact: fact.at
+        )
+        while len(self._facts) > _KEPT:
+            self._facts.popitem(last=False)
+        return _arrange(facts)
+
+
+def _fact(key: str, value: dict[str, Any]) -> _Fact | None:
+    """What a record says of its step; None if it is none."""
+    try:
+        start, end, length = int(value["start"]), int(value["end"]), int(value["length"])
+        skipped = tuple((int(first), int(last)) for first, last in value.get("skipped", ()))
+        deed: Deed = "read"
+        if value.get("merged"):
+            deed = "merged"
+        elif value.get("edited") and start == end:
+            deed = "edited"
+        elif value.get("unchanged"):
+            deed = "unchanged"
+        elif value.get("again"):
+            deed = "again"
+        at, root = str(value["created_at"]), str(value["root"])
+        return _Fact(key, root, start, end, max(length, 1), deed, at, skipped)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _arrange(facts: Sequence[_Fact]) -> Lanes:
+    merges = [fact for fact in facts if fact.deed == "merged"]
+    folds: dict[str, list[_Fact]] = {}
+    for fact in facts:
+        if fact.deed != "merged":
+            folds.setdefault(fact.root, []).append(fact)
+
+    def round_of(fold: list[_Fact]) -> int:
+        return 1 + sum(merge.at < fold[0].at for merge in merges)
+
+    ordered = sorted(folds.values(), key=lambda fold: (round_of(fold), fold[0].start, fold[0].at))
+    lanes: list[Lane] = []
+    rounds = max(map(round_of, ordered), default=1)
+    for number, group in groupby(ordered, round_of):
+        members = [*group]
+        prefix = f"Round {number}, " if rounds > 1 else ""
+        if len(members) > _MOST_LANES:
+            together = [fact for fold in members for fact in fold]
+            lanes.append(_lane(f"{prefix}{len(members)} folds".capitalize(), together))
+            continue
+        for place, fold in enumerate(members, 1):
+            name = f"fold {place}" if len(members) > 1 else "fold"
+            lanes.append(_lane(f"{prefix}{name}".capitalize(), fold))
+    if merges:
+        lanes.append(_lane("Merges", merges))
+    return Lanes(lanes, rounds, len(facts), facts[-1].id if facts else "")
+
+
+def _lane(title: str, facts: Sequence[_Fact]) -> Lane:
+    skipped = dict.fromkeys(span for fact in facts[-1:] for span in fact.skipped)
+    marks = [_mark("skimmed", *span, facts[-1].length) for span in skipped]
+    marks += [_mark(fact.deed, fact.start, fact.end, fact.length) for fact in facts]
+    counts: dict[str, int] = {}
+    for mark in marks:
+        counts[mark.deed] = counts.get(mark.deed, 0) + 1
+    summary = ", ".join(f"{count} {_DEEDS[deed]}" for deed, count in counts.items())
+    return Lane(title, summary, marks)
+
+
+_DEEDS = {
+    "read": "read",
+    "unchanged": "read without news",
+    "again": "read after a skim",
+    "edited": "edited",
+    "skimmed": "skimmed",
+    "merged": "merged",
+}
+
+
+def _mark(deed: Deed, start: int, end: int, length: int) -> Mark:
+    begin = WIDTH * min(max(start / length, 0.0), 1.0)
+    width = WIDTH * min(max((end - start) / length, 0.0), 1.0)
+    seam = _SEAM if width > 4 * _SEAM else 0.0
+    return Mark(deed, round(begin, 2), round(max(width - seam, _THINNEST), 2))

@@ -1,0 +1,145 @@
+"""One page of the memories of a store, in its order; a search looks through them in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from langgraph.store.base import SearchOp
+
+from memagent_graph.errors import BadRecordError
+from memagent_graph.memory import lookup
+from memagent_graph.memory.version import MemoryVersion
+from memagent_inspector.views.coverage import Coverage
+
+if TYPE_CHECKING:
+    from langgraph.store.base import Item
+
+    from memagent_graph.memory.bank import MemoryBank
+
+Kind = Literal["memories", "readings"]
+"""Named memories, or readings without a name."""
+
+ROWS = 50
+"""Memories on a page."""
+_AT_ONCE = 200
+_MOST_SEEN = 2_000
+"""Memories that one request of a search looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One memory in a list.
+
+    Attributes:
+        name: of the memory, or the reading's key.
+        question: what was asked.
+        source: name of the document.
+        coverage: how far it was read.
+        tokens: of the memory.
+        edited: whether a person wrote its newest version.
+        when: time of that version, ISO 8601.
+        problem: why there is no more to show; empty if there is.
+    """
+
+    name: str
+    question: str = ""
+    source: str = ""
+    coverage: Coverage | None = None
+    tokens: int = 0
+    edited: bool = False
+    when: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Some memories.
+
+    Attributes:
+        rows: those that were found.
+        next: where to go on; None at the end.
+        seen: how many were looked at, from the beginning of the list.
+    """
+
+    rows: list[Row]
+    next: int | None
+    seen: int
+
+
+async def list_page(bank: MemoryBank, kind: Kind, words: str = "", start: int = 0) -> Listing:
+    """The next page of memories that have all the words.
+
+    Args:
+        bank: where they are.
+        kind: which ones.
+        words: to be found in name, question, document or text, in any case.
+        start: how many to pass over.
+    """
+    wanted = words.casefold().split()
+    rows: list[Row] = []
+    at, most = start, start + (_MOST_SEEN if wanted else ROWS)
+    while len(rows) < ROWS and at < most:
+        size = _AT_ONCE if wanted else ROWS
+        items = await _window(bank, kind, at, size + 1)
+        ended = len(items) <= size
+        for row, text in await _rows(bank, items[:size]):
+            at += 1
+            if all(word in text for word in wanted):
+                rows.append(row)
+            if len(rows) == ROWS:
+                break
+        else:
+            if ended:
+                return Listing(rows, None, at)
+    return Listing(rows, at, at)
+
+
+async def _window(
+    bank: MemoryBank, kind: Kind, start: int, size: int
+) -> list[Item | BadRecordError]:
+    """Pointers to memories; for one that cannot be read, the error."""
+    records = bank.records
+    namespace = records.heads if kind == "memories" else records.readings
+    search = SearchOp(namespace, None, size, start, None, refresh_ttl=False)
+    try:
+        (found,) = await records.items([search])
+    except BadRecordError as error:
+        if size == 1:
+            return [error]
+        first = await _window(bank, kind, start, size // 2)
+        if len(first) < size // 2:
+            return first
+        return first + await _window(bank, kind, start + size // 2, size - size // 2)
+    return [item for item in found if tuple(item.namespace) == namespace]
+
+
+async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tuple[Row, str]]:
+    """Rows, each with the text that a search looks through."""
+    ids = [
+        "" if isinstance(item, BadRecordError) else str(item.value.get("version")) for item in items
+    ]
+    found = await lookup.versions(bank.records, ids, refresh=False)
+    rows = []
+    for item, version in zip(items, found, strict=True):
+        if isinstance(version, MemoryVersion) and not isinstance(item, BadRecordError):
+            row = _row(item.key, version)
+            searched = (item.key, version.question, version.source_name, version.text)
+            rows.append((row, "\n".join(searched).casefold()))
+            continue
+        problem = item if isinstance(item, BadRecordError) else version
+        text = str(problem or "Its newest version is gone: it expired or was deleted.")
+        rows.append((Row(item.key, problem=text), item.key.casefold()))
+    return rows
+
+
+def _row(name: str, version: MemoryVersion) -> Row:
+    return Row(
+        name,
+        version.question,
+        version.source_name,
+        Coverage.of(version),
+        version.tokens,
+        version.edited,
+        version.created_at,
+    )

@@ -1,0 +1,92 @@
+"""Memories to inspect, and visitors without a browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from urllib.parse import urlencode
+
+from starlette.testclient import TestClient
+
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.version import MemoryVersion, child_id, reading_key, root_id
+from memagent_graph.readers.base import Evidence
+from memagent_graph.sync import wait_for
+from memagent_graph.text.opening import open_source
+
+HERE = "http://127.0.0.1:8765"
+TOKEN = "a token that is long enough"
+
+
+def visitor(app, base_url=HERE, **options) -> TestClient:
+    """A browser that is on a page of the inspector."""
+    options.setdefault("headers", {"origin": base_url})
+    return TestClient(app, base_url=base_url, follow_redirects=False, **options)
+
+
+def at(path: str, **fields: object) -> str:
+    return f"{path}?{urlencode(fields)}"
+
+
+def text_of(response) -> str:
+    return unescape(response.text)
+
+
+def version(text: str, step: int = 1, *, before: MemoryVersion | None = None, **more):
+    """The memory after a section of 100 code points of a document of 1,000."""
+    question = more.pop("question", "Who pays the rent?")
+    root = root_id(question, "reader")
+    parent = root if before is None else before.id
+    made = MemoryVersion(
+        id=child_id(parent, f"{step} {text}", "reader"),
+        parent=parent,
+        root=root,
+        text=text,
+        tokens=len(text) // 4,
+        step=step,
+        question=question,
+        source="ab" * 32,
+        source_name="lease.txt",
+        start=100 * (step - 1),
+        end=100 * step,
+        length=1000,
+        fingerprint="reader",
+    )
+    return replace(made, **more)
+
+
+def store_memory(bank: MemoryBank, name: str, *texts: str, **more) -> list[MemoryVersion]:
+    """A named memory that had these texts, one after the other."""
+    made: list[MemoryVersion] = []
+    for step, text in enumerate(texts, 1):
+        before = made[-1] if made else None
+        made.append(version(text, step, before=before, **more))
+        expected = None if before is None else before.id
+        assert bank.advance(name, made[-1], expected=expected)
+    return made
+
+
+def store_reading(bank: MemoryBank, *texts: str, ended: bool = True, **more) -> str:
+    """A reading without a name; its key."""
+    made = None
+    for step, text in enumerate(texts, 1):
+        made = version(text, step, before=made, **more)
+        bank.append(made, owner=reading_key(made.root, made.source))
+    if ended:
+        wait_for(bank.arecord_reading(made))
+    return reading_key(made.root, made.source)
+
+
+def place_in(file: Path, statement: str, *, name: str | None = None) -> dict[str, object]:
+    """What a version says of a document and of a statement that it quotes."""
+    source = open_source(file)
+    start = source.read(0, source.length).index(statement)
+    found = source.locate(start)
+    evidence = Evidence(statement, name or file.name, found.line, start, start + len(statement))
+    return {
+        "source": source.digest,
+        "source_name": name or file.name,
+        "length": source.length,
+        "evidence": (evidence,),
+    }

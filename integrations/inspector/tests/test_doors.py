@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from inspecting import HERE, TOKEN, at, store_memory, visitor
+
+from memagent_graph.errors import ConfigurationError
+from memagent_inspector import create_app
+
+CHANGES = ("/edit", "/rollback", "/branch", "/forget", "/login")
+
+
+def test_a_page_of_another_site_can_change_nothing(page, bank):
+    (before,) = store_memory(bank, "lease", "Ann pays.")
+    form = {"of": "lease", "seen": before.id, "text": "Bob pays."}
+
+    for origin in ("https://evil.example", "null", "", "http://127.0.0.1:3000", "file://"):
+        for path in CHANGES:
+            assert page.post(path, data=form, headers={"origin": origin}).status_code == 403
+    without = visitor(page.app, headers={})
+    assert without.post("/edit", data=form).status_code == 403
+    assert bank.get("lease").text == "Ann pays."
+
+    assert page.post("/edit", data=form).status_code == 303
+    assert bank.get("lease").text == "Bob pays."
+
+
+def test_a_page_of_another_site_can_only_link_here(page):
+    other = {"sec-fetch-site": "cross-site"}
+    near = {"sec-fetch-site": "same-site", "sec-fetch-dest": "iframe"}
+    link = {**other, "sec-fetch-dest": "document"}
+
+    assert page.get("/", headers=other).status_code == 403
+    assert page.get("/", headers=near).status_code == 403
+    assert page.get("/", headers={"origin": "https://evil.example"}).status_code == 403
+    assert page.get("/", headers=link).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", ""]
+)
+def test_a_rebound_name_is_refused_without_a_token(page, host):
+    answer = page.get("/", headers={"host": host, "origin": f"http://{host}"})
+
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:8765", "127.0.0.1", "[::1]:8765", "LOCALHOST"])
+def test_names_of_this_machine_are_served(store, host):
+    with visitor(create_app(store), headers={}) as client:
+        assert client.get("/", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"])
+def test_other_methods_are_refused(page, method):
+    assert page.request(method, "/").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/memory?of=none", "/assets/htmx.min.js", "/nowhere", "/edit"]
+)
+def test_every_answer_forbids_scripts_styles_frames_and_hosts_of_others(page, path):
+    headers = page.get(path).headers
+
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "same-origin"
+
+
+def test_pages_are_not_kept_by_browsers(page):
+    assert page.get("/").headers["cache-control"] == "no-store"
+
+
+def test_no_page_has_a_script_or_style_of_its_own(page, bank):
+    store_memory(bank, "lease", "Ann pays.", "Ann pays 900 euros.")
+
+    for path in (
+        "/",
+        at("/memory", of="lease"),
+        at("/edit", of="lease"),
+        at("/reading", of="lease"),
+    ):
+        html = page.get(path).text
+        assert not re.search(r"<script(?![^>]* src=\"/)|<style|\sstyle=|\son\w+=|javascript:", html)
+        assert not re.search(r"(?:src|href|hx-get)=\"(?:https?:)?//", html)
+
+
+def test_with_a_token_a_visitor_has_to_give_it(store, bank):
+    store_memory(bank, "lease", "Ann pays.")
+    with visitor(create_app(store, token=TOKEN), "http://inspector.example") as client:
+        asked = client.get("/memory?of=lease")
+        assert (asked.status_code, "Ann" in asked.text) == (401, False)
+        wrong = client.post("/login", data={"token": "another"})
+        assert (wrong.status_code, wrong.headers.get("set-cookie")) == (401, None)
+
+        right = client.post("/login", data={"token": TOKEN, "next": "/memory?of=lease"})
+
+        assert (right.status_code, right.headers["location"]) == (303, "/memory?of=lease")
+        cookie = right.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert TOKEN not in cookie
+        assert "Ann pays." in client.get("/memory?of=lease").text
+
+
+def test_programs_send_the_token_in_a_header(store):
+    with visitor(create_app(store, token=TOKEN), "http://inspector.example") as client:
+        told = {"authorization": f"bearer {TOKEN}"}
+        assert client.get("/", headers=told).status_code == 200
+        assert client.get("/", headers={"authorization": "Bearer none"}).status_code == 401
+
+
+def test_a_cookie_of_another_token_is_none(store):
+    with visitor(create_app(store, token=TOKEN)) as client:
+        client.post("/login", data={"token": TOKEN})
+        cookies = dict(client.cookies)
+    with visitor(create_app(store, token=TOKEN[::-1]), cookies=cookies) as client:
+        assert client.get("/").status_code == 401
+
+
+def test_tokens_cannot_be_tried_without_end(store):
+    with visitor(create_app(store, token=TOKEN)) as client:
+        for _ in range(10):
+            assert client.post("/login", data={"token": "guess"}).status_code == 401
+        assert client.post("/login", data={"token": TOKEN}).status_code == 429
+        assert client.get("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "place", ["//evil.example", "https://evil.example", "/\\evil.example", "x"]
+)
+def test_nobody_is_led_elsewhere_after_the_token(store, place):
+    with visitor(create_app(store, token=TOKEN)) as client:
+        answer = client.post("/login", data={"token": TOKEN, "next": place})
+
+    assert answer.headers["location"] == "/"
+
+
+def test_a_short_token_is_refused(store):
+    with pytest.raises(ConfigurationError, match="openssl rand"):
+        create_app(store, token="short")
+
+
+def test_forms_are_of_bounded_size(page, bank):
+    (before,) = store_memory(bank, "lease", "Ann pays.")
+    form = {"of": "lease", "seen": before.id}
+
+    assert page.post("/edit", data={**form, "text": "x" * (1 << 20)}).status_code == 413
+    assert page.post("/edit", data={f"f{n}": "x" for n in range(50)}).status_code == 400
+    assert page.post("/edit", json=form).status_code == 415
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    assert page.post("/edit", content=b"of=%ff", headers=kind).status_code == 400
+    assert page.post("/edit", content="of=é", headers=kind).status_code == 400
+    assert bank.get("lease").text == "Ann pays."
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/memory",
+        "/?start=-1",
+        "/?start=x",
+        "/?start=99999999999",
+        "/passage?version=none&evidence=x",
+        "/compare?before=a",
+    ],
+)
+def test_what_cannot_be_understood_is_refused(page, path):
+    assert page.get(path).status_code in {400, 404}
+
+
+def test_the_address_of_a_post_is_not_a_page(page):
+    assert page.get("/branch").status_code == 405
+    assert page.get("/login").status_code == 404
+    assert HERE not in page.get("/").text

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from inspecting import at, place_in, store_memory, store_reading, text_of, version
+from langgraph.store.base import PutOp
+
+from memagent_graph.memory.version import merged_id, root_id
+from memagent_graph.readers.base import Unsupported
+
+LEASE = "The lease.\n\nAnn pays 900 euros.\nBob pays the water.\n"
+
+
+def test_memories_and_readings_are_listed_apart(page, bank):
+    store_memory(bank, "rent", "Ann pays.")
+    key = store_reading(bank, "Bob pays.", question="Who pays the water?")
+
+    memories, readings = text_of(page.get("/")), text_of(page.get("/?kind=readings"))
+
+    assert "rent" in memories
+    assert "10% read" in memories
+    assert key not in memories
+    assert "Who pays the water?" in readings
+    assert at("/memory", of=key).replace("&", "&amp;") in readings
+
+
+def test_an_empty_store_says_what_to_do(page):
+    assert "memagent ask" in page.get("/").text
+    assert "No reading" in page.get("/?kind=readings").text
+
+
+def test_a_list_comes_in_pages_that_have_each_memory_once(page, bank):
+    for number in range(120):
+        store_memory(bank, f"memory-{number:03}", "Ann pays.", question=f"Question {number}?")
+
+    found, path = [], "/"
+    while path:
+        answer = page.get(path)
+        names = re.findall(r"<bdi>(memory-\d+)</bdi></a>", answer.text)
+        assert len(names) <= 50
+        found += names
+        more = re.search(r'hx-get="(/rows[^"]*)"', answer.text)
+        path = more and more[1].replace("&amp;", "&")
+
+    assert sorted(found) == [f"memory-{number:03}" for number in range(120)]
+
+
+def test_a_search_finds_all_words_in_name_question_document_and_text(page, bank):
+    store_memory(bank, "rent", "Ann pays 900 euros.", question="Who pays?")
+    store_memory(bank, "water", "Bob pays.", question="Who drinks?")
+
+    for words, found in (
+        ("ANN who", {"rent"}),
+        ("lease.txt pays", {"rent", "water"}),
+        ("water", {"water"}),
+        ("ann bob", set()),
+    ):
+        html = page.get(at("/", words=words)).text
+        assert {*re.findall(r"<bdi>(rent|water)</bdi></a>", html)} == found
+    assert "Nothing has all these words" in page.get("/?words=nobody").text
+
+
+def test_a_search_looks_at_a_bounded_number_and_can_go_on(page, bank, monkeypatch):
+    monkeypatch.setattr("memagent_inspector.views.listing._MOST_SEEN", 20)
+    monkeypatch.setattr("memagent_inspector.views.listing._AT_ONCE", 10)
+    for number in range(45):
+        text = "Zoe pays." if number == 44 else "Ann pays."
+        store_memory(bank, f"memory-{number:03}", text, question=f"Question {number}?")
+
+    looked, path = 0, "/?words=zoe"
+    seen = ""
+    while path:
+        answer = page.get(path).text
+        seen += answer
+        looked += 1
+        more = re.search(r'hx-get="(/rows[^"]*)"', answer)
+        path = more and more[1].replace("&amp;", "&")
+
+    assert "memory-044" in seen
+    assert looked == 3
+    assert "20 memories looked at" in seen
+
+
+def test_one_bad_memory_spoils_no_list(page, bank, store):
+    store_memory(bank, "good", "Ann pays.")
+    store_memory(bank, "lost", "Bob pays.", question="Lost?")
+    gone = bank.get("lost")
+    store.batch([PutOp((*bank.namespace, "versions"), gone.id, None)])
+    store.batch([PutOp((*bank.namespace, "heads"), "odd", {"version": 7})])
+
+    html = text_of(page.get("/"))
+
+    assert "good" in html
+    assert html.count("memagent memory check --repair") == 2
+    assert page.get("/memory?of=lost").status_code == 404
+
+
+def test_a_memory_is_shown_as_statements_with_their_places(page, bank, documents):
+    (documents / "lease.txt").write_text(LEASE)
+    told = place_in(documents / "lease.txt", "Ann pays 900 euros.")
+    text = "Ann pays 900 euros.\nZoe pays nothing.\nplain"
+    marks = (Unsupported("Zoe pays nothing.", ("Zoe",)),)
+    (made,) = store_memory(bank, "rent", text, **told, unsupported=marks)
+
+    html = text_of(page.get("/memory?of=rent"))
+
+    assert at("/passage", version=made.id, evidence=0).replace("&", "&") in html
+    assert "not in the document: Zoe" in html
+    assert "<span>plain</span>" in html
+    passage = page.get(at("/passage", version=made.id, evidence=0)).text
+    assert "lease.txt:3" in passage
+    assert "<mark>Ann pays 900 euros.</mark>" in passage
+
+
+def test_a_statement_leads_to_the_document_that_brought_it_not_the_last_one(page, bank, documents):
+    (documents / "lease.txt").write_text(LEASE)
+    (documents / "water.txt").write_text("Bob pays.")
+    first = version(
+        "Ann pays 900 euros.", **place_in(documents / "lease.txt", "Ann pays 900 euros.")
+    )
+    assert bank.advance("rent", first, expected=None)
+    other = place_in(documents / "water.txt", "Bob pays.")
+    second = version("Ann pays 900 euros.\nBob pays.", 2, before=first, **other)
+    second = replace(second, evidence=first.evidence + second.evidence)
+    assert bank.advance("rent", second, expected=first.id)
+
+    for number, found in enumerate(("Ann pays 900 euros.", "Bob pays.")):
+        html = page.get(at("/passage", version=second.id, evidence=number)).text
+        assert f"<mark>{found}</mark>" in html
+
+
+def test_a_file_of_a_folder_is_found_by_its_own_digest(page, bank, documents):
+    (documents / "lease.txt").write_text(LEASE)
+    told = place_in(documents / "lease.txt", "Bob pays the water.", name="contracts/lease.txt")
+    parts = ((told["source"], "contracts/lease.txt"),)
+    joined = {**told, "source": "cd" * 32, "source_name": "contracts", "parts": parts}
+    (made,) = store_memory(bank, "water", "Bob pays the water.", **joined)
+
+    html = page.get(at("/passage", version=made.id, evidence=0)).text
+
+    assert "<mark>Bob pays the water.</mark>" in html
+
+
+@pytest.mark.parametrize("change", ["other", "gone"])
+def test_a_document_that_is_another_or_gone_leaves_the_stored_place(page, bank, documents, change):
+    (documents / "lease.txt").write_text(LEASE)
+    told = place_in(documents / "lease.txt", "Ann pays 900 euros.")
+    (made,) = store_memory(bank, "rent", "Ann pays 900 euros.", **told)
+    if change == "other":
+        (documents / "lease.txt").write_text("secret")
+    else:
+        (documents / "lease.txt").unlink()
+
+    html = page.get(at("/passage", version=made.id, evidence=0)).text
+
+    assert "Code points 12 to 31." in html
+    assert "lease.txt:3" in html
+    assert "secret" not in html
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.txt", "/{}/secret.txt", "link.txt", ".hidden.txt", "a\0b"]
+)
+def test_a_store_cannot_make_the_inspector_open_what_lies_elsewhere(
+    page, bank, documents, tmp_path, name
+):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("The secret is 42.")
+    (documents / "link.txt").symlink_to(secret)
+    (documents / ".hidden.txt").write_text("The secret is 42.")
+    told = place_in(secret, "The secret is 42.", name=name.format(tmp_path))
+    (made,) = store_memory(bank, "spy", "The secret is 42.", **told)
+
+    html = page.get(at("/passage", version=made.id, evidence=0)).text
+
+    assert "<mark>" not in html
+
+
+def test_a_history_comes_in_pages_with_what_each_version_changed(page, bank):
+    texts = [f"Ann pays {number} euros." for number in range(1, 101)]
+    made = store_memory(bank, "rent", *texts)
+
+    seen, path = [], "/history?of=rent"
+    while path:
+        html = page.get(path).text
+        ids = re.findall(r'name="before" value="(\w+)"', html)
+        assert len(ids) <= 40
+        seen += ids
+        more = re.search(r'hx-get="(/history[^"]*)"', html)
+        path = more and more[1].replace("&amp;", "&")
+        if len(seen) == 40:
+            assert "<del> 99</del><ins> 100</ins>" in html
+
+    assert seen == [version.id for version in reversed(made)]
+
+
+def test_a_gap_in_the_history_is_said(page, bank, store):
+    made = store_memory(bank, "rent", "one", "two", "three")
+    store.batch([PutOp((*bank.namespace, "versions"), made[1].id, None)])
+
+    assert "The version before it is gone" in page.get("/history?of=rent").text
+
+
+def test_what_added_nothing_is_said(page, bank):
+    (first,) = store_memory(bank, "rent", "Ann pays.")
+    same = replace(version("Ann pays.", 2, before=first), unchanged=first.id)
+    assert bank.advance("rent", same, expected=first.id)
+
+    assert "Section 2, nothing new" in page.get("/history?of=rent").text
+    assert 'aria-label="Fold: 1 read, 1 read without news"' in page.get("/reading?of=rent").text
+
+
+def test_two_versions_are_compared_word_by_word(page, bank):
+    old, new = store_memory(bank, "rent", "Ann pays 900 euros.", "Ann pays 950 euros now.")
+
+    html = page.get(at("/compare", of="rent", before=old.id, after=new.id)).text
+
+    before, after = html.split('aria-label="After"')
+    assert "Ann pays<del> 900</del> euros" in before
+    assert "<ins>" not in before
+    assert "Ann pays<ins> 950</ins> euros<ins> now</ins>." in after
+    assert "<del>" not in after
+
+
+def test_an_export_is_what_import_reads(page, bank, tmp_path):
+    store_memory(bank, "rent/2024 <b>", "one", "two")
+
+    answer = page.get(at("/export", of="rent/2024 <b>"))
+
+    assert answer.headers["content-disposition"] == 'attachment; filename="rent-2024--b.jsonl"'
+    assert answer.text.splitlines() == bank.export(["rent/2024 <b>"])
+    assert json.loads(answer.text.splitlines()[-1])["name"] == "rent/2024 <b>"
+
+
+def test_what_is_not_there_is_said(page):
+    answer = page.get("/memory?of=nothing")
+
+    assert answer.status_code == 404
+    assert "nothing" in answer.text
+    assert page.get("/nowhere").status_code == 404
+
+
+def test_folds_are_lanes_in_rounds(page, bank):
+    key, last = "0000-0000", []
+    for fold in range(2):
+        root = root_id("Who?", f"segment {fold}")
+        made = version(f"memory {fold}", 1 + 5 * fold, question="Who?", root=root, parent=root)
+        last.append(bank.append(replace(made, id=f"{fold}" * 32), owner=key))
+    merged = replace(
+        version("merged", 2, start=0, end=1000),
+        id=merged_id([one.id for one in last], "f"),
+        merged=tuple(one.id for one in last),
+        query="And where?",
+    )
+    bank.append(merged, owner=key)
+    root = root_id("Who?", "second round")
+    skipped = ((100, 300), (400, 500))
+    again = replace(version("more", 4, root=root, parent=root, skipped=skipped), id="9" * 32)
+    bank.append(again, owner=key)
+
+    html = page.get(at("/reading", of=key)).text
+
+    labels = re.findall(r'<svg [^>]*aria-label="([^"]+)"', html)
+    assert labels == [
+        "Round 1, fold 1: 1 read",
+        "Round 1, fold 2: 1 read",
+        "Round 2, fold: 2 skimmed, 1 read",
+        "Merges: 1 merged",
+    ]
+    assert '<rect class="skimmed" x="100.0"' in html
+    assert "Reading under way" in html
+
+
+def test_many_folds_share_a_lane(page, bank):
+    for fold in range(40):
+        root = root_id("Who?", f"segment {fold}")
+        made = version(
+            f"memory {fold}", 1, root=root, parent=root, start=25 * fold, end=25 * fold + 25
+        )
+        bank.append(replace(made, id=f"{fold:032}"), owner="wide")
+
+    html = page.get("/reading?of=wide").text
+
+    assert html.count('<div class="lane">') == 1
+    assert 'aria-label="40 folds: 40 read"' in html
+
+
+def test_news_come_when_there_are_some(page, bank):
+    first = version("Ann pays.")
+    bank.append(first, owner="live")
+    html = page.get("/reading?of=live").text
+    poll = re.search(r'hx-get="(/reading/news[^"]*)"', html)[1].replace("&amp;", "&")
+    assert page.get(poll).status_code == 204
+
+    bank.append(version("Ann pays.\nBob too.", 2, before=first), owner="live")
+
+    news = page.get(poll)
+    assert news.status_code == 200
+    assert "<ins>" in news.text
+    assert "Bob too." in news.text
+    assert page.get("/reading/news?of=nothing").status_code == 204
