@@ -8,7 +8,8 @@ graph. Each call takes one second of a virtual clock, so that the time of a read
 chain of dependent calls, where a server answers any number of calls at once. Tokens are counted
 as the library's own prompts would have them. Settings are chosen on one half of the questions, by
 a hash of the sample's name, at 128K; the other half is reported. Rows of OUT/rows.jsonl are not
-made again. It is estimated to take a quarter of an hour on two idle cores.
+made again. It is estimated to take three quarters of an hour on two idle
+cores.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ MOST_CALLS, MOST_CHAIN, MOST_WORSE = 1 / 4, 1 / 11, 0.03
 QUESTIONS = ("nq_open.jsonl", "hotpotqa_distractor.json", "xquad.en.json")
 FAMILIES = {"needles": [*NEEDLE_TASKS], "tracing": ["vt"], "words": ["cwe", "fwe"]}
 SAMPLES = {
-    "needles": {128 * K: 16, M: 2},
-    "tracing": {128 * K: 30, M: 4},
-    "words": {128 * K: 30, M: 4},
-    "questions": {128 * K: 40, M: 5},
+    "needles": {128 * K: 30, M: 2},
+    "tracing": {128 * K: 220, M: 4},
+    "words": {128 * K: 110, M: 4},
+    "questions": {128 * K: 80, M: 5},
 }
-"""Of each task and length; about half of them are reported."""
+"""Of each task and length; about half are reported: a hundred or more of each family at 128K."""
 CHOOSING = {"needles": 8, "tracing": 16, "words": 8, "questions": 24}
 """Of the samples at 128K, so many are the ones of which half serve to choose settings."""
 TIMED = ("niah_multikey_1", "qa:nq_open.jsonl")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import regex
 
-from memagent_graph import prompts
+from memagent_graph import prompts, templates
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "memagent_graph", *sorted(ROOT.glob("integrations/*/memagent_*"))]
@@ -133,10 +133,10 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.models.failures._LASTING_TEXT": [("", "certificate verify ", "")],
     "memagent_graph.models.failures._MALFORMED_NAME": [("", "JSONDecode", "")],
     "memagent_graph.models.failures._TRANSIENT_NAME": [("", "APIError", "a"), ("", "Timeou", "")],
-    "memagent_graph.prompts._fill": [("", "{", ""), ("", "{memor", "")],
+    "memagent_graph.templates.fill": [("", "{", ""), ("", "{memor", "")],
     "memagent_graph.prompts._FIELD": [("", "{questio", "")],
-    "memagent_graph.prompts._TAG": [("<a", "a", ""), ("<a", "-", ""), ("", "<a", "")],
-    "memagent_graph.prompts._forged": [
+    "memagent_graph.templates._TAG": [("<a", "a", ""), ("<a", "-", ""), ("", "<a", "")],
+    "memagent_graph.templates._forged": [
         ("<", " ", "a"),
         ("", "< ", ""),
         ("", "<|", ""),
@@ -351,8 +351,8 @@ ANCHORED = {
 }
 """How patterns are tried that are not looked for everywhere in a text."""
 BUILT = {
-    "memagent_graph.prompts._fill": lambda: [re.compile(r"\{(question|memory)\}")],
-    "memagent_graph.prompts._forged": lambda: [prompts._forged(prompts.UPDATE_PROMPT)],
+    "memagent_graph.templates.fill": lambda: [re.compile(r"\{(question|memory)\}")],
+    "memagent_graph.templates._forged": lambda: [templates._forged(prompts.UPDATE_PROMPT)],
     "memagent_openai_server.chat.spoken.feed": lambda: [re.compile("</thinking>")],
 }
 """Patterns that a function makes of what it is given."""

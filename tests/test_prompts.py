@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.prompts import Prompts, boxed
+from memagent_graph.prompts import Prompts
+from memagent_graph.readers.replies import boxed
 
 TAG = re.compile(r"</?\s*(question|notes|section)\b[^<>]*>", re.IGNORECASE)
 PIECES = st.sampled_from(

@@ -14,9 +14,10 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent, create_reading_tool
-from memagent_graph.prompts import PLAIN_ANSWER_PROMPT, Prompts, boxed
+from memagent_graph.prompts import PLAIN_ANSWER_PROMPT, Prompts
 from memagent_graph.readers.chat import _without_reasoning
 from memagent_graph.readers.listening import certain_part
+from memagent_graph.readers.replies import boxed
 
 ASKED = {"question": "Who signed?", "document": "The lease was signed by Ann Kestrel."}
 NOTES = "Secret notes of the reader."

@@ -23,11 +23,10 @@ from memagent_graph.conversation.recalling import recall
 from memagent_graph.conversation.redaction import checked
 from memagent_graph.conversation.rendering import said_now
 from memagent_graph.conversation.talk import Remember, Talk
-from memagent_graph.conversation.telling import tell
+from memagent_graph.conversation.telling import recalled, tell
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.pages import Kept
 from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.prompts import recalled
 from memagent_graph.sync import blocking
 
 if TYPE_CHECKING:

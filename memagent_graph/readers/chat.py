@@ -19,18 +19,14 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.models.failures import model_error
 from memagent_graph.models.structured import constrained, constraint, fill, shape_of
-from memagent_graph.prompts import (
-    LookBack,
-    Prompts,
-    boxed,
-    looked_for,
-)
+from memagent_graph.prompts import LookBack, Prompts, looked_for
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
 from memagent_graph.readers.denial import says_not_found
 from memagent_graph.readers.listening import Telling, listener_of
 from memagent_graph.readers.replies import (
+    boxed,
     is_unchanged,
     split_enough,
     split_look_back,

@@ -65,3 +65,17 @@ _AROUND_A_LINE = ' \t*"'
 _LONGEST_NUMBER = 9
 _AROUND_A_WORD = " \t\n\r.*\"'`“”"
 """What models put around a single word."""
+
+
+def boxed(text: str) -> str:
+    r"""The content of the last `\boxed{...}`, braces balanced, or the whole text without one."""
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return text.strip()
+    start += len("\\boxed{")
+    depth = 1
+    for offset, character in enumerate(text[start:]):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return text[start : start + offset].strip()
+    return text[start:].strip()

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.matching import exact_match, substring_match, token_f1, without_latex
-from memagent_graph.prompts import boxed
+from memagent_graph.readers.replies import boxed
 
 Reward: TypeAlias = Callable[[str, Sequence[str]], float]
 """From the answer and the right answers to what it is worth."""

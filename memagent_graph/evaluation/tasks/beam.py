@@ -12,7 +12,7 @@ from memagent_graph.evaluation.judge import read_grade, read_order
 from memagent_graph.evaluation.ordering import order_score
 from memagent_graph.evaluation.samples import Criterion
 from memagent_graph.evaluation.tasks.dialogue import Asked, DialogueTask, message
-from memagent_graph.prompts import render
+from memagent_graph.templates import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memagent_graph.evaluation.judge import read_verdict
 from memagent_graph.evaluation.samples import Criterion
 from memagent_graph.evaluation.tasks.dialogue import Asked, DialogueTask, message
-from memagent_graph.prompts import render
+from memagent_graph.templates import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from memagent_graph.conversation.telling import remembered
 from memagent_graph.errors import MemoryNotFoundError, StoreError
-from memagent_graph.prompts import remembered
 from memagent_openai_server.chat.conversation import Asked, Message, asked
 from memagent_openai_server.chat.shapes import Progress, Read, Said
 from memagent_openai_server.chat.speech import Speech

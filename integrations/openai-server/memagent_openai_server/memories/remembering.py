@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import marked
 from memagent_graph.conversation.resolve import for_notes
-from memagent_graph.prompts import recalled
+from memagent_graph.conversation.telling import recalled
 from memagent_openai_server.chat.conversation import SYSTEM, prefixes, said, split
 from memagent_openai_server.chat.spoken import Thoughts
 from memagent_openai_server.http.records import log
