@@ -62,16 +62,9 @@ class Row:
         self._stream = DecodeStream(skip_special_tokens=True)
         self._emitted = 0
 
-    def choose(self, logprobs: torch.Tensor) -> int:
-        """The next token, from the log-probabilities `[vocabulary]` of all."""
-        if self.temperature == 0:
-            return int(logprobs.argmax())
-        chances = torch.softmax(logprobs / self.temperature, -1)
-        if self.top_p < 1:
-            ordered, order = chances.sort(descending=True)
-            ordered[ordered.cumsum(-1) - ordered >= self.top_p] = 0
-            return int(order[torch.multinomial(ordered, 1, generator=self._generator)])
-        return int(torch.multinomial(chances, 1, generator=self._generator))
+    def draw(self) -> float:
+        """The next number of the row's own between 0 and 1, which decides on a token."""
+        return float(torch.rand((), generator=self._generator))
 
     def append(
         self, token: int, logprob: float, ends: frozenset[int], tokenizer: Tokenizer
@@ -104,6 +97,43 @@ class Row:
 def _name_of_cache(kind: type[PreTrainedModel]) -> str:
     """What `kind` calls the cache that it is given: newer versions of transformers renamed it."""
     return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
+
+
+def choose(logprobs: torch.Tensor, rows: Sequence[Row]) -> list[int]:
+    """The next token of each row, which does not depend on the other rows.
+
+    Args:
+        logprobs: `[rows, vocabulary]`, of all tokens.
+        rows: how to choose; each that samples draws a number of its own.
+    """
+    tokens: list[int] = logprobs.argmax(-1).tolist()
+    for cut in (False, True):
+        places = [
+            place
+            for place, row in enumerate(rows)
+            if row.temperature > 0 and (row.top_p < 1) is cut
+        ]
+        if places:
+            drawn = _draw(logprobs[places], [rows[place] for place in places], cut=cut)
+            for place, token in zip(places, drawn, strict=True):
+                tokens[place] = token
+    return tokens
+
+
+def _draw(logprobs: torch.Tensor, rows: Sequence[Row], *, cut: bool) -> list[int]:
+    """A token for each row, as likely as it is; `cut` obeys `top_p`."""
+    temperatures = torch.tensor([[row.temperature] for row in rows])
+    chances, order = torch.softmax(logprobs / temperatures, -1), None
+    if cut:
+        chances, order = chances.sort(dim=-1, descending=True, stable=True)
+        most = torch.tensor([[row.top_p] for row in rows])
+        chances = chances.masked_fill(chances.cumsum(-1) - chances >= most, 0)
+    reached = chances.cumsum(-1, dtype=torch.float64)
+    draws = torch.tensor([[row.draw()] for row in rows], dtype=torch.float64)
+    # The first token with which the sum goes past the draw: never one of probability 0.
+    found = torch.searchsorted(reached, draws * reached[:, -1:], right=True)
+    chosen: list[int] = (found if order is None else order.gather(-1, found))[:, 0].tolist()
+    return chosen
 
 
 @torch.inference_mode()
@@ -145,9 +175,10 @@ def decode(
             asked = torch.tensor(places, device=device)
             cache.batch_select_indices(asked)
             logprobs, mask, positions = logprobs[asked.cpu()], mask[asked], positions[asked]
-        for row, chances in zip(rows, logprobs, strict=True):
-            token = row.choose(chances)
-            row.append(token, float(chances[token]), ends, tokenizer)
+        tokens = choose(logprobs, rows)
+        known = logprobs.gather(-1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+        for row, token, logprob in zip(rows, tokens, known, strict=True):
+            row.append(token, logprob, ends, tokenizer)
         going = [
             number
             for number, row in enumerate(rows)

@@ -18,6 +18,7 @@ from memagent_graph.errors import (
     ModelError,
 )
 from memagent_graph.models import transformers_engine
+from memagent_graph.models.decoding import Row, choose
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.models.transformers import ChatTransformers
 
@@ -338,3 +339,32 @@ def test_new_weights_and_an_adapter_change_replies_and_what_may_be_reused(folder
         model.load_weights({"other": torch.zeros(1)})
     model.close()
     adapted.close()
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely_and_never_what_cannot_be():
+    chances = torch.tensor([0.0, 0.5, 0.2, 0.3, 0.0])
+
+    def drawn(**fields):
+        rows = [Row([0], 1, seed=seed, **fields) for seed in range(4000)]
+        return torch.tensor(choose(chances.log().expand(4000, -1), rows)).bincount(minlength=5)
+
+    assert (drawn(temperature=1.0) / 4000).tolist() == pytest.approx(chances.tolist(), abs=0.03)
+    sharper = chances**2 / (chances**2).sum()
+    assert (drawn(temperature=0.5) / 4000).tolist() == pytest.approx(sharper.tolist(), abs=0.03)
+    assert (drawn(temperature=1.0, top_p=0.7) / 4000).tolist() == pytest.approx(
+        [0, 0.625, 0, 0.375, 0], abs=0.03
+    )
+    assert drawn(temperature=0.0).tolist() == [0, 4000, 0, 0, 0]
+
+
+def test_rows_that_sample_in_different_ways_do_not_change_each_other():
+    torch.manual_seed(0)
+    logprobs = torch.randn(64, 50).log_softmax(-1)
+    ways = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.6}]
+
+    def row(number):
+        return Row([0], 1, seed=number, **ways[number % 3])
+
+    alone = [choose(logprobs[n : n + 1], [row(n)])[0] for n in range(64)]
+
+    assert choose(logprobs, [row(n) for n in range(64)]) == alone
