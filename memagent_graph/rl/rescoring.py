@@ -12,6 +12,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.chat_template import ChatTemplate
 from memagent_graph.rl.shaping import (
     boxed_once,
+    cost_rewards,
     exit_reward,
     information_rewards,
     update_rewards,
@@ -49,7 +50,8 @@ Likelihoods: TypeAlias = Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]
 def make_rescore(shaping: Mapping[str, float], information: Rescore) -> Rescore:
     """What the names of a configuration stand for, each times its weight.
 
-    "exit", "boxed" and "information" are added to a rollout's reward; "update" rewards its steps.
+    "exit", "boxed", "calls", "written" and "information" are added to a rollout's reward; "update"
+    rewards its steps.
 
     Args:
         shaping: weights by name.
@@ -59,6 +61,7 @@ def make_rescore(shaping: Mapping[str, float], information: Rescore) -> Rescore:
         ConfigurationError: There is nothing of such a name.
     """
     known = {"exit": _exit, "boxed": _boxed, "update": _update, "information": information}
+    known |= {"calls": _calls, "written": _written}
     if unknown := shaping.keys() - known.keys():
         message = f"shaping has no {', '.join(sorted(unknown))}. Choose of: {', '.join(known)}."
         raise ConfigurationError(message)
@@ -129,6 +132,20 @@ def _exit(rollouts: Sequence[Rollout], cases: Mapping[str, Case]) -> list[Rollou
 
 def _boxed(rollouts: Sequence[Rollout], _cases: Mapping[str, Case]) -> list[Rollout]:
     return _rewarded(rollouts, [boxed_once(one) for one in rollouts])
+
+
+def _calls(rollouts: Sequence[Rollout], _cases: Mapping[str, Case]) -> list[Rollout]:
+    return _cheaper(rollouts, [len(one.conversations) for one in rollouts])
+
+
+def _written(rollouts: Sequence[Rollout], _cases: Mapping[str, Case]) -> list[Rollout]:
+    written = [sum(len(one.completion_ids) for one in each.conversations) for each in rollouts]
+    return _cheaper(rollouts, written)
+
+
+def _cheaper(rollouts: Sequence[Rollout], costs: Sequence[int]) -> list[Rollout]:
+    worths, groups = [one.reward or 0.0 for one in rollouts], [one.group for one in rollouts]
+    return _rewarded(rollouts, cost_rewards(costs, worths, groups))
 
 
 def _update(rollouts: Sequence[Rollout], cases: Mapping[str, Case]) -> list[Rollout]:

@@ -103,7 +103,8 @@ class TrainingSettings(GRPOSettings):
         length: tokens of the documents.
         reward: name of a reward, or several with their weights.
         shaping: rewards of the whole rollout to be added, with their weights: "exit", "boxed",
-            "information", and "update", which is one of each step (`rl.rescoring`).
+            "calls", "written", "information", and "update", which is one of each step
+            (`rl.rescoring`).
         skip_guessable: leave out questions that the model answers rightly without the document.
         iterations: how often to read and then train.
         questions: of an iteration.

@@ -139,5 +139,28 @@ def information_rewards(
     return found
 
 
+def cost_rewards(
+    costs: Sequence[float], rewards: Sequence[float], groups: Sequence[str], *, success: float = 1.0
+) -> list[float]:
+    """What readings cost, as rewards from -1 to 0: only of rollouts that succeeded.
+
+    A cost is told as a share of the highest in its group. What failed is not made better by being
+    cheap, so that nothing is gained by giving up early.
+
+    Args:
+        costs: of the rollouts, such as their calls; 0 or more.
+        rewards: of their answers.
+        groups: of the rollouts.
+        success: least reward of an answer that counts as right.
+    """
+    most: dict[str, float] = {}
+    for cost, group in zip(costs, groups, strict=True):
+        most[group] = max(cost, most.get(group, 0.0))
+    return [
+        -cost / most[group] if reward >= success and most[group] else 0.0
+        for cost, reward, group in zip(costs, rewards, groups, strict=True)
+    ]
+
+
 _LEAST = 1e-6
 """Nats of a deviation that is more than rounding."""

@@ -42,6 +42,19 @@ def test_each_named_reward_is_added_times_its_weight():
     assert other.step_rewards == (0.5, 0.5, None)
 
 
+def test_of_two_right_answers_that_of_fewer_calls_and_fewer_tokens_is_worth_more():
+    rescore = make_rescore({"calls": 0.3, "written": 0.1}, more_for_the_first)
+    short, long, wrong = (
+        reading("r1", 1.0, True),
+        reading("r2", 1.0, True, False, True),
+        reading("r3", 0.0, True),
+    )
+
+    found = [one.reward for one in rescore([short, long, wrong], CASES)]
+
+    assert found == pytest.approx([1 - 0.3 * 0.5 - 0.1 * 0.5, 1 - 0.3 - 0.1, 0])
+
+
 def test_without_a_name_nothing_changes_and_an_unknown_one_is_refused():
     found = [reading("r1", 1.0, True)]
     assert make_rescore({}, more_for_the_first)(found, CASES) == found

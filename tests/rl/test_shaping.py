@@ -10,6 +10,7 @@ from rl.rollouts import conversation, records
 from memagent_graph.errors import TraceError
 from memagent_graph.rl.shaping import (
     boxed_once,
+    cost_rewards,
     exit_reward,
     information_rewards,
     length_penalty,
@@ -107,3 +108,9 @@ def test_information_is_normalized_among_the_successful_rollouts_of_a_group():
 
     # Of 3, 1 and 2: a mean of 2, and a deviation of the root of two thirds.
     assert found == pytest.approx([1.5**0.5, -(1.5**0.5), 0, 0, 0, 0, 0])
+
+
+def test_a_success_costs_its_share_of_the_most_of_its_group_and_a_failure_nothing():
+    found = cost_rewards([10, 5, 20, 3, 0], [1.0, 1.0, 0.0, 1.0, 1.0], ["a", "a", "a", "b", "c"])
+
+    assert found == [-0.5, -0.25, 0.0, -1.0, 0.0]
