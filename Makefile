@@ -22,6 +22,12 @@ VLLM_TESTED := VLLM_ENABLE_V1_MULTIPROCESSING=0 $(VLLM_RUN)
 VLLM_NEEDS = import importlib.metadata as m; \
 	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
 
+VERL_VENV ?= .venv-verl
+VERL_BIN := $(VERL_VENV)/bin
+VERL_INSTALLED := $(VERL_VENV)/.installed
+# Without what they need for GPUs. Agent Lightning asks for Python 3.12; all that is used here runs on 3.11.
+VERL := --no-deps --ignore-requires-python agentlightning==1.0.2 verl==0.8.0
+
 # "7b" is that of Qwen2.5-7B.
 SHAPE ?= 7b
 
@@ -45,7 +51,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # These need what only their own targets install.
-ELSEWHERE := not vllm and not browser and not release
+ELSEWHERE := not vllm and not verl and not browser and not release
 
 # Lint, types, and tests with these marks; says how long each took, and fails if one does.
 define check
@@ -56,7 +62,7 @@ echo "lint $$((linted - start)) s, types $$((typed - linted)) s, tests $$((teste
 exit $$code
 endef
 
-.PHONY: api dist dist-check ask serve test test-vllm test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
+.PHONY: api dist dist-check ask serve test test-vllm test-verl test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
 .PHONY: docs docs-serve docs-version lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
@@ -70,6 +76,9 @@ test: $(INSTALLED_ALL)  ## Lint, types and all tests, but for those with targets
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
 	$(VLLM_TESTED) -m pytest -n 2 --dist worksteal -m vllm tests/models tests/integration integrations/lm-eval integrations/openai-server
+
+test-verl: $(VERL_INSTALLED)  ## A training step of Agent Lightning and verl on a CPU, in an environment of its own
+	$(VERL_BIN)/python -m pytest -W ignore integrations/agent-lightning/tests/test_verl.py
 
 test-browser: $(INSTALLED_ALL)  ## The pages that we write, in a real Chromium (CHROMIUM names another)
 	test -n "$$CHROMIUM" || command -v chromium || command -v chromium-browser || \
@@ -172,5 +181,13 @@ $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integratio
 	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval --editable integrations/openai-server
 	touch $@
 
+$(VERL_INSTALLED): pyproject.toml integrations/agent-lightning/pyproject.toml
+	test -x $(VERL_BIN)/python || $(PYTHON) -m venv $(VERL_VENV)
+	$(VERL_BIN)/python -m pip install --quiet --upgrade pip
+	$(VERL_BIN)/python -m pip install --quiet $(TORCH)
+	$(VERL_BIN)/python -m pip install --quiet $(VERL)
+	$(VERL_BIN)/python -m pip install --quiet --editable '.[cli,eval,rl]' --editable integrations/agent-lightning --group verl
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(VERL_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -157,6 +157,8 @@ def test_the_recipe_has_room_for_the_longest_conversation_and_the_paper_s_settin
     assert recipe["agentlightning"]["max_ppo_update_times"] == paper.updates
     assert actor["kl_loss_coef"] == paper.kl_weight
     assert recipe["algorithm"]["norm_adv_by_std_in_grpo"] == paper.scale_advantages
+    weights = recipe["algorithm"]["rollout_correction"]
+    assert weights == {"rollout_is": "token", "rollout_is_threshold": paper.importance_cap}
     assert (sampling["n"], recipe["data"]["train_batch_size"], sampling["temperature"]) == (
         16,
         128,
