@@ -12,6 +12,11 @@ RULES = {
     r"\bwith all the same\b": 'write "anyway"',
     r"\bwho comes (?:first|second|later)\b": 'write "the first writer"',
     r"\b(?:is|are) no (?:small talk|stranger)\b": "say what it is, not what it is no",
+    r"\bas ever\b": "say what stays the same",
+    r"\b(?:but for the|but for those|all,? but for)\b": 'write "except for"',
+    r"\ball the same[.;,]": 'write "anyway"',
+    r"\bin good order\b": 'write "normally"',
+    r"\bhears? of\b": 'write "is notified of", or "sees"',
     r"\bthe 1 [a-z]+s\b": "plurals agree with their number",
     r"\bso-called\b|\bhereby\b|\btherein\b|\bthereof\b": "write it plainly",
 }

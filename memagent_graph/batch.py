@@ -28,14 +28,14 @@ Task = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one task.
+    """The result of one task.
 
     Attributes:
-        id: the task's own, or else its number, counted from 0.
-        task: as it was given.
-        output: the fields of `ReadingOutput`; None when it failed.
-        error: why it failed; None when it did not.
-        seconds: that it took.
+        id: the task's id, otherwise its number, counted from 0.
+        task: the task as it was given.
+        output: the fields of `ReadingOutput`; None if the task failed.
+        error: why the task failed; None if it did not.
+        seconds: duration in seconds.
     """
 
     id: str
@@ -48,15 +48,15 @@ class Result:
 class read_many:  # noqa: N801 - it is called like a function, and has two ways to iterate
     """Read many documents at once: iterate with `for` or `async for` over the results.
 
-    Results come in the order in which they are done. A task that fails gives a result with its
-    error, and the others go on. Only `concurrency` tasks are taken at a time, so that they can
-    be endless; leaving the loop cancels what still runs. With a store, tasks that were read
-    before cost one call each, also by another process; with a checkpointer each task is the
-    thread of its id, and one that was stopped goes on where it was.
+    Results come as they finish. A task that fails has a result with its error, and the others
+    continue. Only `concurrency` tasks are taken at a time, so there may be endlessly many; leaving
+    the loop cancels those that still run. With a store, tasks that were read before cost one call
+    each, even if another process read them. With a checkpointer each task is the thread of its id,
+    and a stopped task resumes.
 
-    Tasks about the same document that follow one another are read in one pass: it is opened and
-    cut once, and each question has its own memory, budget and result. Not so with a checkpointer,
-    nor tasks that come asynchronously, for whose successors nobody can wait.
+    Successive tasks about the same document are read in one pass: it is opened and cut once, and
+    each question has its own memory, budget and result. This does not apply with a checkpointer,
+    nor to tasks that arrive asynchronously.
 
         for result in read_many(agent, [{"question": "Who pays?", "document": Path("a.txt")}]):
             print(result.id, result.error or result.output["answer"])
@@ -65,8 +65,8 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
         agent: made by `create_memagent`.
         tasks: each a mapping of the graph's input (`question`, `document`, ...), with an `id`
             if it has one; other keys are passed through. May be asynchronous.
-        concurrency: readings at once. The default is what a vLLM server on one GPU is well
-            filled with; more than its `max_num_seqs` only waits.
+        concurrency: readings at once. The default fills a vLLM server on one GPU well; more than
+            its `max_num_seqs` only wait.
         config: for each run: callbacks, tags, metadata.
         progress: show a bar on stderr.
 

@@ -97,7 +97,7 @@ def _size(items: Sequence[_Statement]) -> int:
 
 
 def _placed(corpus: JoinedSource, items: Sequence[Place]) -> list[_Statement]:
-    """Statements in their parts; one that stands in the name of a part is no statement."""
+    """Statements in their parts; one that stands in the name of a part is not a statement."""
     placed = []
     for item in items:
         part, begin = corpus.part_at(item["start"])

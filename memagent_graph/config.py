@@ -40,19 +40,19 @@ def from_environment(variable: str, default: float) -> float:
 LEXICAL = "lexical"
 
 GATE_TOKENS = 48
-"""Room for what each gate adds to the prompt of an update."""
+"""Tokens that each gate adds to the prompt of an update."""
 PART_TOKENS = 16
-"""Room for what stands around each memory in the prompt of a merge."""
+"""Tokens around each memory in the prompt of a merge."""
 
 
 QUERY_TOKENS = 128
-"""Tokens of what a later round, or a look back, looks for, at most."""
+"""Longest query of a later round or of a look back, in tokens."""
 LOOK_BACK_TOKENS = 144
-"""Room for what looking back adds to the prompt of an update, beside what is shown."""
+"""Tokens that looking back adds to the prompt of an update, beside the passages."""
 RECALL_TOKENS = 512
-"""Tokens of each passage that a step shows again, with its place, at most."""
+"""Longest passage that a step shows again, with its place, in tokens."""
 MOST_RECALLED = 64
-"""Passages and memories that a fold is shown again, at most."""
+"""Most passages and memories that a fold is shown again."""
 
 
 class ReadingConfig(BaseModel):
@@ -61,50 +61,49 @@ class ReadingConfig(BaseModel):
     Attributes:
         question_tokens: longest question accepted.
         chunk_tokens: longest chunk.
-        memory_tokens: longest memory; a longer one is cut at a sentence end.
+        memory_tokens: longest memory. A longer one is cut at the end of a sentence.
         answer_tokens: longest answer.
         template_tokens: room for the words of the prompts themselves.
-        segments: most parts of a document that are read at once, each with a memory of its own,
-            which are merged in the end; with 1 it is read from its beginning to its end. "auto"
-            goes by its length and by how many calls the model answers at once; "chunks" makes one
-            of each chunk.
-        rounds: how often the document is read at most: each time for what the merged memory says
-            that is still to be looked for. It ends when that has enough or nothing was new.
-        recalls: most passages of the document that a step shows again because the update before it
-            asked for them, and most steps that may follow the last chunk for that.
+        segments: most parts of a document to read at once, each with a memory of its own; the
+            memories are merged in the end. With 1 it is read from beginning to end. "auto" chooses
+            by its length and by how many calls the model answers at once; "chunks" makes one
+            segment of each chunk.
+        rounds: most times to read the document, each time for what the merged memory still lacks.
+            Reading ends early when that has enough, or when a round found nothing new.
+        recalls: most passages that a step shows again because the update before it asked for them,
+            and most steps that may follow the last chunk for this.
         recall_from: names of other memories in the store that an update may ask for, those of
-            other agents among them.
-        update_gate: whether a reader may say in a word that a chunk adds nothing, rather than write
-            its memory again.
-        exit: whether reading ends when the reader says that it has enough: "never", always
-            ("model"), or where that is "safe": not for a question that asks for all, how many, the
-            last, a list or a comparison, and not where two segments found different answers.
-        skim: what decides which chunks are worth a call, from the question and the memory so far:
-            "lexical", by their words; a LangChain `Embeddings`, by their meaning; or a function of
-            question, memory and chunk, as text, to a score, which may be asynchronous: chunks of
-            0.5 or more are read. A later round goes by what it looks for, in place of the question.
-            None reads all, and so does a question that counts or lists.
-        fallback: whether what was skipped in all rounds is read after the last, if the answer is
-            not in the memory.
-        exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, rather than at
-            the last paragraph, sentence, line or word end in the final tenth. A cut that would be
-            within a code point is made before it. Exact with the model's tokenizer only.
+            other agents included.
+        update_gate: whether a reader may reply with one word if a chunk adds nothing, instead of
+            writing its memory again.
+        exit: whether the reader may end the reading when it has enough: "never"; "model", whenever
+            it says so; or "safe", except for questions that ask for all, how many, the last, a list
+            or a comparison, and if two segments found different answers.
+        skim: decides which chunks are worth a call, from the question and the memory so far:
+            "lexical" by their words, a LangChain `Embeddings` by their meaning, or a function that
+            takes question, memory and chunk as text and returns a score; chunks of 0.5 or more are
+            read. The function may be asynchronous. A later round goes by its own query instead of
+            the question. None reads everything, as do questions that count or list.
+        fallback: whether chunks that all rounds skipped are read after the last round, if the
+            answer is not in the memory.
+        exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, instead of at the
+            last end of a paragraph, sentence, line or word in the final tenth. A cut never splits
+            a code point. Exact with the model's tokenizer only.
         max_calls: stop reading after this many model calls, merges and the answer included;
-            several questions and segments share them out.
+            several questions and segments share them.
         deadline: stop reading this many seconds after the run began or was resumed.
-        max_attempts: how often a model call is made before a transient error is final.
-        reuse: whether memories that the store has are taken over rather than computed, also those
-            of a model that samples. Recorded runs and evaluations compute all of them.
-        lease: whether two readings of the same document and question at the same time share the
-            work: one reads, and the other takes over what it stores.
-        keep_versions: how many versions of a memory stay when its reading has ended, the newest;
-            None for all. Without the others, a document that has grown is read anew.
-        ttl: minutes that what is stored lives on when it is not read; None for the store's
-            default.
-        unsupported: what becomes of statements of the memory that nothing which was read supports:
-            "keep" warns of them, "drop" leaves them out before the memory is stored.
-        strict: fail rather than warn when a memory could not be stored.
-        retry_interval: seconds before the first repeat; doubles with each one, up to a minute.
+        max_attempts: attempts of a model call before a transient error is final.
+        reuse: whether to reuse memories that the store has, also those of a model that samples.
+            Recorded runs and evaluations compute all of them.
+        lease: whether two simultaneous readings of the same document and question share the work:
+            one reads, and the other follows what it stores.
+        keep_versions: versions of a memory to keep after its reading, the newest; None for all.
+            Without the others, a document that has grown is read from its beginning.
+        ttl: minutes that stored memories live on without being read; None for the store's default.
+        unsupported: what happens to statements that nothing in the text supports: "keep" warns of
+            them, "drop" removes them before the memory is stored.
+        strict: whether to fail, instead of warn, if a memory could not be stored.
+        retry_interval: seconds before the first repeat; they double each time, up to a minute.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

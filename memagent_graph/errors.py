@@ -36,14 +36,14 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 
 class UnreadableSourceError(SourceError):
-    """A file is binary, or no text can be taken from it."""
+    """A file is binary, or text cannot be extracted from it."""
 
 
 class ConversionLimitError(UnreadableSourceError):
-    """Converting a document to text would take too much.
+    """Converting a document to text exceeds a limit.
 
     Attributes:
-        limit: what there would be too much of: "time", "memory" or "output".
+        limit: the limit that it exceeds: "time", "memory" or "output".
     """
 
     def __init__(self, message: str, *, limit: str) -> None:
@@ -52,7 +52,7 @@ class ConversionLimitError(UnreadableSourceError):
 
 
 class EmptyDocumentError(SourceError, ValueError):
-    """There is nothing to read: no text, or only white space."""
+    """A document has no text, or only white space."""
 
 
 class SourceChangedError(SourceError):
@@ -60,7 +60,7 @@ class SourceChangedError(SourceError):
 
 
 class ModelError(MemAgentError):
-    """A model call failed for good. What was read so far is kept.
+    """A model call failed for good. Everything read so far is kept.
 
     Attributes:
         chunk: number of the chunk being read, counted from 1; None while answering or
@@ -87,7 +87,7 @@ class TransientModelError(ModelError):
 
 
 class EmptyReplyError(TransientModelError):
-    """The model answered with no text at all."""
+    """The model's reply has no text."""
 
 
 class ContextLengthError(ModelError):
@@ -99,10 +99,10 @@ class RefusalError(ModelError):
 
 
 class ResponseFormatError(ModelError):
-    """The model's answer does not match the `response_format`, after it was asked to correct it.
+    """The model's answer does not match the `response_format`, even after a correction.
 
     Attributes:
-        reply: the model's last.
+        reply: the model's last reply.
     """
 
     def __init__(self, message: str, *, chunk: int | None = None, reply: str = "") -> None:
@@ -115,15 +115,15 @@ class StoreError(MemAgentError):
 
 
 class StoreRefusedError(StoreError):
-    """The store answered, and would not do it: it has no memory left, or the user no right."""
+    """The store refused an operation: it is full, or the user lacks a right."""
 
 
 class BadRecordError(StoreError):
-    """What is stored under a key cannot be read: cut short, altered, or of something else.
+    """A stored record cannot be read: it is truncated, altered, or not a record.
 
     Attributes:
-        key: of the item.
-        namespace: of the item, where the store says it.
+        key: the key of the record.
+        namespace: its namespace, if the store reports it.
     """
 
     def __init__(self, message: str, *, key: str, namespace: tuple[str, ...] | None = None) -> None:
@@ -133,7 +133,7 @@ class BadRecordError(StoreError):
 
 
 class NewerRecordError(BadRecordError):
-    """A newer release wrote what is stored: upgrade to read it. It is never replaced or mended."""
+    """A newer release wrote the record: upgrade to read it. It is never replaced or repaired."""
 
 
 class MemoryNotFoundError(StoreError, KeyError):
@@ -143,19 +143,19 @@ class MemoryNotFoundError(StoreError, KeyError):
 
 
 class MemoryConflictError(StoreError):
-    """A named memory moved on too many times while this reading tried to add to it."""
+    """Other writers changed a named memory too many times while this one tried to."""
 
 
 class TraceError(MemAgentError, ValueError):
-    """A recorded conversation, reward or group that nothing can be learned from."""
+    """A recorded conversation, reward or group is not usable for training."""
 
 
 def error_of(kind: str | None, message: str) -> MemAgentError:
-    """The error that a record tells of.
+    """Make the error that a record describes.
 
     Args:
-        kind: name of its type.
-        message: of the error.
+        kind: name of the error's type.
+        message: message of the error.
     """
     return _KINDS.get(kind or "", MemAgentError)(message)
 
@@ -178,4 +178,4 @@ _KINDS: dict[str, type[MemAgentError]] = {
         MemoryConflictError,
     )
 }
-"""Those that one question of several can fail with, and that a message alone makes."""
+"""Errors that one of several questions can fail with, and that need only a message."""

@@ -35,7 +35,7 @@ class Plan:
     Attributes:
         questions: that are asked about the document.
         document_tokens: of the document.
-        chunks: of it that are read for each question, all but for `max_calls`, in all rounds.
+        chunks: of it that are read for each question, all except for `max_calls`, in all rounds.
         calls: of the model for all questions, merges and answers included; with a skim, as if
             all that was skipped were read after all, and with look-back as if each step asked
             for something.
@@ -96,20 +96,20 @@ def plan(
     tokenizer: TokenizerLike = None,
     concurrency: int = Reader.concurrency,
 ) -> Plan:
-    """Cut the document and add up what reading it will cost; no model is called.
+    """Cut the document and add up what reading it will cost, without calling a model.
 
     Args:
-        question: what the reading is for; of several the longest.
-        document: as the graph takes it.
+        question: the question to read for; the longest of several.
+        document: anything that the graph reads.
         config: the budgets.
-        model: its sizes, or a model string or folder whose config.json has them. Where they
-            cannot be found, Qwen2.5-7B's are assumed.
-        questions: how many are asked about the document in one pass.
+        model: sizes of the model, or a model string or folder whose config.json has them. If they
+            cannot be found, those of Qwen2.5-7B are assumed.
+        questions: number of questions about the document in one pass.
         price: dollars for a million tokens of prompts, and for a million of replies.
-        tokens_per_second: tokens of replies that one call yields in a second, from when it is
-            sent, so that the time in which its prompt is read is part of it, while
-            `calls_at_once` of them run: `usage["output_tokens"] / usage["seconds"]` of a reading.
-        tokenizer: what counts; None estimates.
+        tokens_per_second: tokens of a reply divided by the seconds of its call, reading the prompt
+            included, while `calls_at_once` calls run: `usage["output_tokens"] / usage["seconds"]`
+            of a reading.
+        tokenizer: counts tokens; None estimates.
         concurrency: calls that the model answers at once, for `segments="auto"`.
 
     Raises:

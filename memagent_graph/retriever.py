@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 
 
 class MemAgentRetriever(BaseRetriever):
-    """Reads a corpus for each query, and returns what its memory holds, by source.
+    """Reads a corpus for each query, and returns the passages behind its memory, by source.
 
-    A long corpus is read in several segments at once, whose memories are merged. A corpus that
-    was read for the same query is not read again: memories are kept in the store. `batch` and
-    `abatch` read it once for all their queries.
+    A long corpus is read in several segments at once, whose memories are merged. Memories are kept
+    in the store, so the same corpus is not read twice for the same query. `batch` and `abatch` read
+    it once for all their queries.
 
     Attributes:
-        corpus: documents, as the graph takes them (a `Path` is a file or a folder, a `str` is
-            text), or another retriever, whose results for the query are then read.
-        model: who reads, as for `create_memagent`.
+        corpus: documents (a `Path` is a file or a folder, a `str` is text), or another retriever,
+            whose results for the query are then read.
+        model: model that reads, as for `create_memagent`.
         k: most documents to return.
         config: budgets and switches of the reading.
-        store: where memories are kept; in this process only by default.
-        namespace: labels under which they are kept there.
-        prompts: for a chat model, if not the library's own.
+        store: store for memories; by default they stay in this process.
+        namespace: labels of the memories in the store.
+        prompts: prompts for a chat model; the library's own by default.
         tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
         verify: decides which statements are supported, as for `create_memagent`.
-        response_format: the shape of the answers, as for `create_memagent`; the metadata have them
-            as `structured_response`.
-        segments: most parts of the corpus that are read at once; the config's by default, or 16 if
-            that sets none. A reader that cannot merge reads it in one.
+        response_format: form of the answers, as for `create_memagent`; the metadata has them as
+            `structured_response`.
+        segments: most parts of the corpus to read at once; the config's by default, or 16 if it
+            sets none. A reader that cannot merge reads it in one.
 
     Each document returned holds in `page_content` the passages of one source that statements of
     the memory came from. Sources that the answer cites come first, those with most citations

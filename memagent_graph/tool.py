@@ -56,31 +56,30 @@ def create_reading_tool(
     name: str = "read",
     description: str = _DESCRIPTION,
 ) -> BaseTool:
-    """Create a tool that takes questions and the name of a source, which is read once for all.
+    """Create a tool that reads a source by its name, once for all questions of a call.
 
-    The tool can reach the sources that it was given and nothing else: their names are looked up,
-    never opened as paths. What goes wrong comes back as the tool's message, for the agent to
-    act on. In a LangGraph agent the reading's events reach the host's stream, and memories the
-    host's store.
+    The tool can reach only the sources that it was given: names are looked up, never opened as
+    paths. An error is returned as the tool's message, for the agent to act on. In a LangGraph agent
+    the reading's events go to the host's stream, and memories to the host's store.
 
     Args:
-        model: who reads, as for `create_memagent`.
-        sources: documents by name, as the graph takes them (a `str` is text, a `Path` a file), or
-            paths alone, which are then named by their last part.
+        model: model that reads, as for `create_memagent`.
+        sources: documents by name (a `str` is text, a `Path` a file), or a list of paths, which are
+            named by their last part.
         config: budgets and switches of the reading.
-        store: where memories are kept, if not in the host's store.
-        namespace: labels under which they are kept there.
-        prompts: for a chat model, if not the library's own.
+        store: store for memories; the host's by default.
+        namespace: labels of the memories in the store.
+        prompts: prompts for a chat model; the library's own by default.
         tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
         verify: decides which statements are supported, as for `create_memagent`.
-        response_format: the shape of the answers, as for `create_memagent`: the message has them
-            as JSON.
-        name: of the tool.
-        description: what the agent is told of it.
+        response_format: form of the answers, as for `create_memagent`; the message has them as
+            JSON.
+        name: name of the tool.
+        description: description of the tool for the agent.
 
     Returns:
         A tool whose message has the answers, and whose artifact has the fields of `ReadingOutput`.
-        A question of several that fails has its error in both.
+        If one of several questions fails, both have its error.
 
     Raises:
         ConfigurationError: There are no sources, or two of the same name.

@@ -204,8 +204,8 @@ def test_a_reader_that_has_no_shape_refuses_one(reader):
         ({"document": TEXT}, "The question is empty"),
         ({"questions": "Who?", "document": TEXT}, "Questions are a list of strings"),
         ({"questions": ["Who?", 7], "document": TEXT}, "Questions are a list of strings"),
-        ("Who?", "A reading is asked with"),
-        (["Who?"], "A reading is asked with"),
+        ("Who?", "The input of a reading is"),
+        (["Who?"], "The input of a reading is"),
     ],
 )
 async def test_wrong_input_says_what_is_right(asked, problem):

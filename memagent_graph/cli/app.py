@@ -95,7 +95,7 @@ def _add_missing(name: str) -> None:
 def _load(entry: EntryPoint) -> typer.Typer:
     plugin = entry.load()
     if not isinstance(plugin, typer.Typer):
-        message = f"{entry.value} is no typer.Typer"
+        message = f"{entry.value} is not a typer.Typer"
         raise TypeError(message)
     typer.main.get_group(plugin)  # a command that cannot be built would break the whole app later
     return plugin

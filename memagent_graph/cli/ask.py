@@ -101,10 +101,10 @@ def ask(
     update_gate: UpdateGate = False,
     exit: Exit = "never",
     max_calls: Annotated[
-        int | None, typer.Option(help="Answer after this many model calls.")
+        int | None, typer.Option(help="Stop reading after this many model calls, and answer.")
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option(help="Answer after this many seconds of reading.")
+        float | None, typer.Option(help="Stop reading after this many seconds, and answer.")
     ] = None,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
@@ -117,22 +117,22 @@ def ask(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print the answer and all that is known of it as one JSON document."
+            "--json", help="Print the answer, with places, usage and memory, as one JSON document."
         ),
     ] = False,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="SQLite file that keeps a stopped run: the same command resumes it."),
+        typer.Option(help="SQLite file for checkpoints: the same command resumes a stopped run."),
     ] = None,
     store: Store = None,
     namespace: Namespace = None,
     reuse: Reuse = True,
     name: Annotated[
-        str | None, typer.Option(help="Continue the memory of this name, or start it.")
+        str | None, typer.Option(help="Name of a memory to continue, or to start.")
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="Answer from this stored memory, a name or an id, and read nothing."),
+        typer.Option(help="Name or id of a stored memory to answer from, without reading."),
     ] = None,
     dry_run: DryRun = False,
     questions: Questions = 1,

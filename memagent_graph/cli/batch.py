@@ -97,7 +97,7 @@ def batch(
     reuse: Reuse = True,
     ray: Annotated[
         str | None,
-        typer.Option(help="A Ray cluster to read on (or `local`): OUT is a folder of Parquet."),
+        typer.Option(help="Address of a Ray cluster, or local: OUT is then a folder of Parquet."),
     ] = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
@@ -208,7 +208,7 @@ def _mend(file: Path) -> set[str]:
         except (ValueError, TypeError, KeyError) as error:
             if 1 < number == len(lines):  # torn by a crash
                 break
-            message = f"{file} has other things than results in it: name a new file for --out."
+            message = f"{file} contains lines that are not results: name a new file for --out."
             raise ConfigurationError(message) from error
     mended = file.with_name(f"{file.name}.mended")
     mended.write_text("".join(f"{line}\n" for line in kept.values()), "utf-8")

@@ -6,12 +6,12 @@ import typer
 
 from memagent_graph.cli.reporting import reporting
 
-app = typer.Typer(help="Show or clear the kept texts and indexes of documents.")
+app = typer.Typer(help="Show or clear the cache of converted texts and indexes.")
 
 
 @app.callback(invoke_without_command=True)
 def show(context: typer.Context) -> None:
-    """Show where texts of converted documents and indexes are kept, and how large they are."""
+    """Show the folder and the size of the cache of converted texts and indexes."""
     from memagent_graph.text.user_cache import folder_of_converted, size_of_converted
 
     if context.invoked_subcommand is None:
@@ -22,7 +22,7 @@ def show(context: typer.Context) -> None:
 
 @app.command()
 def clear() -> None:
-    """Remove all of them."""
+    """Remove all cached texts and indexes."""
     from memagent_graph.text.user_cache import clear_converted
 
     with reporting():

@@ -28,12 +28,12 @@ def catch_up(
         str | None,
         typer.Option(
             metavar="MODULE:CLASS",
-            help="The pydantic model that a memory is, if the chatbot keeps profiles. Modules are "
+            help="The pydantic model of the profiles, if the chatbot keeps them. Modules are "
             "also looked for in this folder.",
         ),
     ] = None,
 ) -> None:
-    """Fold what a killed chatbot left unfolded, once.
+    """Fold messages that a killed chatbot left unfolded, each once.
 
     Give the model, the memory's size, the schema and the namespace of the chatbot. Exit code 1 when
     a thread could not be folded. For other checkpointers there is `catch_up` in

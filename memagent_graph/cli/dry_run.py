@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from memagent_graph.planning import Plan
 
 DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Say what it would cost, and read nothing.")
+    bool, typer.Option("--dry-run", help="Print what the reading would cost, without reading.")
 ]
 Questions: TypeAlias = Annotated[
-    int, typer.Option(help="With --dry-run: number of questions, all read for in one pass.")
+    int, typer.Option(help="With --dry-run: number of questions to ask in one pass.")
 ]
 PriceOption: TypeAlias = Annotated[
     str | None,
@@ -36,7 +36,7 @@ Prices: TypeAlias = Annotated[
 TokensPerSecond: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        help="With --dry-run: tokens a second of one call, from its start, with the others "
+        help="With --dry-run: tokens a second of one call, from its start, with other calls "
         "under way."
     ),
 ]

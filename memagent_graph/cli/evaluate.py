@@ -59,48 +59,49 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Folder for samples, tables and plots.")] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help="Names with commas between them; niah_single_1,vt,cwe,fwe by default."),
+        typer.Option(help="Names of tasks; niah_single_1,vt,cwe,fwe by default."),
     ] = None,
     lengths: Annotated[
         str,
-        typer.Option(help="Lengths in tokens, such as 8k,128k,3.5m; in paragraphs for ruler_hqa."),
+        typer.Option(help="Lengths in tokens, such as 8k,128k,3.5m; paragraphs for ruler_hqa."),
     ] = "8k,32k",
     methods: Annotated[
-        str, typer.Option(help="Names of methods, with commas between them.")
+        str, typer.Option(help="Names of methods, separated by commas.")
     ] = "memagent",
     samples: Annotated[
-        int, typer.Option(min=1, help="Most samples for each task and length.")
+        int, typer.Option(min=1, help="Samples for each task and length, at most.")
     ] = 20,
     ruler_file: Annotated[
-        Path | None, typer.Option(help="Official samples of RULER (jsonl), run as they are.")
+        Path | None,
+        typer.Option(help="Samples of RULER's own generator (jsonl), unchanged."),
     ] = None,
     judge: Annotated[
         str | None,
         typer.Option(
-            help="A model that grades what no rule can, at OPENAI_BASE_URL: openai:gpt-4o."
+            help="Model at OPENAI_BASE_URL that grades answers no rule can: openai:gpt-4o."
         ),
     ] = None,
     essays: Annotated[
-        Path | None, typer.Option(help="Text of any kind, a file or a folder, as haystack.")
+        Path | None, typer.Option(help="File or folder of texts to use as haystack.")
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(help="Compare two folders of results, and ask no model."),
+        typer.Option(help="Compare two folders of results, without a model."),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Show the tasks with what each needs.")
+        bool, typer.Option("--list", help="List the tasks and what each needs.")
     ] = False,
     download: Annotated[
         str | None,
         typer.Option(
-            help="Fetch a benchmark's files into OUT and end: ruler_hqa, hotpotqa, squad, locomo, "
+            help="Download a benchmark's files into OUT: ruler_hqa, hotpotqa, squad, locomo, "
             "longmemeval, longmemeval_m, beam or beam_10m, or a file: ruler_hqa/eval_50.json."
         ),
     ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the samples and of the order of questions.")
     ] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Samples to work on at once.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 8,
     model: Model = None,
     model_args: ModelArgs = None,
     base_url: BaseUrl = None,

@@ -24,13 +24,14 @@ Model: TypeAlias = Annotated[
     ),
 ]
 BaseUrl: TypeAlias = Annotated[
-    str | None, typer.Option(help="URL of an OpenAI-compatible server; else OPENAI_BASE_URL.")
+    str | None,
+    typer.Option(help="URL of an OpenAI-compatible server; OPENAI_BASE_URL by default."),
 ]
 ModelArgs: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Arguments of the model as JSON, such as '{\"max_model_len\": 8192}'."),
 ]
-ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of a chunk.")]
+ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
 ExactCuts: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -43,15 +44,15 @@ Segments: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="NUMBER|auto|chunks",
-        help="Most parts of the document to read at once. auto goes by its length and the model, "
-        "chunks makes one of each chunk.",
+        help="Parts of the document to read at once, at most. auto chooses by its length and the "
+        "model; chunks makes one of each chunk.",
     ),
 ]
 Rounds: TypeAlias = Annotated[
     int,
     typer.Option(
         min=1,
-        help="How often the document is read at most, each time for what the memory still lacks.",
+        help="Most times to read the document, each time for what the memory still lacks.",
     ),
 ]
 Recalls: TypeAlias = Annotated[
@@ -59,27 +60,28 @@ Recalls: TypeAlias = Annotated[
     typer.Option(
         min=0,
         max=8,
-        help="Passages that were passed, which the model may ask to be shown again with the next "
-        "chunk.",
+        help="Passed passages that the model may ask to see again with the next chunk.",
     ),
 ]
 UpdateGate: TypeAlias = Annotated[
     bool,
-    typer.Option("--update-gate", help="Let a model say in a word that a chunk adds nothing."),
+    typer.Option(
+        "--update-gate", help="Let the model reply with one word if a chunk adds nothing."
+    ),
 ]
 Exit: TypeAlias = Annotated[
     Literal["never", "safe", "model"],
-    typer.Option(help="When reading ends because the model says that it has enough."),
+    typer.Option(help="Whether the model may end the reading when it has enough."),
 ]
 Skim: TypeAlias = Annotated[
     Literal["lexical"] | None,
     typer.Option(
-        help="Read only the chunks that have words of the question or names from the memory, and "
-        "the others if the answer is not found."
+        help="Read only chunks with words of the question or names from the memory, and the "
+        "others if the answer is not found."
     ),
 ]
-MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the memory.")]
-AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Most tokens of the answer.")]
+MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
+AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 TokenizerFile: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -93,7 +95,7 @@ PromptsFile: TypeAlias = Annotated[
 ResponseFormatFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--response-format", help="JSON schema, in a file, of an object that the answer must be."
+        "--response-format", help="File with the JSON schema of an object: the form of the answer."
     ),
 ]
 Verify: TypeAlias = Annotated[
@@ -117,14 +119,14 @@ Store: TypeAlias = Annotated[
 ]
 Reuse: TypeAlias = Annotated[
     bool,
-    typer.Option("--reuse/--no-reuse", help="Start from what the store has of earlier readings."),
+    typer.Option("--reuse/--no-reuse", help="Reuse what the store has from earlier readings."),
 ]
 Namespace: TypeAlias = Annotated[
     str | None,
     typer.Option(
         envvar="MEMAGENT_NAMESPACE",
         help="Labels under which the store keeps memories, with / between them: ann/memagent. "
-        "Other namespaces are not seen.  [default: memagent]",
+        "Other namespaces are invisible.  [default: memagent]",
     ),
 ]
 
@@ -150,7 +152,7 @@ def chosen_reader(
 
     Raises:
         MemAgentError: There is no such model, prompts file or tokenizer, or the model's arguments
-            or the response format are no JSON object.
+            or the response format are not a JSON object.
     """
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.prompts import Prompts
@@ -237,7 +239,9 @@ def _schema(file: Path) -> dict[str, object]:
         found = json.loads(file.read_text("utf-8"))
         if isinstance(found, dict):
             return found
-    message = f"{file} holds no JSON schema: --response-format names a file with a JSON object."
+    message = (
+        f"{file} does not hold a JSON schema: --response-format names a file with a JSON object."
+    )
     raise ConfigurationError(message)
 
 

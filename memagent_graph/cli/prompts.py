@@ -17,7 +17,7 @@ from memagent_graph.cli.reporting import reporting
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-app = typer.Typer(help="Take the prompts of a published model into a prompts file.")
+app = typer.Typer(help="Import the prompts of a published model.")
 
 _QUESTION = {"prompt", "question", "query"}
 _LARGEST = 1_000_000
@@ -95,7 +95,7 @@ def _template(text: str, place: str) -> Iterator[Template]:
     """The template that a text is, with single braces where `str.format` wants two."""
     try:
         parts = [*Formatter().parse(text)]
-    except ValueError:  # it has other braces, and is no template
+    except ValueError:  # it has other braces, and is not a template
         return
     made, fields = "", set()
     for literal, field, *_ in parts:

@@ -43,7 +43,7 @@ def read_task_file(file: Path, answered: set[str]) -> Iterator[Task]:
     """The tasks that have no answer yet, with their ids and documents.
 
     Raises:
-        ConfigurationError: A line is no task.
+        ConfigurationError: A line is not a task.
     """
     from memagent_graph.errors import ConfigurationError
 
@@ -60,8 +60,8 @@ def read_task_file(file: Path, answered: set[str]) -> Iterator[Task]:
             task["document"] = _document(given, file.parent)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             message = (
-                f"{file}:{number} is no task: {error}. A task is a JSON object with `question` and "
-                '`document`: text, or {"path": ...}, or a list of these.'
+                f"{file}:{number} is not a task: {error}. A task is a JSON object with "
+                '`question` and `document`: text, or {"path": ...}, or a list of these.'
             )
             raise ConfigurationError(message) from error
         if name in seen:

@@ -146,7 +146,7 @@ class Backlog:
         self.told = ""
 
     async def fold(self, seconds: float | None = None) -> int:
-        """Fold all that waits, due or not; say how many messages wait all the same.
+        """Fold all waiting messages, due or not; return how many still wait.
 
         Args:
             seconds: how long to wait for it; it goes on afterwards. None to wait to its end.
@@ -258,12 +258,12 @@ def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
         if len(users) > _MOST_USERS:
             gone = users.popitem(last=False)[1].waits
             if gone:
-                _log.warning("%d messages wait no longer: too many users do.", gone)
+                _log.warning("%d messages no longer wait to be folded: too many users do.", gone)
         return found
 
 
 async def fold_all(backlogs: Iterable[Backlog]) -> int:
-    """Fold all that waits in these; say how many messages wait all the same."""
+    """Fold all waiting messages of these; return how many still wait."""
     turns = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def fold(backlog: Backlog) -> int:

@@ -44,7 +44,7 @@ async def acatch_up(
 
     Threads are those of agents with `MemAgentMiddleware` and of graphs with `ConversationNode`,
     whose state names the user. Every checkpoint is looked at. A thread that goes on meanwhile
-    is no harm.
+    does no harm.
 
     Args:
         memory: with the model, the budgets and the namespace of the chatbot.

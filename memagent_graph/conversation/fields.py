@@ -53,7 +53,7 @@ class Fields(Generic[Profile]):
             messages.
 
     Raises:
-        ConfigurationError: It is no pydantic model, a field has no default, or JSON cannot say
+        ConfigurationError: It is not a pydantic model, a field has no default, or JSON cannot say
             what it holds.
     """
 
@@ -70,17 +70,17 @@ class Fields(Generic[Profile]):
         except ValidationError as error:
             fields = ", ".join(str(found["loc"][0]) for found in error.errors() if found["loc"])
             message = (
-                f"Nothing is known of a person at first, and {name} cannot be empty: give a "
+                f"Nothing is known about a person at first, but {name} cannot be empty: give a "
                 f"default to {fields or 'what its validators ask for'}, such as None."
             )
             raise ConfigurationError(message) from error
         except PydanticUserError as error:
-            message = f"{name} cannot be a profile, for JSON cannot say what it holds: {error}"
+            message = f"{name} cannot be a profile, because JSON cannot express its fields: {error}"
             raise ConfigurationError(message) from error
         self.by_path = {field.path: field for field in fields_of(found)}
         self.changes = schema_of_changes([*self.by_path.values()], found.get("$defs", {}))
         if not self.by_path:
-            message = f"{name} has no fields: name what is to be known of a person."
+            message = f"{name} has no fields: add some for what to remember about a person."
             raise ConfigurationError(message)
 
     def fit(self, entries: Sequence[Entry]) -> Fitted[Profile]:
@@ -112,7 +112,7 @@ class Fields(Generic[Profile]):
         if (misfits or others) and not self._warned:
             self._warned = True
             _log.warning(
-                "%d lines of a memory have no place in %s, and are left out: `entries` and "
+                "%d lines of a memory do not fit %s and are left out: `entries` and "
                 "`history` have them. (Logged once.)",
                 len(misfits) + len(others),
                 self.schema.__name__,

@@ -150,7 +150,7 @@ class Folding:
             if done_now:
                 await _prepare(memory, version.text)
                 return len(new)
-        message = f"Other turns moved this memory on {MOST_LOST_RACES} times: try again."
+        message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
         raise MemoryConflictError(message)
 
     def _check(self, head: MemoryVersion | None) -> None:

@@ -60,55 +60,55 @@ _log = logging.getLogger(__name__)
 class ConversationMemory(Generic[Shape]):
     """Remembers people across conversations, in a text of fixed size for each.
 
-    After each turn, what was said is folded into the memory of its user by the same step with
-    which documents are read, in the background. Messages beyond a recent window leave the
-    conversation: an AI message with the results of its tool calls; the last human message and
-    system messages stay. Each message is folded once, whatever fails in between, and two turns
-    of one user at once lose nothing.
+    After each turn, its messages are folded into the memory of the user in the background, by the
+    same step that reads documents. Messages beyond a recent window leave the conversation, an AI
+    message together with the results of its tool calls; the last human message and system messages
+    stay. Each message is folded exactly once, even after failures, and simultaneous turns of a user
+    lose nothing.
 
-    What waits is folded when a new thread of the user starts, at `load` and `flush`, and as far
-    as possible when the process ends. A process that is killed loses what waits, unless a
-    checkpointer has it: see `catch_up`.
+    Waiting messages are folded when a new thread of the user starts, at `load` and `flush`, and as
+    far as possible when the process ends. A process that is killed loses them, unless a
+    checkpointer has them: see `catch_up`.
 
-    A message's time is its `additional_kwargs["told_at"]` (ISO 8601), or else when it was first
-    seen here. The built-in reader keeps what `salience` says tells most of a person.
+    A message's time is its `additional_kwargs["told_at"]` (ISO 8601), otherwise the time when it
+    was first seen. The built-in reader keeps the statements with the highest `salience`.
 
     Args:
-        model: who folds, as for `create_memagent`; None takes `MEMAGENT_MODEL`, or else the
-            built-in reader.
-        store: where memories are kept. None takes the host graph's, or else this process alone
-            remembers.
-        window: most messages that stay in a conversation; when there are more, or when they have
-            more tokens than `config.chunk_tokens`, all but the last half are folded, and leave.
-        remember: when messages are folded: "turn" after each turn, in the background; "window"
-            when they leave the window, before the reply; "end" as "window", and the rest at
+        model: model that folds, as for `create_memagent`; None takes `MEMAGENT_MODEL`, otherwise
+            the built-in reader.
+        store: store for memories. None takes the host graph's; without one, memories stay in this
+            process.
+        window: most messages that stay in a conversation. If there are more, or if they exceed
+            `config.chunk_tokens`, all but the last half are folded and leave.
+        remember: when messages are folded: "turn", after each turn in the background; "window",
+            before the reply, when they leave the window; "end", like "window", with the rest at
             `flush` or `save`.
-        remember_within: seconds after a turn in which the background folds it.
-        config: budgets, of which `memory_tokens` is the size of a memory.
+        remember_within: seconds within which a turn is folded in the background.
+        config: budgets; `memory_tokens` is the size of a memory.
         tokenizer: as for `create_memagent`.
-        namespace: where in the store, below a label of each user's own.
-        keep_versions: how many of a memory's newest versions stay; None for all.
-        keep_days: days that a version stays after a newer one replaced it; None for ever.
-        episode_tokens: how many tokens of each user's messages stay word for word, so that
-            `prompt` can tell passages of them; the oldest go first. With 0, none are kept.
-        episode_days: days after which such a message goes; None for never.
+        namespace: labels of the memories in the store, below a label for each user.
+        keep_versions: number of newest versions to keep of a memory; None for all.
+        keep_days: days to keep a version after a newer one replaced it; None for ever.
+        episode_tokens: tokens of each user's messages to keep word for word, so that `prompt` can
+            quote them; the oldest are deleted first. With 0, none are kept.
+        episode_days: days after which such a message is deleted; None for never.
         ttl: minutes that a memory lives on when it is not read; None for the store's default.
-        keep: what to remember above all, in words. A chat model is told so; to the built-in
-            reader, statements with one of these words count double.
-        never: what must not be remembered, in words. A chat model is told so; the built-in reader
-            leaves out statements with one of these words, in any form, and understands no more.
-        redact: a function that each message's text goes through before the model reads it or
-            anything is stored, such as one that masks the numbers of cards. It is called in the
-            event loop; if it fails, the messages stay unfolded.
-        schema: what a memory is: `str`, a text, or a pydantic model, a profile of which each field
-            has a default. That takes a chat model. What it says has changed is validated and
-            merged field by field; `entries` has the evidence for each.
+        keep: what to remember above all, in words. It is part of a chat model's prompt; for the
+            built-in reader, statements with one of these words count double.
+        never: what must not be remembered, in words. It is part of a chat model's prompt; the
+            built-in reader leaves out statements with one of these words, in any form.
+        redact: function that each message's text passes through before the model reads it or
+            anything is stored, to mask card numbers for instance. It is called in the event loop;
+            if it fails, the messages stay unfolded.
+        schema: form of a memory: `str` for a text, or a pydantic model for a profile, with a
+            default for each field. A profile needs a chat model. The changes that it reports are
+            validated and merged field by field; `entries` has the evidence for each.
 
     Raises:
         ConfigurationError: The window does not fit the model, the model is not known, LangGraph
-            does not allow the namespace, `keep` and `never` are too long, `never` has no word
-            that the built-in reader can go by, `redact` is a coroutine function, or `schema`
-            is no pydantic model, has a field without a default, or the model is no chat model.
+            does not allow the namespace, `keep` and `never` are too long, `never` has no word that
+            the built-in reader can match, `redact` is a coroutine function, or `schema`
+            is not a pydantic model, has a field without a default, or needs a chat model.
 
     Example:
         ```python
@@ -175,12 +175,12 @@ class ConversationMemory(Generic[Shape]):
         )
 
     async def aload(self, user: str, *, store: BaseStore | None = None) -> Shape:
-        """The memory of a user, after what waits of them here is folded; empty if there is none.
+        """Fold the waiting messages of a user, and return the memory; empty if there is none.
 
-        Of a profile, what its schema has no place for is left out, which is logged once.
+        Values of a profile that do not fit its schema are left out, which is logged once.
 
         Args:
-            user: whose.
+            user: id of the user.
             store: of the host graph, used when this memory has no store of its own.
 
         Raises:
@@ -190,13 +190,12 @@ class ConversationMemory(Generic[Shape]):
         return self._shaped(await self._head(user, store))
 
     async def aentries(self, user: str, *, store: BaseStore | None = None) -> list[ProfileEntry]:
-        """What is known of the fields of a user's profile, who said so and when; then what was.
+        """The values of a user's profile with their evidence: current ones, then earlier ones.
 
-        Values that no longer stand are kept as versions are: `keep_versions` of each field, and
-        for `keep_days`.
+        Earlier values are kept like versions: `keep_versions` of each field, for `keep_days`.
 
         Args:
-            user: whose.
+            user: id of the user.
             store: of the host graph, used when this memory has no store of its own.
 
         Raises:
@@ -212,17 +211,17 @@ class ConversationMemory(Generic[Shape]):
     async def aprompt(
         self, user: str, *, about: About = "", store: BaseStore | None = None
     ) -> list[SystemMessage]:
-        """What a model is to be told of a user now: one system message, or none.
+        """What to add to a model's prompt about a user now: one system message, or none.
 
-        It waits for no fold: call it after `observe`. When the store is away, that is logged, and
-        the memory is told as this process last saw it.
+        It does not wait for folds: call it after `observe`. If the store is away, this is logged,
+        and the memory is the one that this process saw last.
 
         Args:
-            user: of whom.
-            about: what is said now: a text, a message, or the conversation, of which the last
-                human message counts. Passages of earlier messages that bear on it are told with
-                the memory, both together within `config.memory_tokens`. Messages of the
-                conversation are not among them.
+            user: id of the user.
+            about: what is being said now: a text, a message, or the conversation, of which the last
+                human message counts. Passages of earlier messages that bear on it are added to the
+                memory, both together within `config.memory_tokens`. Messages of the conversation
+                are not among them.
             store: of the host graph, used when this memory has no store of its own.
         """
         told = recalled(*await self.atold(user, about=about, store=store))
@@ -231,7 +230,7 @@ class ConversationMemory(Generic[Shape]):
     async def atold(
         self, user: str, *, about: About = "", store: BaseStore | None = None
     ) -> tuple[str, str]:
-        """The memory and the passages that `aprompt` tells; arguments as there."""
+        """The memory and the passages of `aprompt` as two texts; arguments as there."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
         text, messages = said_now(about)
         found: list[Passage] = []
@@ -265,15 +264,15 @@ class ConversationMemory(Generic[Shape]):
         store: BaseStore | None = None,
         config: RunnableConfig | None = None,
     ) -> list[BaseMessage]:
-        """Let what was said be folded; return the messages that stay.
+        """Have new messages folded, and return the messages that stay in the conversation.
 
-        Call it before each model call, and go on with the messages it returns: they have ids and
-        times. When a fold fails, that is logged and all of them stay, to be folded next time.
+        Call it before each model call, and continue with the messages it returns: they have ids and
+        times. If a fold fails, this is logged, and the messages stay to be folded next time.
 
         Args:
             messages: the conversation.
-            user: who talks.
-            thread: of which conversation with them.
+            user: id of the user.
+            thread: id of the conversation.
             store: of the host graph, used when this memory has no store of its own.
             config: of the run, whose `configurable` a model may need.
         """
@@ -292,14 +291,14 @@ class ConversationMemory(Generic[Shape]):
         store: BaseStore | None = None,
         config: RunnableConfig | None = None,
     ) -> Shape:
-        """Fold a whole conversation now, at its end, say; return the memory.
+        """Fold a whole conversation now, for example at its end, and return the memory.
 
         Messages that were folded before are not folded again, if they have the same ids.
 
         Raises:
             ModelError: The model failed; nothing was folded.
             StoreError: The store failed.
-            MemoryConflictError: Other turns of this user were faster 50 times.
+            MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
         known = marked(convert_to_messages(messages))
         said = [message for message in known if not is_instruction(message)]
@@ -309,26 +308,26 @@ class ConversationMemory(Generic[Shape]):
         return self._shaped(await self._head(user, store))
 
     async def aflush(self, user: str | None = None, *, store: BaseStore | None = None) -> int:
-        """Fold now what waits in this process: at a shutdown, at the end of a session, in tests.
+        """Fold the messages that wait in this process, before it ends or in a test.
 
         Args:
-            user: whose; None for all users of this memory.
+            user: id of the user; None for all users of this memory.
             store: of the host graph, used when this memory has no store of its own.
 
         Returns:
-            How many messages still wait, because their fold failed, which is logged.
+            The number of messages that still wait because their fold failed, which is logged.
         """
         backlogs = self.people.seen if user is None else [self.people.backlog(user, store)]
         return await fold_all(backlogs)
 
     async def ahistory(self, user: str, *, store: BaseStore | None = None) -> History:
-        """The versions of a user's memory, newest first; none when there is no memory.
+        """The versions of a user's memory, newest first; none if there is no memory.
 
         Each has its text, the thread and the messages that were folded into it, and in `warnings`
-        what had to give way. Older ones than `keep_versions` are gone.
+        what had to be dropped. Versions beyond `keep_versions` are deleted.
 
         Args:
-            user: whose.
+            user: id of the user.
             store: of the host graph, used when this memory has no store of its own.
         """
         return await self.people.of(user, store).history()
@@ -341,14 +340,14 @@ class ConversationMemory(Generic[Shape]):
         checkpointer: BaseCheckpointSaver[Any] | None = None,
         by: str = "application",
     ) -> ForgottenUser:
-        """Delete all that is stored of a user, and what SQLite files keep of it.
+        """Delete everything stored about a user, also from the free pages of SQLite files.
 
         Args:
-            user: whose.
+            user: id of the user.
             store: of the host graph, used when this memory has no store of its own.
-            checkpointer: where their threads are deleted too, if they are theirs alone. Without
-                it, delete the `threads` of the result there.
-            by: whom, for the line of changes that stays under a digest of the user's id.
+            checkpointer: checkpointer to delete the threads of this user alone from. Without it,
+                delete the `threads` of the result yourself.
+            by: who forgets, for the line of changes that stays under a digest of the user's id.
         """
         backlog = self.people.backlog(user, store)
         await backlog.drop()
@@ -356,7 +355,7 @@ class ConversationMemory(Generic[Shape]):
         return await threads.aforget(personal, by=by, checkpointer=checkpointer)
 
     def users(self, *, store: BaseStore | None = None) -> Users:
-        """All who are remembered, for those who run the chatbot.
+        """All users with a memory, for operators of the chatbot.
 
         Args:
             store: of the host graph, used when this memory has no store of its own.
@@ -371,14 +370,14 @@ class ConversationMemory(Generic[Shape]):
         thread: str | None = None,
         store: BaseStore | None = None,
     ) -> int:
-        """Delete what is kept of messages word for word; return how many that were.
+        """Delete messages that are kept word for word; return their number.
 
-        Those that wait are not folded any more. Notes that were made of the others stay.
+        Waiting messages are not folded any more. Notes made from the others stay.
 
         Args:
-            user: who said them, or was told them.
-            messages: their ids.
-            thread: in which they were said; None for any.
+            user: the user of the conversation.
+            messages: ids of the messages.
+            thread: thread of the messages; None for any.
             store: of the host graph, used when this memory has no store of its own.
 
         Raises:

@@ -59,7 +59,7 @@ def understand(
         field = fields.get(str(item.get("field"))) if isinstance(item, dict) else None
         if field is None or ("value" not in item and item.get("action") != REMOVE):
             shown = json.dumps(item, ensure_ascii=False, default=str)[:200]
-            problems.append(f"{shown} is no change of one of the fields {', '.join(fields)}.")
+            problems.append(f"{shown} is not a change of one of the fields {', '.join(fields)}.")
         else:
             changes += _plain(field, item)
     return changes, problems

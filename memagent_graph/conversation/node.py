@@ -39,21 +39,21 @@ class RememberingState(TypedDict):
 
 
 class ConversationNode(RunnableCallable):
-    """A node that lets the `messages` of a graph be remembered, and keeps them short.
+    """A node that remembers the `messages` of a graph, and keeps them short.
 
-    Put it before the model call, where it returns `RemoveMessage`s for what leaves the
-    window; and once more behind it, so that a turn is folded with its reply, and soon after it.
-    The model call tells the model `memory.prompt(user, about=messages)`. The memory's text is in no
-    state, and so in no checkpoint and no stream.
+    Put it before the model call, where it returns `RemoveMessage`s for messages that leave the
+    window, and once more after it, so that a turn is folded together with its reply. The model call
+    adds `memory.prompt(user, about=messages)` to its prompt. The memory's text is in no state, and
+    so in no checkpoint and no stream.
 
-    As a `pre_model_hook` it also returns what the model is told (`llm_input_messages`): LangGraph
-    passes that through the state, and so it is in its streams.
+    As a `pre_model_hook` it also returns the messages for the model (`llm_input_messages`).
+    LangGraph passes these through the state, and so through its streams.
 
     Args:
-        memory: what to keep it in.
-        user: says who talks; None looks for `user_id` in the run's context, then in
-            `configurable`. Without a user, the thread has a memory of its own.
-        strict: whether that is an error instead.
+        memory: the memory of the users.
+        user: function that returns the id of the user; None looks for `user_id` in the run's
+            context, then in `configurable`. Without a user, the thread has a memory of its own.
+        strict: whether a run without a user is an error instead.
 
     Example:
         ```python

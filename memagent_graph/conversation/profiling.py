@@ -133,7 +133,7 @@ class ProfileReader(ChatReader):
         """Ask for the changes after a chunk, and make them; none if nothing changes.
 
         Raises:
-            EmptyReplyError: The reply is no JSON, twice.
+            EmptyReplyError: The reply is not JSON, twice.
         """
         said = heard(step.chunk)
         entries, others = read(step.memory.text)
@@ -177,7 +177,7 @@ class ProfileReader(ChatReader):
         """What a reply says that is not all as it should be.
 
         Raises:
-            EmptyReplyError: It is no JSON.
+            EmptyReplyError: It is not JSON.
         """
         try:
             return self._shape.parse(text)
@@ -205,8 +205,8 @@ class ProfileReader(ChatReader):
 
     def _useless(self) -> str:
         return (
-            f"{self.identity.name} replied twice with what is no JSON of changes: name a model "
-            "that writes JSON, or leave out the schema to keep a text."
+            f"{self.identity.name} replied twice with something other than JSON of changes: name a "
+            "model that writes JSON, or leave out the schema to keep a text."
         )
 
 

@@ -50,15 +50,15 @@ def resolve_keeper(
 
     Raises:
         ConfigurationError: The string names no model, `never` has no word to go by, or a profile
-            is to be kept by what is no chat model.
+            is to be kept by a reader that is not a chat model.
         MissingDependencyError: The model's package is not installed.
     """
     reader = resolve_reader(model, config=config, tokenizer=tokenizer)
     if fields is not None:
         if not isinstance(reader, ChatReader):
             message = (
-                f"{reader.identity.name} keeps no profile: with a schema, name a chat model, as "
-                '"openai:gpt-4o".'
+                f"{reader.identity.name} cannot keep a profile: with a schema, name a chat model, "
+                'such as "openai:gpt-4o".'
             )
             raise ConfigurationError(message)
         return ProfileReader(reader.model, fields, config=config, name=reader.identity.name)

@@ -195,7 +195,7 @@ def _traits(statement: str) -> _Traits:
 
 
 def topics(instruction: str) -> frozenset[str]:
-    """What an instruction is about, as terms: its words but for grammar and small talk."""
+    """What an instruction is about, as terms: its words except for grammar and small talk."""
     return frozenset(_said(instruction) - _INSTRUCTING)
 
 

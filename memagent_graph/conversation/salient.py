@@ -71,7 +71,7 @@ class SalientReader(ExtractiveReader):
         if never.strip() and not self._banned:
             message = (
                 f"The built-in reader leaves out statements by their words, and never={never!r} "
-                "has none that it could go by: name some, or a model that understands it."
+                "has no word to match: name some, or a model that understands it."
             )
             raise ConfigurationError(message)
         record = json.dumps([_VERSION, sorted(self._wanted), sorted(self._banned)])

@@ -63,7 +63,7 @@ class Speakers:
         if named:
             return Speaker(named, thread)
         if self._strict or not thread:
-            message = f"Whose conversation is it? {_HOW}"
+            message = f"The run does not say which user is talking. {_HOW}"
             raise ConfigurationError(message)
         if not self._warned:
             self._warned = True

@@ -67,8 +67,8 @@ class Judge:
             except ValueError:
                 continue
         message = (
-            f"The judge's reply is no grade, twice; choose a model that follows instructions. It "
-            f"said: {text[:_SHOWN]!r}"
+            f"The judge's reply is not a grade, twice; choose a model that follows instructions. "
+            f"It said: {text[:_SHOWN]!r}"
         )
         raise ModelError(message)
 

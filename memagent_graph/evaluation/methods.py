@@ -87,7 +87,7 @@ def make_method(
         return partial(whole, reader, config, template=template or WHOLE)
     if name not in METHODS:
         message = (
-            f"There is no method {name!r}. Choose of: {', '.join(METHODS)}, or embeddings:MODEL "
+            f"There is no method {name!r}. Choose from: {', '.join(METHODS)}, or embeddings:MODEL "
             "with a model that LangChain's init_embeddings knows."
         )
         raise ConfigurationError(message)

@@ -40,23 +40,23 @@ async def evaluate(
     concurrency: int = 1,
     judge: Judge | None = None,
 ) -> AsyncIterator[Result]:
-    """Run what is missing of each method on each sample; yield results as they come.
+    """Run each method on each sample that has no result yet; yield results as they come.
 
-    A run that was stopped goes on where it was: lines of `out/samples.jsonl` are not made again,
-    but for those with an error.
+    A stopped run resumes: lines of `out/samples.jsonl` are not made again,
+    except for those with an error.
 
     Args:
-        reader: the model behind every method.
-        tasks: what to ask.
-        lengths: of the documents, in each task's unit; tasks with documents of their own ignore
+        reader: the model of every method.
+        tasks: tasks to ask.
+        lengths: lengths of the documents in each task's unit; tasks with their own documents ignore
             them.
         methods: names of methods.
-        samples: how many of each task and length, or all that a task has.
-        out: a folder, made if it is not there.
-        config: budgets.
-        seed: other seeds make other samples, or ask other questions first.
-        concurrency: samples at once.
-        judge: grades answers that no rule can; without it, their score is the share of the
+        samples: samples for each task and length; all if a task has fewer.
+        out: folder for the results, created if missing.
+        config: budgets of the readings.
+        seed: seed of the samples, or of the order of questions.
+        concurrency: samples to run at once.
+        judge: model that grades answers no rule can; without it, their score is the share of the
             evidence that they were written from.
 
     Raises:
@@ -126,7 +126,7 @@ def _identities(tasks: Sequence[Task]) -> dict[str, str]:
     found: dict[str, str] = {}
     for task in tasks:
         if found.setdefault(task.name, task.identity) != task.identity:
-            message = f"Two of the tasks are called {task.name}: run them into two folders."
+            message = f"Two of the tasks are called {task.name}: write them to two folders."
             raise ConfigurationError(message)
     return found
 

@@ -236,7 +236,7 @@ def parse_length(text: str) -> int:
     """The reverse of `short`: "8k" is 8192.
 
     Raises:
-        ValueError: It is no number of tokens.
+        ValueError: It is not a number of tokens.
     """
     units = {"k": _THOUSAND, "m": _MILLION}
     unit = units.get(text[-1:].lower(), 1)

@@ -110,7 +110,7 @@ def _asked(state: ReadingState) -> list[str]:
         raise QuestionError('Questions are a list of strings: {"questions": ["...", "..."]}.')
     name = state.get("memory_name")
     if name:
-        message = f"The memory {name!r} is of one question: ask several without memory_name."
+        message = f"The memory {name!r} belongs to one question: ask several without memory_name."
         raise ConfigurationError(message)
     return questions
 

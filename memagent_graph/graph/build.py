@@ -175,25 +175,24 @@ def create_memagent(
 
     Args:
         model: a chat model, a model string such as `"vllm:Qwen/Qwen2.5-7B-Instruct"` or
-            `"openai:gpt-4o"`, or a `Reader`. None takes `MEMAGENT_MODEL`, or else the built-in
+            `"openai:gpt-4o"`, or a `Reader`. None takes `MEMAGENT_MODEL`, otherwise the built-in
             `"extractive"` reader, which needs no model.
         config: budgets and switches of the reading.
-        store: where memories are kept for other agents.
-        namespace: labels under which they are kept there; agents share memories when these are
-            the same. A Redis Cluster puts what has the same first label on one node: begin with
-            the tenant.
-        checkpointer: makes runs resumable: after a crash or an interrupt,
-            `agent.invoke(None, config)` goes on at the chunk where the run stopped.
-        prompts: the two prompts for a chat model, if not the library's own.
+        store: store for memories, shared with other runs and agents.
+        namespace: labels of the memories in the store; agents with the same labels share them. A
+            Redis Cluster keeps everything under one first label on one node: begin with the tenant.
+        checkpointer: makes runs resumable: after a crash or an interrupt, `agent.invoke(None,
+            config)` continues at the chunk where the run stopped.
+        prompts: prompts for a chat model; the library's own by default.
         tokenizer: counts tokens and cuts chunks: a `tokenizers.Tokenizer`, a hub id, a folder
-            or a tokenizer.json. None takes the reader's own, or else an estimate.
-        verify: decides which statements of a chat model's memory are supported, where the document
-            has a passage for them: a function of passage and statement to the probability, 0 to
-            1, which may be asynchronous, or `"cross-encoder/<hub id or folder>"`. None goes by
-            names and numbers.
-        response_format: the shape of a chat model's answers: a pydantic model, a dataclass, a
-            TypedDict, or a JSON schema of an object. They are in `structured_response`, and as JSON
-            in `answer`. A reply of another shape is asked for once more.
+            or a tokenizer.json. None takes the reader's own, otherwise an estimate.
+        verify: decides which statements of a chat model's memory are supported, if the document has
+            a passage for them: a function that takes passage and statement and returns a
+            probability, 0 to 1, and may be asynchronous, or `"cross-encoder/<hub id or folder>"`.
+            None goes by names and numbers.
+        response_format: form of a chat model's answers: a pydantic model, a dataclass, a TypedDict,
+            or the JSON schema of an object. They are in `structured_response`, and as JSON in
+            `answer`. A reply that does not match is sent back once.
         interrupt_before: nodes to stop before, "overwrite_memory" for example.
         interrupt_after: nodes to stop after.
         name: the graph's name, which its events carry.
@@ -372,13 +371,13 @@ def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
 
 
 def _carry(input: Any, run: Run) -> Any:
-    """The input with its document moved to the run, but for what a checkpoint can keep."""
+    """The input with its document moved to the run, except for what a checkpoint can keep."""
     given = input.update if isinstance(input, Command) else input
     if not isinstance(given, dict):
         if input is None or isinstance(input, Command):
             return input
         message = (
-            'A reading is asked with {"question": str, "document": ...}, not with '
+            'The input of a reading is {"question": str, "document": ...}, not '
             f"{type(input).__name__}."
         )
         raise QuestionError(message)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import TokenizerLike
 
 Update = dict[str, object]
-"""Of the host's state."""
+"""An update of the host's state."""
 Key = str | Callable[[Any], Any]
 """A key or attribute of the host's state, or a function that takes the value out of it."""
 
@@ -45,18 +45,18 @@ class MemAgentNode(RunnableCallable):
 
     Args:
         model: a chat model, a model string or a `Reader`, as for `create_memagent`.
-        question: where the host's state has the question: a key, or a function of the state.
-        document: where it has the document.
-        answer: the key that gets the answer, in its shape if there is a `response_format`. Or a
-            function from the reading's output (the fields of `ReadingOutput`) to an update of the
-            host's state, or to a `Command` that also says where the host goes on.
-        memory: the key that gets the final memory; None leaves it out.
-        evidence: the key that gets the evidence; None leaves it out.
-        usage: the key that gets the usage; None leaves it out.
+        question: key of the question in the host's state, or a function of the state.
+        document: key of the document, or a function of the state.
+        answer: key for the answer, which is an object if there is a `response_format`. Or a
+            function that takes the reading's output (the fields of `ReadingOutput`) and returns an
+            update of the host's state, or a `Command` that also says where the host continues.
+        memory: key for the final memory; None leaves it out.
+        evidence: key for the evidence; None leaves it out.
+        usage: key for the usage; None leaves it out.
         config: budgets and switches of the reading.
-        store: where memories are kept, if not in the host's store.
-        namespace: labels under which they are kept there.
-        checkpointer: where the reading's checkpoints go, if not to the host's checkpointer.
+        store: store for memories; the host's store by default.
+        namespace: labels of the memories in the store.
+        checkpointer: checkpointer of the reading; the host's by default.
         prompts: the two prompts for a chat model.
         tokenizer: counts tokens and cuts chunks.
         verify: decides which statements are supported, as for `create_memagent`.

@@ -1,7 +1,7 @@
 """Look-back: what an update asks for is found again, and shown with the next step.
 
 A fold looks in what it has passed of the document: all that stands before the chunk that it reads
-next, read or skipped, but for what the step that asked was shown.
+next, read or skipped, except for what the step that asked was shown.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def segment_name(whole: str, segment: int) -> str:
 
 
 def query_of(fold: Fold) -> str:
-    """What a fold looks for: the question, but for later rounds."""
+    """What a fold looks for: the question, except for later rounds."""
     return fold["source"].get("query") or fold["question"]
 
 

@@ -20,7 +20,7 @@ class Room(NamedTuple):
 
     Attributes:
         most: segments that are read at once.
-        least: chunks of each, but for the last.
+        least: chunks of each, except for the last.
     """
 
     most: int

@@ -34,20 +34,19 @@ _log = logging.getLogger(__name__)
 class MemoryBank:
     """Memories in a LangGraph store, for every agent that shares it.
 
-    A *reference* is the name of a memory, which points to a version, its head; or the key under
-    which a reading without a name is listed; or a version's id. Each method has a twin for async
-    code whose name begins with an a.
+    A *reference* is the name of a memory, which points to a version, its head; the key under which
+    a reading without a name is listed; or a version's id. Each method has an async twin whose name
+    begins with an a.
 
     Every version says which memories it belongs to, its owners, and every memory lists its
-    versions. A head moves in one step with the look that its version is there, and a version goes
-    in one step with the look that no memory needs it: so no head ever leads to nothing.
+    versions. A head moves in one step with the check that its version exists, and a version is
+    deleted in one step with the check that no memory needs it, so a head never leads to nothing.
 
     Args:
         store: any LangGraph store. `RedisStore` and the SQLite stores never lose a write.
-        namespace: where in the store; others can share it.
-        ttl: minutes that what is written lives on when it is not read; None for the store's
-            default.
-        patience: seconds that one operation may take, asked for each time; None for no bound.
+        namespace: labels of the memories in the store.
+        ttl: minutes that a memory lives on without being read; None for the store's default.
+        patience: function that returns the seconds that one operation may take; None for no bound.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class MemoryBank:
         Args:
             version: what to store.
             owner: the memory that it belongs to; what no memory has is collected some day.
-            topic: who `watch`es this name hears of it.
+            topic: name whose watchers are notified.
         """
         records = self.records
         value = {**version.to_record(), "owners": [] if owner is None else [owner]}
@@ -280,7 +279,7 @@ class MemoryBank:
             preview: whether to say only what would go.
 
         Raises:
-            ConfigurationError: What is given is no digest.
+            ConfigurationError: What is given is not a digest.
             MemoryConflictError: Somebody writes it again and again meanwhile.
             OSError: An entry of the user's cache cannot be removed.
         """

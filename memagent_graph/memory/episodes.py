@@ -181,7 +181,7 @@ class Episodes:
             if not step.puts or await self._records.commit(step.puts, step.given):
                 await self.read()
                 return gone
-        message = "The person went on talking meanwhile: delete these messages once more."
+        message = "New messages arrived meanwhile: delete these messages again."
         raise MemoryConflictError(message)
 
     def _cut(self, said: Said) -> Said:
@@ -223,7 +223,7 @@ class Episodes:
                 return _Contents(value, [*map(_listed, value["pages"])], int(value["next"]))
         except (KeyError, TypeError, ValueError):
             pass
-        _log.warning("The list of what a person has said cannot be read, and is made anew.")
+        _log.warning("The list of a person's messages cannot be read; a new one is started.")
         pages = {}
         async for item in self._records.scan(self._place):
             if not isinstance(item, BadRecordError) and item.key != _CONTENTS:
@@ -245,7 +245,7 @@ class Episodes:
             if page is not None:
                 shelf.put(page)
             elif value is not None:
-                _log.warning("Page %r of what a person has said cannot be read.", row.key)
+                _log.warning("Page %r of a person's messages cannot be read.", row.key)
         return {key: page for key, page in found.items() if page is not None}
 
 

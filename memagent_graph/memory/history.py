@@ -54,7 +54,7 @@ def walk(
 
 
 def _newest_end(left: list[MemoryVersion], listed: set[str]) -> MemoryVersion | None:
-    """The newest version that no other follows; those beside the history are no part of it."""
+    """The newest version that no other follows; those beside the history are not part of it."""
     followed = {key for version in left for key in version.follows}
     ends = [v for v in left if v.id not in followed | listed and v.parent not in listed]
     return max(ends, key=lambda version: version.created_at, default=None)

@@ -30,7 +30,7 @@ async def post(records: Records, digests: Sequence[str]) -> None:
         given = found if isinstance(found, dict) or found is None else ...
         if await records.commit([records.put(*place, value)], {place: given}):
             return
-    message = "Other documents are forgotten again and again meanwhile: try again."
+    message = "Other documents are being forgotten at the same time: try again."
     raise MemoryConflictError(message)
 
 

@@ -65,7 +65,7 @@ def place_of(user: str, namespace: Sequence[str]) -> tuple[str, ...]:
 
 
 def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
-    """The reverse of `place_of`; None for a namespace that is no person's."""
+    """The reverse of `place_of`; None for a namespace that is not a person's."""
     label = place[0] if place else ""
     if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
         return None
@@ -75,7 +75,7 @@ def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
 def nothing_of(user: str) -> MemoryNotFoundError:
     """The error that nothing is remembered of a user."""
     message = (
-        f"Nothing is remembered of the user {user!r} in this store and namespace: "
+        f"Nothing is remembered about the user {user!r} in this store and namespace: "
         "`memagent memory users` lists those who are remembered."
     )
     return MemoryNotFoundError(message)
@@ -117,7 +117,7 @@ class PersonalMemory:
         patience: Callable[[], float] | None = None,
     ) -> None:
         if not user:
-            raise ConfigurationError("Whose memory? The user is empty: name one.")
+            raise ConfigurationError("The user is empty: name the one whose memory is meant.")
         self.user = user
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
         self._namespace = tuple(namespace)
@@ -253,7 +253,7 @@ class PersonalMemory:
         return ForgottenUser(items, threads, await erase(self.bank.store))
 
     async def delete(self, *, by: str) -> int:
-        """As `forget`, but for what the store's files keep; say how many items it were."""
+        """As `forget`, except for what the store's files keep; say how many items it were."""
         records = self.bank.records
         items = await self.bank.aclear()
         self.episodes.drop()

@@ -173,7 +173,7 @@ class Records:
     async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
         """All items in and below a namespace; for one that cannot be read, an error.
 
-        No time to live begins again: looking at everything is no use of anything.
+        No time to live begins again: looking at everything does not count as use.
         """
         offset, size = 0, _PAGE
         while True:

@@ -58,7 +58,7 @@ async def forget(records: Records, name: str) -> Forgotten:
         deleted, shared = deleted + released.deleted, shared + released.shared
         roots |= released.roots
     else:
-        message = f"{name!r} was written again and again meanwhile: forget it once more."
+        message = f"{name!r} kept being written meanwhile: forget it again."
         raise MemoryConflictError(message)
     if lost == 0:
         raise _nameless(name)

@@ -67,7 +67,7 @@ async def forget(
     """See `MemoryBank.aforget_source`."""
     if wrong := [digest for digest in digests if not _is_digest(digest)]:
         message = (
-            f"{wrong[0]!r} is no digest of a document: give the {_DIGITS} hexadecimal digits of "
+            f"{wrong[0]!r} is not a digest of a document: give the {_DIGITS} hexadecimal digits of "
             "`Source.digest`, or the opened document."
         )
         raise ConfigurationError(message)

@@ -168,7 +168,7 @@ class MemoryVersion:
             NewerRecordError: It is of a newer schema.
         """
         if not isinstance(record, dict):
-            raise _bad(key, "it is no record")
+            raise _bad(key, "it is not a record")
         schema = record.get("schema")
         if isinstance(schema, int) and schema > SCHEMA:
             message = (

@@ -25,7 +25,7 @@ class VersionWriter:
     Args:
         bank: where to; with a patience, so that no write takes for ever.
         owner: the memory that the versions belong to.
-        topic: who watches this name hears of each version.
+        topic: name whose watchers are notified of each version.
 
     Attributes:
         written: ids of the versions that were written, or that the store had already.

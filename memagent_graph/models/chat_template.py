@@ -29,7 +29,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, variables: Mapping[str, object] | None = None) -> None:
         if getattr(tokenizer, "chat_template", "") is None:
             message = (
-                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: take the "
+                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: use the "
                 "model's instruction-tuned version, or set chat_template in its "
                 "tokenizer_config.json."
             )

@@ -105,8 +105,8 @@ class Circuit:
             if left <= 0:
                 seconds = monotonic() - opened
                 message = (
-                    f"The server cannot be reached, for {seconds:.0f} s now, and the call was not "
-                    "made. Start it, or correct the base URL; it is asked again now and then."
+                    f"The server has not been reachable for {seconds:.0f} s, so the call was not "
+                    "made. Start it, or correct the base URL; it is tried again every few seconds."
                 )
                 raise TransientModelError(message)
             await asyncio.sleep(min(_LOOK, left))

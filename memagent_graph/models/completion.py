@@ -28,12 +28,12 @@ def to_result(completion: ChatCompletion, started: float) -> ChatResult:
         started: when the request was made, by `perf_counter`.
 
     Raises:
-        TransientModelError: It is no completion.
+        TransientModelError: It is not a completion.
     """
     choices = getattr(completion, "choices", None)
     message = getattr(choices[0], "message", None) if choices else None
     if message is None:
-        text = f"The server's reply is no completion: {str(completion)[:300]}"
+        text = f"The server's reply is not a completion: {str(completion)[:300]}"
         raise TransientModelError(text)
     choice = completion.choices[0]
     extra = _extra(message)
@@ -134,7 +134,7 @@ class PartialCompletion:
 
 
 def _extra(message: ChatCompletionMessage | ChoiceDelta) -> dict[str, object]:
-    """Refusal and reasoning, which are no part of the text."""
+    """Refusal and reasoning, which are not part of the text."""
     reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
     found = {"refusal": message.refusal, "reasoning_content": reasoning}
     return {name: value for name, value in found.items() if value}

@@ -109,7 +109,7 @@ class ChatEndpoint(BaseChatModel):
         super().model_post_init(context)
         self.base_url = self.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
         if not self.base_url.startswith(("http://", "https://")):
-            text = f"{self.base_url!r} is no base URL: one looks like http://localhost:8000/v1."
+            text = f"{self.base_url!r} is not a base URL: one looks like http://localhost:8000/v1."
             raise ValueError(text)
         self._server = Server(
             self.base_url,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
 _SDK_OPTIONS = ("stream", "extra_headers", "extra_query", "extra_body", "timeout")
-"""Arguments of the SDK's `create` that are no fields, and the one that it acts on itself."""
+"""Arguments of the SDK's `create` that are not fields, and the one that it acts on itself."""
 _OPTIONAL = ("temperature", "top_p", "seed", "max_tokens", "stop")
 _NOT_TAKEN = (400, 422, 501)
 _SCHEMA = re.compile(r"response_format|schema|grammar|structured|guided", re.IGNORECASE)

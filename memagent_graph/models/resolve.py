@@ -85,6 +85,6 @@ def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:
         message = f"LangChain cannot make the model {model!r}: {error}"
         raise ConfigurationError(message) from error
     if not isinstance(found, BaseChatModel):  # pragma: no cover - only for configurable models
-        message = f"{model!r} names no chat model."
+        message = f"{model!r} does not name a chat model."
         raise ConfigurationError(message)
     return found

@@ -128,7 +128,7 @@ class Server:
             return error.status_code < _SERVER_FAILURE
         except OpenAIError:
             return False
-        except ValueError:  # an answer that is no JSON is one
+        except ValueError:  # an answer that is not JSON is one
             return True
         return True
 

@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 def _refuse(name: str) -> float:
-    message = f"{name} is no JSON."
+    message = f"{name} is not JSON."
     raise ValueError(message)
 
 
@@ -151,7 +151,7 @@ def shape_of(response_format: ResponseFormat) -> Shape:
         adapter: TypeAdapter[Any] = TypeAdapter(response_format)
         schema = adapter.json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        message = f"No JSON schema can be made of {response_format.__name__}: {error}"
+        message = f"{response_format.__name__} cannot be expressed as a JSON schema: {error}"
         raise ConfigurationError(message) from error
     _check_object(schema)
     return Shape(_name(response_format.__name__), schema, adapter)
@@ -225,7 +225,7 @@ async def constrained(call: Callable[[dict[str, Any]], Awaitable[T]], held: dict
     except ModelError as error:
         found = await call({})
         held.clear()
-        _log.warning("The model takes no JSON schema, and is asked without one: %s", error)
+        _log.warning("The model does not accept a JSON schema and is asked without one: %s", error)
         return found
 
 
@@ -234,8 +234,8 @@ def _parse_or_fail(shape: Shape, text: str) -> dict[str, Any]:
         return shape.parse(text)
     except ValueError as error:
         message = (
-            f"The model did not answer in the shape of {shape.name}, asked twice: {error} Make the "
-            "response_format simpler, or name a stronger model."
+            f"The model did not answer in the shape of {shape.name} in two attempts: {error} Make "
+            "the response_format simpler, or name a stronger model."
         )
         raise ResponseFormatError(message, reply=text) from error
 
@@ -300,7 +300,7 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
             reference = named
             resolver.lookup(named)
     except SchemaError as error:
-        message = f"The response_format is no JSON schema: {error.message}."
+        message = f"The response_format is not a JSON schema: {error.message}."
         raise ConfigurationError(message) from error
     except Unresolvable as error:
         message = (

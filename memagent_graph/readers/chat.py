@@ -276,7 +276,7 @@ def _unheard(
 
     Args:
         config: of the run.
-        handler: that hears it all the same.
+        handler: that sees it anyway.
     """
     config = ensure_config(config)
     if handler is not None:
@@ -298,7 +298,7 @@ async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
     """A reply, and its text without what the model thought aloud; raises `ModelError`."""
     try:
         reply = await replying
-    except GraphBubbleUp:  # an interrupt within the model is no failure
+    except GraphBubbleUp:  # an interrupt within the model is not a failure
         raise
     except Exception as error:
         raise model_error(error) from error

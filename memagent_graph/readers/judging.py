@@ -54,7 +54,7 @@ _MOST_COUNTED = 12
 _SHORTEST_ELSEWHERE = 3
 """Characters in a row that are not the note's own words if they stand elsewhere, too."""
 _EMPTY = "的了吗呢吧和与或在是有为被从到把对于及其这那之所由着过们个种些以而用将也都使"
-"""Signs around a name that are no part of it."""
+"""Signs around a name that are not part of it."""
 
 
 class Judgement(NamedTuple):

@@ -43,7 +43,7 @@ class Baseline:
         """The baseline after these rewards, whose order does not matter.
 
         Raises:
-            TraceError: A reward is no finite number.
+            TraceError: A reward is not a finite number.
         """
         _check(rewards)
         if not rewards:
@@ -144,7 +144,7 @@ def step_advantages(
         For each rollout as many as it has rewards; None where the reward is.
 
     Raises:
-        TraceError: A reward is no finite number, or there are not as many groups as rollouts.
+        TraceError: A reward is not a finite number, or there are not as many groups as rollouts.
     """
     if len(groups) != len(rewards):
         message = f"There are {len(rewards)} rollouts and {len(groups)} groups; each needs one."

@@ -24,7 +24,7 @@ class Batch:
         trained: `[rows, width]`, whether that token is of the row's completion.
         sampled: `[tokens]`, recorded log-probabilities of the trained tokens, row by row.
         advantages: `[tokens]`, theirs.
-        filled: tokens of `ids` that are no padding.
+        filled: tokens of `ids` that are not padding.
     """
 
     ids: torch.Tensor

@@ -115,7 +115,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         """Say what a rollout was worth, at any time after it ended; the last word counts.
 
         Raises:
-            TraceError: The reward is no finite number.
+            TraceError: The reward is not a finite number.
         """
         self.sink.write(Feedback(rollout, reward))
 
@@ -296,7 +296,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             self.skipped[reason] += 1
             first = self.skipped[reason] == 1
         if first:
-            message = f"Not recorded: {reason}. It is said once, and counted in `skipped`."
+            message = f"Not recorded: {reason}. This is said once; `skipped` counts all."
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 

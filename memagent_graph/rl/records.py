@@ -82,11 +82,11 @@ class Conversation:
             )
             raise TraceError(message)
         if not set(map(type, self.logprobs)) <= {float, int}:
-            raise TraceError("A log-probability is no number.")
+            raise TraceError("A log-probability is not a number.")
         if not all(map(isfinite, self.logprobs)) or max(self.logprobs) > _ROUNDING:
             raise TraceError("A log-probability is not a finite number of at most 0.")
         if self.step < 0:
-            message = f"{self.step} is no number of a conversation, counted from 0."
+            message = f"{self.step} is not a number of a conversation, counted from 0."
             raise TraceError(message)
 
     def plain(self) -> dict[str, object]:
@@ -106,7 +106,7 @@ class End:
         response: the whole reply that the answer was taken from.
 
     Raises:
-        TraceError: The reward is no finite number.
+        TraceError: The reward is not a finite number.
     """
 
     rollout: str
@@ -137,7 +137,7 @@ class Feedback:
         reward: what it was worth.
 
     Raises:
-        TraceError: The reward is no finite number.
+        TraceError: The reward is not a finite number.
     """
 
     rollout: str
@@ -171,7 +171,7 @@ def fingerprint(tokenizer: object) -> str:
         known = getattr(tokenizer, "backend", None)
     if not hasattr(known, "get_vocab"):
         message = (
-            f"{type(tokenizer).__name__} does not tell its vocabulary: give the model's own "
+            f"{type(tokenizer).__name__} does not report its vocabulary: give the model's own "
             "tokenizer, of the transformers or the tokenizers library."
         )
         raise TraceError(message)

@@ -63,7 +63,7 @@ def make_rescore(shaping: Mapping[str, float], information: Rescore) -> Rescore:
     known = {"exit": _exit, "boxed": _boxed, "update": _update, "information": information}
     known |= {"calls": _calls, "written": _written}
     if unknown := shaping.keys() - known.keys():
-        message = f"shaping has no {', '.join(sorted(unknown))}. Choose of: {', '.join(known)}."
+        message = f"shaping has no {', '.join(sorted(unknown))}. Choose from: {', '.join(known)}."
         raise ConfigurationError(message)
 
     def rescore(rollouts: Sequence[Rollout], cases: Mapping[str, Case]) -> list[Rollout]:

@@ -97,7 +97,7 @@ def make_reward(parts: str | Reward | Mapping[str | Reward, float]) -> Reward:
 
     Raises:
         ConfigurationError: There is no reward of that name, or none at all. From the reward:
-            `TraceError`, when a part gives what is no finite number.
+            `TraceError`, when a part gives something other than a finite number.
     """
     weights = parts if isinstance(parts, Mapping) else {parts: 1.0}
     if not weights:
@@ -148,7 +148,8 @@ def _named(part: str | Reward) -> Reward:
     if callable(part):
         return part
     if part not in REWARDS:
-        message = f"There is no reward {part!r}. Choose of: {', '.join(REWARDS)}, or give your own."
+        known = ", ".join(REWARDS)
+        message = f"There is no reward {part!r}. Choose from: {known}, or give your own."
         raise ConfigurationError(message)
     return REWARDS[part]
 

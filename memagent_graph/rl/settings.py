@@ -40,34 +40,33 @@ class _Settings(BaseModel):
 
 
 class GRPOSettings(_Settings):
-    """How `MultiConversationGRPOTrainer` trains. The defaults are the paper's where it has any.
+    """Settings of `MultiConversationGRPOTrainer`, by default the paper's, as far as it states them.
 
     Attributes:
-        learning_rate: of AdamW, after the warm-up.
+        learning_rate: learning rate of AdamW after the warm-up.
         warmup_steps: optimizer steps over which the learning rate rises from 0.
-        decay_steps: optimizer steps over which the learning rate then falls to a tenth; 0 keeps
-            it as it is.
-        weight_decay: of AdamW.
-        max_grad_norm: length to which the gradient is cut.
+        decay_steps: optimizer steps over which the learning rate then falls to a tenth; 0 keeps it
+            constant.
+        weight_decay: weight decay of AdamW.
+        max_grad_norm: norm to which the gradient is clipped.
         clip_low: how far below 1 a token's ratio may lower the loss.
-        clip_high: how far above 1.
-        dual_clip: how many times its advantage, if that is negative, a token's gain may come to.
-        kl_weight: of the divergence from the model as it was at the beginning; 0 keeps no copy
-            of it.
+        clip_high: how far above 1 it may.
+        dual_clip: bound of a token's gain, in multiples of a negative advantage.
+        kl_weight: weight of the divergence from the initial model; 0 keeps no copy of that model.
         importance_cap: largest weight of a token that an older policy sampled.
         scale_advantages: divide by the standard deviation of the group, as GRPO does and
             Dr. GRPO (arXiv 2503.20783) does not.
-        step_weight: share of a conversation's own advantage, where it has a reward of its own, in
-            its advantage; the rest is that of the whole rollout.
-        mask_overlong: learn nothing from completions that were cut off by their budget, as DAPO
-            does (arXiv 2503.14476, section 3.4).
-        updates: optimizer steps that the rows of one step are split over.
+        step_weight: share of a conversation's own advantage, if it has a reward of its own; the
+            rest is the rollout's.
+        mask_overlong: ignore completions that were cut off by their budget, as DAPO does (arXiv
+            2503.14476, section 3.4).
+        updates: optimizer steps that the rows of one iteration are split over.
         token_budget: tokens of one forward pass; the longest conversation must fit.
-        gradient_checkpointing: compute activations twice, to keep less of them.
-        mixed_precision: "bf16" computes in it and keeps the weights in float32.
-        lora_rank: train adapters of this rank on all linear layers, not the weights themselves.
+        gradient_checkpointing: compute activations twice to save memory.
+        mixed_precision: "bf16" computes in bfloat16 and keeps the weights in float32.
+        lora_rank: train adapters of this rank on all linear layers instead of the weights.
         report_to: trackers of `accelerate` that get the metrics ("tensorboard", "wandb", ...).
-        seed: of everything random.
+        seed: seed of everything random.
     """
 
     learning_rate: float = Field(default=1e-6, gt=0)
@@ -93,39 +92,38 @@ class GRPOSettings(_Settings):
 
 
 class TrainingSettings(GRPOSettings):
-    """A whole run of `memagent train`.
+    """Settings of a run of `memagent train`.
 
     Attributes:
         model: folder or hub id of the model to train, with its tokenizer.
-        out: a folder for checkpoints, metrics, curves and the trained model.
-        tasks: what to ask about: names as `memagent eval` has them, or `qa:FILE`.
-        essays: text to hide evidence in, a file or a folder, for the tasks that need it.
-        length: tokens of the documents.
+        out: folder for checkpoints, metrics, curves and the trained model.
+        tasks: tasks to train on: names of `memagent eval`, or `qa:FILE`.
+        essays: file or folder of texts to hide evidence in, for the tasks that need it.
+        length: length of the documents in tokens.
         reward: name of a reward, or several with their weights.
-        shaping: rewards of the whole rollout to be added, with their weights: "exit", "boxed",
-            "calls", "written", "information", and "update", which is one of each step
-            (`rl.rescoring`).
+        shaping: further rewards with their weights: "exit", "boxed", "calls", "written" and
+            "information" for the whole rollout, and "update" for each step (`rl.rescoring`).
         skip_guessable: leave out questions that the model answers rightly without the document.
-        iterations: how often to read and then train.
-        questions: of an iteration.
+        iterations: number of times to read and then train.
+        questions: questions in an iteration.
         group_size: readings of each question.
-        refills: how often to ask for more questions when groups without spread were dropped.
+        refills: most times to ask for more questions in place of groups with equal rewards.
         evaluate_every: iterations between two evaluations on held-out questions; 0 for none.
-        held_out: questions of an evaluation, which are never trained on; of a file with few
-            questions a fifth of them.
+        held_out: questions for evaluation, which are never trained on; a fifth of a file with few
+            questions.
         save_every: iterations between two checkpoints.
-        engine: what samples: "hf" (transformers, in this process), "vllm" (in this process), or
-            the URL of a vLLM server that serves `model` and shares this machine's files.
+        engine: engine that samples: "hf" (transformers in this process), "vllm" (in this process),
+            or the URL of a vLLM server that serves `model` and shares this machine's files.
         engine_options: arguments of the engine (`max_model_len`, ...).
         chunk_tokens: as in `ReadingConfig`, as are the next two.
-        memory_tokens: of the memory.
-        answer_tokens: of the answer.
+        memory_tokens: longest memory.
+        answer_tokens: longest answer.
         reading: more fields of `ReadingConfig`, by name (`{update_gate: true}`).
-        prompts: a file with the prompts.
+        prompts: file with the prompts.
         concurrency: readings at once.
         deterministic: sample one call at a time, so that not even rounding depends on timing.
         traces: recorded rollouts to train on; nothing is then generated.
-        epochs: how often to go through them.
+        epochs: number of passes over these.
     """
 
     model: str

@@ -65,7 +65,7 @@ class ListSink:
 class JSONLinesSink:
     """Appends records to a file, a line each; several processes may do so at once.
 
-    A record is one write, so that a reader finds whole lines meanwhile, but for the last. A
+    A record is one write, so that a reader finds whole lines meanwhile, except for the last. A
     line that a killed process left torn is ended before the next is written.
 
     Args:
@@ -102,7 +102,7 @@ class RedisSink:
             (`redis://localhost:6379/0#traces`), which is "memagent:traces" without one.
 
     Raises:
-        ConfigurationError: It is no URL of Redis.
+        ConfigurationError: It is not a URL of Redis.
         StoreError: From `write`: Redis cannot be reached, after repeats.
     """
 

@@ -36,14 +36,15 @@ class Training:
     """A run of `memagent train`.
 
     Args:
-        settings: all of it.
-        questions: makes the question of a number, in place of those of `settings.tasks`; the first
-            `settings.held_out` are never trained on, nor any that asks the same as one of them.
-        reward: what an answer is worth, in place of `settings.reward`.
-        rescore: changes the rewards of whole rollouts, in place of `settings.shaping`.
+        settings: settings of the run.
+        questions: function that makes the sample of a number, in place of `settings.tasks`. The
+            first `settings.held_out` are never trained on, nor any with the same question.
+        reward: function that rewards an answer, in place of `settings.reward`.
+        rescore: function that changes the rewards of whole rollouts, in place of
+            `settings.shaping`.
 
     Attributes:
-        main: whether this is the one process, of several, that reports and writes.
+        main: whether this process reports and writes; one of several does.
 
     Raises:
         ConfigurationError: There is no such model, task, reward or engine.

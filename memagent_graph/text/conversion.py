@@ -129,7 +129,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C waits for parsers written in C
     lines = SimpleQueue[str]()
     asked, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no reply
+    os.dup2(2, 1)  # output of libraries is not a reply
     threading.Thread(target=_listen, args=(asked, lines), daemon=True).start()
     try:
         import markitdown  # noqa: F401 - takes a second, which no document is charged with

@@ -54,7 +54,7 @@ def open_file(path: Path, name: str | None = None) -> Source:
     name = name or str(path)
     try:
         if not path.is_file():  # opening a pipe would wait for its writer
-            message = f"{name} is no file but a pipe, a socket or a device. Pipe it in (-)."
+            message = f"{name} is a pipe, a socket or a device, not a file. Pipe it in (-)."
             raise UnreadableSourceError(message)
         if path.suffix.lower() in CONVERTERS:
             return ConvertedSource(path, name)
@@ -68,7 +68,7 @@ def open_file(path: Path, name: str | None = None) -> Source:
             raise UnreadableSourceError(message)
         return _open_unmarked(path, name, sample)
     except PermissionError as error:
-        message = f"{name} must not be read by this user."
+        message = f"This user may not read {name}: change its permissions."
         raise UnreadableSourceError(message) from error
 
 
@@ -79,7 +79,7 @@ def _open_unmarked(path: Path, name: str, sample: bytes) -> FileSource:
     guesses = from_bytes(sample)
     guess = guesses.best()
     if guess is None:
-        message = f"{name} is in no encoding that is known; convert it to UTF-8."
+        message = f"{name} is in an unknown encoding; convert it to UTF-8."
         raise UnreadableSourceError(message)
     for other in guesses:  # of code pages that fit alike, the one that most files have
         if other.encoding == "cp1252" and other.chaos <= guess.chaos:

@@ -55,8 +55,8 @@ def open_path(path: Path, name: str | None = None) -> Source:
     if address := _ADDRESS.match(str(path)):
         url = f"{address[1]}://{address[2]}"
         message = (
-            f"{url} is an address, and nothing is downloaded. Save it as a file, or read it from "
-            f"standard input: curl --location {url} | memagent ask QUESTION -"
+            f"{url} is a web address, and nothing is downloaded. Save it as a file, or read it "
+            f"from standard input: curl --location {url} | memagent ask QUESTION -"
         )
         raise SourceNotFoundError(message)
     message = f"There is no {path}. Is the path right, and relative to {Path.cwd()}?"
@@ -87,8 +87,8 @@ def _join_files(
     parts = [part for part in opened if part is not None and part.length]
     if not parts:
         message = (
-            f"Nothing in {name} can be read: {skipped} files are hidden or not text, or are links "
-            "that lead out of it."
+            f"Nothing in {name} can be read. Skipped {skipped}: hidden, binary, or links out of "
+            "the folder."
         )
         raise UnreadableSourceError(message)
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)

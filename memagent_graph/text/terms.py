@@ -189,7 +189,7 @@ def content_terms(question: str) -> list[str]:
 
 
 def telling_terms(text: str) -> list[str]:
-    """Terms of a text but for those that say nothing by themselves, each once."""
+    """Terms of a text except for those that say nothing by themselves, each once."""
     found = [
         term
         for term in terms(text)

@@ -187,7 +187,7 @@ class EstimatingTokenizer:
     Characters and word starts have weights fitted to the mean of two public vocabularies,
     Qwen's and cl100k. Against that mean the estimate was within 6% over each of these texts
     (two English novels, Wikipedia in English and in Chinese, Python, JavaScript, a JSON file)
-    and within 19% in any 4,000 characters of them, but for stretches of JSON that are mostly
+    and within 19% in any 4,000 characters of them, except for stretches of JSON that are mostly
     digits (31% too few). The two vocabularies themselves differ by 63% on the Chinese text.
     `benchmarks/token_estimate.py` measures it again.
     """

@@ -116,12 +116,12 @@ def test_old_messages_are_pruned_with_old_versions(memory, where):
     ("arguments", "said"),
     [
         (["show"], "`memagent memory users` lists them"),
-        (["show", "--user", "zoe"], "Nothing is remembered of the user 'zoe'"),
+        (["show", "--user", "zoe"], "Nothing is remembered about the user 'zoe'"),
         (["history", "--user", "zoe"], "`memagent memory users` lists those"),
-        (["edit", "--user", "zoe"], "Nothing is remembered of the user 'zoe'"),
-        (["forget"], "Give a document with --source, or a --user"),
-        (["forget", "--user", "ann", "--source", "x"], "Give a document with --source"),
-        (["prune"], "Give --versions, --days or --idle-days"),
+        (["edit", "--user", "zoe"], "Nothing is remembered about the user 'zoe'"),
+        (["forget"], "give a document with --source, or a --user"),
+        (["forget", "--user", "ann", "--source", "x"], "give a document with --source"),
+        (["prune"], "give --versions, --days or --idle-days"),
         (["export", "name", "--user", "ann"], "Give only one of"),
     ],
 )

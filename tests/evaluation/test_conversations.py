@@ -318,7 +318,7 @@ def test_a_message_is_told_by_itself(words):
 def test_a_file_in_another_format_is_an_error_that_names_it(kind, tmp_path):
     for rows in ([{"data": []}], [[1]], {"data": 1}, []):
         file = written(tmp_path, rows)
-        with pytest.raises(ConfigurationError, match=r"rows\.json .*(no file|no questions)"):
+        with pytest.raises(ConfigurationError, match=r"rows\.json .*(not a file|no questions)"):
             _ = make_task(f"{kind}:{file}").count
     with pytest.raises(ConfigurationError, match="nothing.json"):
         _ = make_task(f"{kind}:nothing.json").count

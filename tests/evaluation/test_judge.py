@@ -60,7 +60,7 @@ async def test_the_score_is_the_mean_of_the_grades_of_all_criteria():
 
 async def test_a_reply_that_cannot_be_read_is_asked_for_once_more():
     assert await judge("Well.", "1").grade(sample(asks("A:")), "now") == 1
-    with pytest.raises(ModelError, match=r"no grade, twice.*Hm\."):
+    with pytest.raises(ModelError, match=r"not a grade, twice.*Hm\."):
         await judge("Well.", "Hm.").grade(sample(asks("A:")), "now")
 
 

@@ -98,8 +98,8 @@ def test_questions_over_passages_run_as_they_are(tmp_path):
     [
         ({"input": "[INST] " + QA["input"]}, r"rows.jsonl, line 2 has a prompt .* base"),
         ({"outputs": []}, "line 2"),
-        ({"outputs": None}, "line 2 is no sample of RULER"),
-        ({"input": 5}, "line 2 is no sample of RULER"),
+        ({"outputs": None}, "line 2 is not a sample of RULER"),
+        ({"input": 5}, "line 2 is not a sample of RULER"),
     ],
 )
 def test_a_line_that_is_no_sample_of_ruler_is_named(tmp_path, change, message):

@@ -499,5 +499,5 @@ def test_a_head_that_was_altered_goes(bank, stored):
 
 
 def test_what_is_no_digest_is_refused(bank):
-    with pytest.raises(ConfigurationError, match="'fish.txt' is no digest"):
+    with pytest.raises(ConfigurationError, match="'fish.txt' is not a digest"):
         bank.forget_source("fish.txt")

@@ -169,8 +169,8 @@ async def test_a_second_reply_that_does_not_match_is_an_error():
         (str, "must be an object"),
         (RootModel[list[str]], "must be an object"),
         ({"type": "array"}, "must be an object"),
-        ({"type": "objekt"}, "no JSON schema"),
-        (socket.socket, "No JSON schema can be made of socket"),
+        ({"type": "objekt"}, "not a JSON schema"),
+        (socket.socket, "socket cannot be expressed as a JSON schema"),
     ],
 )
 def test_what_is_no_shape_of_an_object_is_refused(given, problem):

@@ -34,7 +34,7 @@ def written(path, found):
         ({"logprobs": (-0.5, float("nan"))}, "finite"),
         ({"logprobs": (-0.5, float("-inf"))}, "finite"),
         ({"logprobs": (-0.5, 0.5)}, "at most 0"),
-        ({"logprobs": (-0.5, None)}, "no number"),
+        ({"logprobs": (-0.5, None)}, "not a number"),
         ({"step": -1}, "counted from 0"),
     ],
 )

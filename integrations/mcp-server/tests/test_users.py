@@ -82,7 +82,7 @@ async def test_a_person_is_remembered_found_edited_exported_and_forgotten(
     assert forgotten.structured_content["threads"] == ["monday"]
     assert after.structured_content["result"] == []
     assert zoe.is_error
-    assert "Nothing is remembered of the user 'zoe'" in zoe.content[0].text
+    assert "Nothing is remembered about the user 'zoe'" in zoe.content[0].text
     assert all(b"quokkas" not in file.read_bytes() for file in tmp_path.glob("memories.sqlite*"))
     assert "quokkas" not in (tmp_path / "log").read_text()
 

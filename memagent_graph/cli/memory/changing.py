@@ -102,7 +102,7 @@ def prune(
 
     with open_users(store, namespace) as users:
         if (versions, days, idle_days) == (None, None, None):
-            message = "What is to be deleted? Give --versions, --days or --idle-days."
+            message = "Say what to delete: give --versions, --days or --idle-days."
             raise ConfigurationError(message)
         done = users.prune(
             versions=versions,

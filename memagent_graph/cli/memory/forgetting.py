@@ -60,7 +60,7 @@ def forget(
 
     with open_users(store, namespace) as users:
         if (source is None) == (user is None):
-            message = "What is to be forgotten? Give a document with --source, or a --user."
+            message = "Say what to forget: give a document with --source, or a --user."
             raise ConfigurationError(message)
         if source is not None:
             _forget_source(users, source, dry_run=dry_run, yes=yes)

@@ -104,6 +104,6 @@ def make_task(name: str, essays: Source | None = None) -> Task:
     kind, colon, file = name.partition(":")
     found = KINDS.get(f"{kind}:FILE" if colon else kind)
     if found is None or (colon and not file):
-        message = f"There is no task {name!r}. Choose of: {', '.join(KINDS)}."
+        message = f"There is no task {name!r}. Choose from: {', '.join(KINDS)}."
         raise ConfigurationError(message)
     return found.make(file, essays)

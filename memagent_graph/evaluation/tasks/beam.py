@@ -64,7 +64,7 @@ _ORDER = (
 The events stand in no order. Which of them does the answer list, and in what order? Go through \
 the items of its list from first to last. For each, write the number of the event that it \
 describes, in whatever words, or 0 if it describes none of them. A sentence that only leads to the \
-list is no item.
+list is not an item.
 
 Reply with the numbers alone, as a list such as [2, 0, 1]; [] if the answer lists nothing.
 """

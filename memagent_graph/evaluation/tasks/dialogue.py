@@ -81,7 +81,7 @@ class DialogueTask(Task):
             rows = _rows(self.file)
             asked = [one for number, row in enumerate(rows) for one in self.ask(row, number)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            message = f"{self.file} is no file of {self.benchmark}: {error!r}"
+            message = f"{self.file} is not a file of {self.benchmark}: {error!r}"
             raise ConfigurationError(message) from error
         if not asked:
             message = f"{self.file} has no questions in the format of {self.benchmark}."

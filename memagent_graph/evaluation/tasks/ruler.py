@@ -53,7 +53,7 @@ class RulerFileTask(Task):
         """Line number and first byte of each sample: the samples stay in the file.
 
         Raises:
-            ConfigurationError: The file cannot be read, or a line is no sample of RULER.
+            ConfigurationError: The file cannot be read, or a line is not a sample of RULER.
         """
         rows = _rows(self.file)
         return [place for place, task in rows if self.task in {"", task}]
@@ -104,7 +104,7 @@ def ruler_tasks(file: str | Path) -> list[RulerFileTask]:
     """One task for each that a file has samples of, in the file's order.
 
     Raises:
-        ConfigurationError: The file cannot be read, or a line is no sample of RULER.
+        ConfigurationError: The file cannot be read, or a line is not a sample of RULER.
     """
     return [RulerFileTask(file, task) for task in dict.fromkeys(t for _, t in _rows(Path(file)))]
 
@@ -147,7 +147,7 @@ def _row(file: Path, number: int, line: bytes) -> _Row:
         prompt, outputs = row["input"] + row.get("answer_prefix", ""), row["outputs"]
         answers = tuple(str(output) for output in outputs)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{where} is no sample of RULER: {error!r}"
+        message = f"{where} is not a sample of RULER: {error!r}"
         raise ConfigurationError(message) from error
     parts = parse(prompt)
     if parts is None or not answers:

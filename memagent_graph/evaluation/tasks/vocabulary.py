@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Vocabulary(NamedTuple):
-    """English words, as RULER takes them from wonderwords, but for names and phrases.
+    """English words, as RULER takes them from wonderwords, except for names and phrases.
 
     Attributes:
         adjectives: in order.

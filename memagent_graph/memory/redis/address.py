@@ -46,7 +46,7 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
     `max_connections` among them stands for the argument.
 
     Raises:
-        ConfigurationError: It is no URL of Redis, or has an option that redis-py does not know.
+        ConfigurationError: It is not a URL of Redis, or has an option that redis-py does not know.
     """
     try:
         url, bound = take_bound(url, max_connections)
@@ -65,7 +65,7 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
 def _connect(url: str, parts: SplitResult, bound: int) -> OwnClients:
     if parts.scheme not in (*_SCHEMES, *_SENTINEL_SCHEMES):
         message = (
-            f"{parts.scheme!r} is no scheme for Redis. Use one of "
+            f"{parts.scheme!r} is not a scheme for Redis. Use one of "
             + ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *_SENTINEL_SCHEMES))
             + "."
         )

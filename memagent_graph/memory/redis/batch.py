@@ -33,7 +33,7 @@ def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> S
     """Results in the order of `ops`; reads see nothing of the writes, the last put of a key wins.
 
     Raises:
-        ValueError: One is no operation of a store.
+        ValueError: One is not an operation of a store.
         ConfigurationError: One needs an index of embeddings.
     """
     results: list[Result] = []

@@ -55,7 +55,7 @@ class Codec:
         """The body of `value`.
 
         Raises:
-            TypeError: The value is no mapping, or JSON has no form for something in it.
+            TypeError: The value is not a mapping, or JSON has no form for something in it.
         """
         if not isinstance(value, Mapping):
             message = f"A value must be a mapping, not {type(value).__name__}."

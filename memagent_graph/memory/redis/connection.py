@@ -104,7 +104,7 @@ def given(client: Client) -> Connection:
     """A connection over what the caller of `RedisStore` passed.
 
     Raises:
-        ConfigurationError: It is no client or pool of redis-py, or it decodes replies.
+        ConfigurationError: It is not a client or pool of redis-py, or it decodes replies.
     """
     if isinstance(client, redis.ConnectionPool):
         client = redis.Redis(connection_pool=client)

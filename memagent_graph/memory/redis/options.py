@@ -27,7 +27,7 @@ def take_bound(url: str, bound: int) -> tuple[str, int]:
 
     Raises:
         ConfigurationError: It is less than 1.
-        ValueError: It is no number.
+        ValueError: It is not a number.
     """
     address, _, query = url.partition("?")
     options = dict(parse_qsl(query))

@@ -33,7 +33,7 @@ _MEMBERS_AT_ONCE = 5_000
 _VALUES_AT_ONCE = 500  # when a filter has to see them
 _NAMESPACES_AT_ONCE = 1_000
 _KINDS_OF_NOTHING = (b"none", b"string")  # a string was put since
-_NO_ITEM = "is no item: another program wrote to its key in Redis. Delete it or write it anew."
+_NO_ITEM = "is not an item: another program wrote to its key in Redis. Delete it or write it anew."
 
 
 def get(names: Names, op: GetOp) -> Command:

@@ -125,7 +125,7 @@ PUT = Script(
 CLAIMED = 1  # the reply of CLAIM when the index was empty before
 
 # As PUT, but the first item only unless it is there, which is returned then. KEYS may end with a
-# stream to announce the first item on. A key of another type is no item.
+# stream to announce the first item on. A key of another type is not an item.
 CLAIM = Script(
     _WRITE
     + _ANNOUNCE

@@ -147,7 +147,7 @@ class RedisStore(BaseStore):
 
         Raises:
             StoreError: Redis cannot be reached, or refused.
-            BadRecordError: A get or a search met something that is no item.
+            BadRecordError: A get or a search met something that is not an item.
             ConfigurationError: A search has a query, or a put has fields to index.
             TypeError: A value is not JSON.
             InvalidNamespaceError: LangGraph does not allow a namespace.

@@ -96,7 +96,7 @@ async def passed(
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         body = await read_whole(response, request.receive)
         if turn is not None:
-            with suppress(ValueError):  # what is no JSON is the client's business
+            with suppress(ValueError):  # a body that is not JSON is the client's business
                 turn.hear(json.loads(body))
         return Response(body, response.status_code, headers)
 

@@ -135,7 +135,7 @@ def understand(fields: Any, kind: type[Model]) -> Model:
 
 
 def count_values(body: bytes, window: int = _WINDOW) -> int:
-    """Commas and brackets in a body, but for those in its texts: no fewer than it has values.
+    """Commas and brackets in a body, except for those in its texts: no fewer than it has values.
 
     Args:
         body: JSON, or what claims to be.

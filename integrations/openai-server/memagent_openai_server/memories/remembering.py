@@ -168,7 +168,7 @@ class Turn:
     def hear(self, part: Any) -> None:
         """Take a completion, or the next part of one; remember the turn at its end.
 
-        What is no completion is the client's business.
+        A body that is not a completion is the client's business.
         """
         with suppress(AttributeError, TypeError):
             for choice in part.get("choices") or ():

@@ -187,7 +187,7 @@ async def _whole(
     """The response.
 
     Raises:
-        Refusal: What the model's server said is no completion.
+        Refusal: What the model's server said is not a completion.
     """
     if isinstance(found, Answering):
         _, completion = await whole(found, arrived)

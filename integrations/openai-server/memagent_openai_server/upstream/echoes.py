@@ -45,7 +45,7 @@ def without_echoes(said: str, request: dict[str, Any], key: str) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts of a request, but for the names of its fields and of the model."""
+    """The texts of a request, except for the names of its fields and of the model."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

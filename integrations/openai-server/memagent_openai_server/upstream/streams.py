@@ -26,7 +26,7 @@ _LONGEST_END = 3
 _LONGEST_EVENT = 32 * 2**20
 """Bytes: more than any model says."""
 _USUAL = (b"data: {", b"data:{", b"data: [DONE]", b":")
-"""How events begin that are no errors, unless they have that word."""
+"""How events begin that are not errors, unless they have that word."""
 
 
 async def read_whole(response: httpx.Response, receive: Receive) -> bytes:
@@ -47,7 +47,7 @@ async def read_whole(response: httpx.Response, receive: Receive) -> bytes:
 
     body = await unless_gone(read(), receive)
     if b'"error"' in body:
-        with suppress(ValueError):  # what is no JSON is the client's business
+        with suppress(ValueError):  # a body that is not JSON is the client's business
             if error_in(json.loads(body)) is not None:
                 raise await asyncio.to_thread(reworded, response, body)
     return body
