@@ -374,5 +374,5 @@ def test_a_file_that_another_program_uses_is_said_to_hold_what_was_deleted(tmp_p
 
 
 def test_nobody_has_no_memory():
-    with pytest.raises(ConfigurationError, match="Whose memory"):
+    with pytest.raises(ConfigurationError, match="The user is empty"):
         Users(InMemoryStore()).of("")
