@@ -31,6 +31,7 @@ WIDTH = 78
 INTEGRATIONS = (
     "memagent_openai_server",
     "memagent_mcp_server",
+    "memagent_inspector",
     "memagent_ray",
     "memagent_lm_eval",
     "memagent_agent_lightning",

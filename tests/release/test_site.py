@@ -145,6 +145,7 @@ def test_every_public_name_is_on_the_page_of_its_module_with_its_methods_and_fie
         ("memagent_graph.readers", "base.Update"),
         ("memagent_graph.rl", "rewards.make_reward"),
         ("memagent_agent_lightning", "Worker"),
+        ("memagent_inspector", "create_app"),
         ("memagent_lm_eval", "MemAgentLM"),
         ("memagent_mcp_server", "create_server"),
         ("memagent_openai_server", "create_app"),
