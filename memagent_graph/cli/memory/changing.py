@@ -33,7 +33,7 @@ def edit(
     store: Store = None,
     namespace: Namespace = None,
 ) -> None:
-    """Open a memory in $EDITOR, and store what you make of it as a new version.
+    """Open a memory in $EDITOR, and store the edited text as a new version.
 
     With --user and a version's id, the editor opens that version: store it to go back to it.
     """
@@ -53,12 +53,13 @@ def edit(
 def delete(
     name: Reference,
     versions: Annotated[
-        bool, typer.Option("--versions", help="And all its versions that no other memory has.")
+        bool,
+        typer.Option("--versions", help="Also delete versions that no other memory needs."),
     ] = False,
     store: Store = None,
     namespace: Namespace = None,
 ) -> None:
-    """Take a memory's name away, or forget it altogether."""
+    """Remove a memory's name, or delete the memory altogether."""
     with open_users(store, namespace) as users:
         bank = bank_of(users, None)
         if not versions:
@@ -73,14 +74,14 @@ def delete(
 def prune(
     versions: Annotated[
         int | None,
-        typer.Option(min=1, help="How many of the newest versions of each memory stay."),
+        typer.Option(min=1, help="Newest versions to keep of each memory."),
     ] = None,
     days: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Days after which a version goes that a newer one replaced, and a message "
-            "that was kept word for word.",
+            help="Days after which replaced versions, and messages kept word for word, are "
+            "deleted.",
         ),
     ] = None,
     idle_days: Annotated[
@@ -88,7 +89,7 @@ def prune(
         typer.Option(min=0, help="Days without a change after which a user is forgotten."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
+        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
     ] = False,
     user: User = None,
     store: Store = None,
@@ -125,7 +126,7 @@ def prune(
 
 def check(
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be mended, and say what is lost.")
+        bool, typer.Option("--repair", help="Repair what can be repaired, and print what is lost.")
     ] = False,
     user: User = None,
     store: Store = None,
@@ -133,7 +134,7 @@ def check(
 ) -> None:
     """Look for heads that lead nowhere, gaps, bad records and orphans.
 
-    Exit code 1 when there is something to mend. Orphans are versions that no name leads to: of a
+    Exit code 1 if there is something to repair. Orphans are versions that no name leads to: of a
     reading under way, or of one that was broken off, which goes on from there.
     """
     with open_users(store, namespace) as users:

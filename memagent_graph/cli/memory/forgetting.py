@@ -31,7 +31,7 @@ def forget(
         typer.Option("--source", help="A file, folder or glob; a document's name, or its digest."),
     ] = None,
     user: Annotated[
-        str | None, typer.Option("--user", help="A user of a chatbot who is to be forgotten.")
+        str | None, typer.Option("--user", help="The user of a chatbot to forget.")
     ] = None,
     checkpoints: Annotated[
         Path | None,
@@ -42,9 +42,9 @@ def forget(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be forgotten.")
+        bool, typer.Option("--dry-run", help="Only print what would be forgotten.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     store: Store = None,
     namespace: Namespace = None,
 ) -> None:

@@ -92,7 +92,7 @@ def show_diff(
 
 
 def search(
-    words: Annotated[list[str], typer.Argument(help="Words that a line must have, all of them.")],
+    words: Annotated[list[str], typer.Argument(help="Words that a line must all contain.")],
     user: User = None,
     store: Store = None,
     namespace: Namespace = None,
@@ -100,7 +100,7 @@ def search(
     """Search users and their memories by words: print each user and line that has them all.
 
     A user whose id has the words is found with every line. Messages that were kept are searched
-    too. Exit code 1 when nothing was found.
+    too. Exit code 1 if nothing was found.
     """
     with open_users(store, namespace) as users:
         found = users.search(" ".join(words), None if user is None else [user])
@@ -113,7 +113,7 @@ def search(
 def watch(
     reference: Named = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Begin with the versions that there are.")
+        bool, typer.Option("--all", help="Begin with the existing versions.")
     ] = False,
     user: User = None,
     store: Store = None,

@@ -25,7 +25,7 @@ Named: TypeAlias = Annotated[
 ]
 User: TypeAlias = Annotated[
     str | None,
-    typer.Option("--user", help="The user of a chatbot whose memory is meant."),
+    typer.Option("--user", help="User of a chatbot: the memory of this user."),
 ]
 Store: TypeAlias = Annotated[
     str | None,
