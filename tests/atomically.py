@@ -9,7 +9,7 @@ from memagent_graph.sync import wait_for
 
 
 def put_if_absent(store, namespace, key, value, **options):
-    return wait_for(atomic(store).aput_if_absent(namespace, key, value, **options))
+    return wait_for(atomic(store).aput_if_absent(namespace, key, value, **options)).value
 
 
 def commit(store, puts, given, **options):

@@ -142,4 +142,61 @@ class FallbackEvent(TypedDict):
     length: int
 
 
-Event = OpenedEvent | ChunkEvent | SkipEvent | FallbackEvent | MergeEvent | AnswerEvent
+class HeldEvent(TypedDict):
+    """A fold waits, since somebody holds its memory.
+
+    Attributes:
+        memory: that is held: its name, or the key of a reading without one.
+        version: of the memory as it is now; None before the first chunk.
+        by: who holds it.
+        since: when they asked for it, ISO 8601, UTC.
+        position: code points that this fold has read, out of `length`.
+    """
+
+    event: Literal["held"]
+    agent: str
+    task: str
+    question: str
+    fold: str
+    round: int
+    source: str
+    memory: str
+    version: str | None
+    by: str
+    since: str
+    position: int
+    length: int
+
+
+class ReleasedEvent(TypedDict):
+    """A fold that was held goes on.
+
+    Attributes:
+        version: that it goes on from.
+        edited: whether a person wrote that meanwhile.
+    """
+
+    event: Literal["released"]
+    agent: str
+    task: str
+    question: str
+    fold: str
+    round: int
+    source: str
+    memory: str
+    version: str | None
+    edited: bool
+    position: int
+    length: int
+
+
+Event = (
+    OpenedEvent
+    | ChunkEvent
+    | SkipEvent
+    | FallbackEvent
+    | MergeEvent
+    | HeldEvent
+    | ReleasedEvent
+    | AnswerEvent
+)

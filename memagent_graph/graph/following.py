@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memagent_graph.memory.lease import LAPSE, Lease, can_lease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
@@ -25,11 +25,18 @@ class Sharing:
     Args:
         bank: where all of them store.
         left: seconds until the deadline, None without one.
+        look: finds a version by its id, None if it is not there or the store is away.
     """
 
-    def __init__(self, bank: MemoryBank, left: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        bank: MemoryBank,
+        left: Callable[[], float | None],
+        look: Callable[[str], Awaitable[MemoryVersion | None]],
+    ) -> None:
         self._bank = bank
         self._left = left
+        self._look = look
         self._lease: Lease | None = None
 
     async def followed(self, subject: str, key: str) -> MemoryVersion | None:
@@ -43,6 +50,7 @@ class Sharing:
 
         Raises:
             TimeoutError: The deadline came first.
+            HeldUpError: As `look` raised it.
         """
         if self._lease is None and can_lease(self._bank.store):
             self._lease = Lease(self._bank.records, subject)
@@ -53,7 +61,7 @@ class Sharing:
         pause, alone_at = _FIRST_PAUSE, loop.time() + 2 * LAPSE
         while self._answers():
             mine = await lease.acquire()
-            found = await self._found(key)
+            found = await self._look(key)
             if found is not None:
                 lease.held = False  # though it may be ours: the next chunk can be stored as well
                 lease.alive()
@@ -87,9 +95,3 @@ class Sharing:
 
     def _answers(self) -> bool:
         return self._bank.records.guard.circuit == "closed"
-
-    async def _found(self, key: str) -> MemoryVersion | None:
-        try:
-            return await self._bank.afind([key])
-        except Exception:  # noqa: BLE001 - whatever a store raises, the circuit is open now
-            return None

@@ -19,6 +19,7 @@ from memagent_graph.graph.events import (
     SkipEvent,
 )
 from memagent_graph.graph.fold import advance
+from memagent_graph.graph.holding import HeldUpError, ending
 from memagent_graph.graph.merging import (
     Merged,
     calls_left,
@@ -52,8 +53,10 @@ from memagent_graph.text.chunking import Chunk
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.graph.cutting import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Progress, Stopped
+    from memagent_graph.graph.skimming import Skim
     from memagent_graph.readers.base import Memory, Recalled
 
 Changes = dict[str, Any]
@@ -82,11 +85,10 @@ async def overwrite_memory(
         StoreError: Strict, and the store cannot be written.
         MemoryConflictError: A named memory moved on too many times.
     """
-    fold, done = fold_of(state), {"document": None, "chunk": None}
-    late = {**done, "progress": {**fold["progress"], "stopped": "deadline"}}
+    fold = await _held(reading, run, fold_of(state), reads=True)
     left = reading.seconds_left(run)
     if left is not None and left <= 0:
-        return late
+        return _changes(state, _late(fold))
     chain = chain_of(reading, run, fold)
 
     def tell(after: Fold, tokens: int, recalled: tuple[Recalled, ...]) -> None:
@@ -100,14 +102,10 @@ async def overwrite_memory(
         cut = partial(_chunk, reading, run, fold)
         chunk = await to_thread(cut, left) if known is None else known
         assert run.cutter is not None  # noqa: S101 - the chunk came from it
-        skim = None
-        skims = is_skimmed(reading.config, fold["question"], query_of(fold))
-        if skims and not fold["progress"]["again"]:
-            skim = await reading.skims.of(run.cutter.source, left)
-        else:
-            await run.cutter.turn(fold, left)
+        skim = await _skim(reading, run.cutter, fold, left)
         left = reading.seconds_left(run)
-        with run.cutter.ahead(chunk, span_of(fold["source"]).end):
+        end = span_of(fold["source"]).end
+        with run.cutter.ahead(chunk, end), ending(chain):
             after = await advance(
                 reading,
                 fold,
@@ -118,8 +116,10 @@ async def overwrite_memory(
                 skim=skim,
                 config=config,
             )
+    except HeldUpError:  # who is followed waits, or went on from an edit
+        return await overwrite_memory(reading, state, run, config, attempt)
     except (LateError, TimeoutError):
-        return late
+        return _changes(state, _late(fold))
     except ModelError as error:
         step = fold["progress"]["step"] + 1
         failure = await reading.judged(error, attempt, step, fold["source"])
@@ -134,8 +134,27 @@ async def overwrite_memory(
         run.emit(_skip_event(reading, run, chunk, after))
     if after["progress"]["stopped"]:
         run.cutter.leave([span_of(fold["source"]).fold])
-    # What did not change is not written: each write is a copy in the checkpointer.
-    return done | {key: value for key, value in after.items() if value != state.get(key)}
+    return _changes(state, after)
+
+
+async def _skim(reading: Reading, cutter: Cutter, fold: Fold, left: float | None) -> Skim | None:
+    """What decides whether the chunk is read; without it, wait for slower folds."""
+    skims = is_skimmed(reading.config, fold["question"], query_of(fold))
+    if skims and not fold["progress"]["again"]:
+        return await reading.skims.of(cutter.source, left)
+    await cutter.turn(fold, left)
+    return None
+
+
+def _late(fold: Fold) -> Fold:
+    """A fold that ends here, at the deadline."""
+    return {**fold, "progress": {**fold["progress"], "stopped": "deadline"}}
+
+
+def _changes(state: ReadingState, after: Fold) -> Changes:
+    """What a step changed: what is not written is no copy in the checkpointer."""
+    changed = {key: value for key, value in after.items() if value != state.get(key)}
+    return {"document": None, "chunk": None, **changed}
 
 
 async def merge_memories(
@@ -151,6 +170,7 @@ async def merge_memories(
     parts = sorted(state["folds"].values(), key=lambda part: part["source"]["start"])
     if doubted := in_doubt(reading, parts):
         return {"document": None, "folds": doubted}
+    parts = [*await asyncio.gather(*(_held(reading, run, part) for part in parts))]
     finished = await asyncio.gather(*(_finish(reading, run, part) for part in parts))
     before, number = memory_of(whole), round_of(whole["source"])
     new = [memory for memory, _ in finished if memory.text != before.text]
@@ -226,7 +246,7 @@ async def write_answer(
         ModelError: Answering failed for good.
         StoreError: Strict, and the store cannot be written.
     """
-    fold = fold_of(state)
+    fold = await _held(reading, run, fold_of(state))
     memory, warnings = await _finish(reading, run, fold)
     # What the fold has skipped is read after all if this answer is that nothing was found.
     again = not state.get("version") and _further(reading, fold) is not None
@@ -238,7 +258,7 @@ async def write_answer(
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
         raise await reading.judged(error, attempt, None, fold["source"]) from error
-    progress, source = state["progress"], state["source"]
+    progress, source = fold["progress"], fold["source"]
     usage = answer.usage
     progress = {
         **progress,
@@ -312,6 +332,15 @@ def _lost(reading: Reading, progress: Progress) -> list[str]:
         "at least once: raise memory_tokens."
     )
     return [message]
+
+
+async def _held(reading: Reading, run: Run, fold: Fold, *, reads: bool = False) -> Fold:
+    """A fold once nobody holds its memory, or its time is over, with what was edited of it."""
+    left, chain = reading.seconds_left(run), chain_of(reading, run, fold)
+    if chain is None or (left is not None and left <= 0):
+        return fold
+    with ending(chain):
+        return await chain.held(fold, reads=reads)
 
 
 async def _finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[str]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -14,6 +16,7 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.graph.following import Sharing
+from memagent_graph.graph.holding import HeldUpError, Holding, Pauses, lease_key
 from memagent_graph.graph.recalling import recall_of, spans_of, wanted_of
 from memagent_graph.graph.records import (
     Fold,
@@ -32,6 +35,7 @@ from memagent_graph.memory import notices
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.guard import store_seconds
+from memagent_graph.memory.lookup import edit_of, find, newest_edit, readable
 from memagent_graph.memory.sources import remove_strays
 from memagent_graph.memory.version import (
     MemoryVersion,
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.cutting import Cutter
     from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.records import Progress
     from memagent_graph.graph.state import Run
     from memagent_graph.readers.base import Recalled
     from memagent_graph.text.chunking import Chunk
@@ -63,6 +68,9 @@ _CLOSED = (
     "Memory {name!r} could not be opened: {error} Read again when the store is back, or without "
     "memory_name."
 )
+
+_LONG = 0.1
+"""Seconds that a call of the reader takes, beside which waiting for the store is nothing."""
 
 _IDS_AT_ONCE = 1000
 """Versions that the store is asked for in one round trip."""
@@ -102,7 +110,7 @@ class Chain:
         known = _fingerprint(reading, record)
         self.fingerprint = known if self.reuses else reading_fingerprint(known, uuid4())
         self._reading, self._run = reading, run
-        self._sharing = Sharing(self.bank, lambda: reading.seconds_left(run))
+        self._sharing = Sharing(self.bank, partial(reading.seconds_left, run), self._stored)
         self._writer: VersionWriter | None = None
         self._known: tuple[str, str] | None = None  # id and text of what was stored last
         self._holder: str | None = None  # the version that has the text of `parent`
@@ -117,6 +125,9 @@ class Chain:
         self._read: set[str] = set()  # digests of what was read here
         self._noticed: int | None = None  # of what was forgotten before this run began
         self._whole = _whole(reading, run, question, record)
+        self.holding: Holding = self._whole.holding if self._whole else self._holding(record)
+        self._pauses = Pauses(reading, run, self.holding, self.root)
+        self._begun_at, self._takes_long = 0.0, False
 
     @property
     def root(self) -> str:
@@ -149,6 +160,7 @@ class Chain:
             if name:
                 head = await self.bank.ahead(name)
                 fold["source"] |= {"memory_name": name, "head": head.id if head else None}
+                self.holding.memory = name
                 if head is not None:
                     fold = {**fold, **noted(head.memory)}
                     fold["progress"]["version"] = head.id
@@ -225,6 +237,40 @@ class Chain:
             self._writes(fold).add(after)
         return memory
 
+    async def held(self, fold: Fold, *, reads: bool = True) -> Fold:
+        """Wait while the memory is held, up to the deadline; the fold to go on from.
+
+        If a person edited its version meanwhile, it goes on from the edit.
+
+        Args:
+            fold: as it is.
+            reads: whether a chunk is to be read next.
+        """
+        other, version = None, fold["progress"]["version"] or self.root
+        if self._writer is not None and (self._takes_long or not reads):
+            other = await self._writer.settle()
+        if other is not None and other.edited:
+            self._pauses.edits[version] = other
+        if reads and not self._pauses.listed:
+            await self._pauses.enter(fold)
+        if self.holding.asked is not None and await self._all_stored():
+            await self._pauses.wait(fold, self.beating())
+        await self._pauses.look_for_edits(fold)
+        after = self._pauses.edited(fold)
+        if after is not fold:
+            key = after["progress"]["version"] or ""
+            self._known, self._holder = (key, after["memory"]), key
+            if self._finished is not None and self._finished.id == version:
+                self._finished = self._pauses.edits[version]
+        self._begun_at = monotonic()
+        return after
+
+    async def _all_stored(self) -> bool:
+        """Wait for what is being written: what is not stored cannot be edited."""
+        if self._writer is not None:
+            await self._writer.settle()
+        return self._writer is None or self._writer.idle
+
     async def followed(
         self, fold: Fold, chunk: Chunk, recalled: Sequence[Recalled] = ()
     ) -> Update | None:
@@ -237,15 +283,17 @@ class Chain:
 
         Raises:
             TimeoutError: The deadline came first.
+            HeldUpError: The memory is held, or the version to read on from was edited.
         """
         if not self.reuses:
             return None
         found = None
         if self._reading.config.lease:
-            begin = f"{fold['source'].get('head') or ''}-{self.root}-{fold['source']['digest']}"
+            begin = lease_key(fold["source"], self.root)
             found = await self._sharing.followed(begin, self._child(chunk, recalled))
         if found is None and self._replays:
-            found = await self._known_after(chunk, recalled)
+            found = await self._stored(self._child(chunk, recalled))
+            self._replays = found is not None
         if found is None:
             return None
         return Update(
@@ -256,18 +304,31 @@ class Chain:
             unfinished=found.cut,
         )
 
-    async def _known_after(
-        self, chunk: Chunk, recalled: Sequence[Recalled]
-    ) -> MemoryVersion | None:
-        """What an earlier reading, which was broken off, made of a chunk.
+    async def _stored(self, key: str) -> MemoryVersion | None:
+        """The version after a chunk, if another agent, or a reading that was broken off, has it.
 
-        What one reads that skims or looks back cannot be listed ahead: it depends on its memories.
+        Raises:
+            HeldUpError: The memory is held, or the version to read on from was edited.
         """
+        records, memory = self.bank.records, self.holding.memory
+        places = [(records.versions, key), (records.versions, self.parent), self.holding.place]
         try:
-            found = await self.bank.afind([self._child(chunk, recalled)])
+            child, parent, hold = await records.values(places)
+            self.holding.saw(hold)
+            if edit_of(parent, memory) is not None:
+                edit = await newest_edit(records, self.parent, memory)
+                if edit is not None:
+                    self._pauses.edits[self.parent] = edit
+                    raise HeldUpError
+            found = None if child is None else await readable(records, key, child)
+        except BadRecordError:
+            found = None
         except StoreError as error:
-            found, self._missed = None, str(error)
-        self._replays = found is not None
+            self._missed = str(error)
+            return None
+        idle = self._writer is None or self._writer.idle
+        if found is None and self.holding.asked is not None and idle:
+            raise HeldUpError
         return found
 
     def beating(self) -> AbstractAsyncContextManager[object]:
@@ -284,13 +345,14 @@ class Chain:
             await self._writer.settle()
             await self._without_forgotten(self._writer.written)
         await self.release()
+        await self.holding.end()
 
     async def overtaken(self) -> Memory | None:
         """What another agent stored first as the memory that was read from, if it differs."""
         other = None if self._writer is None else await self._writer.settle()
-        if other is None or other.id != self.parent:
+        if other is None or (other.id != self.parent and not other.edited):
             return None
-        self._holder = other.unchanged or other.id
+        self.parent, self._holder = other.id, other.unchanged or other.id
         return other.memory
 
     async def named(self, name: str) -> MemoryVersion | None:
@@ -375,9 +437,10 @@ class Chain:
         )
         self._last = version
         self._read |= {version.source, *(digest for digest, _ in version.parts)}
-        writer.add(version)
+        self._takes_long = monotonic() - self._begun_at >= _LONG
         self._known, self._holder = (version.id, version.text), version.unchanged or version.id
         fold = {**fold, "progress": {**progress, "version": version.id}}
+        writer.add(version, self._pauses.note(fold))
         if not progress["stopped"]:
             return fold
         if fold["source"].get("memory_name"):
@@ -410,7 +473,7 @@ class Chain:
             return None
         try:
             found = await self.bank.aget(merged_id(ids, self.fingerprint))
-            await self.bank.aadopt(self._owner(fold), found.id)
+            await self.bank.aadopt(self._memory(fold["source"]), found.id)
         except (StoreError, MemoryNotFoundError):
             return None
         return found
@@ -453,7 +516,8 @@ class Chain:
         self._writes(fold).add(version)
         fold = {**fold, "progress": {**progress, "version": version.id}}
         if query is not None and (other := await self._writes(fold).settle()) is not None:
-            version, fold = other, {**fold, **noted(other.memory)}
+            at: Progress = {**fold["progress"], "version": other.id}
+            version, fold = other, {**fold, **noted(other.memory), "progress": at}
         self._known, self._finished = (version.id, version.text), version
         return fold
 
@@ -464,7 +528,7 @@ class Chain:
             StoreError: Strict, and something could not be stored.
         """
         if self._writer is None:
-            await self.release()
+            await self._leave()
             missed = self._missed
             return None, [] if missed is None else [f"Nothing stored was used: {missed}"]
         await self._writer.settle()
@@ -472,7 +536,8 @@ class Chain:
         if self._unmoved is None:  # else it was waited for already
             left = await self._flush(self._writer)
         other = await self._writer.settle()
-        await self.release()  # not before: who took it would read the last chunk again
+        edited = other is not None and other.id != fold["progress"]["version"]
+        await self._leave()  # not before: who took the lease would read the last chunk again
         message = self._unmoved
         if left and message is None:
             message = str(_unstored(left, self._writer.error))
@@ -481,15 +546,23 @@ class Chain:
                 if self._finished is not None:
                     await self.bank.arecord_reading(self._finished)
                 if self._reading.config.keep_versions is not None:
-                    await self.bank.athin(self._owner(fold), self._reading.config.keep_versions)
+                    await self.bank.athin(
+                        self._memory(fold["source"]), self._reading.config.keep_versions
+                    )
             except StoreError as error:
                 message = f"The memory is stored, and could not be listed: {error}"
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
-        memory = None if other is None else other.memory
+        memory = None if other is None or edited else other.memory
         away = left or self._unmoved is not None  # it would be asked in vain, and that is said
         forgotten = None if away else await self._without_forgotten(self._writer.written)
         return memory, [said for said in (message, forgotten) if said is not None]
+
+    async def _leave(self) -> None:
+        """Let others read on, and let nobody see a reading that is over."""
+        await self.release()
+        if self._whole is None:
+            await self.holding.end()
 
     async def _without_forgotten(self, written: Sequence[str]) -> str | None:
         """Delete what was written of a document that was forgotten meanwhile; say so."""
@@ -505,23 +578,35 @@ class Chain:
             return f"Whether a document was forgotten meanwhile is not known: {error}"
         return _FORGOTTEN if read or strays else None
 
-    async def _past_what_is_known(self, cutter: Cutter, fold: Fold) -> Fold:
-        """The fold, moved on past all chunks that the store knows from there."""
-        name = fold["source"].get("memory_name")
+    async def _past_what_is_known(
+        self, cutter: Cutter, fold: Fold, *, edited: bool = False
+    ) -> Fold:
+        """The fold, moved on past all chunks that the store knows from there.
+
+        Args:
+            cutter: of the document.
+            fold: as it begins.
+            edited: whether it begins at an edit of what is known.
+        """
+        name, memory = fold["source"].get("memory_name"), self.holding.memory
         segmented = is_segmented(fold["source"])
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
-        found = None if segmented or self._unlisted else await self.bank.afind(ids)
-        if found is None and not name and self._whole is None:
+        found = None
+        if not (segmented or self._unlisted):
+            found = await find(self.bank.records, ids, memory)
+        if found is None and not (name or edited) and self._whole is None:
             found = await self._read_to_its_end(cutter.source)
         if found is None:
             return fold
+        edit = await newest_edit(self.bank.records, found.id, memory)
         end = cutter.source.length if found.again else found.end
         if segmented and (end < cutter.source.length or found.query is not None):
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
         known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, found)]
-        await self.bank.aadopt(self._owner(fold), found.id)
+        await self.bank.aadopt(memory, found.id)
+        found = edit or found
         if found.again and found.skipped:
             end = found.skipped[0][0]
         whole = end >= span_of(fold["source"]).end
@@ -531,10 +616,11 @@ class Chain:
         if name and ended and not await self.bank.amove_head(name, found.id, expected=head):
             message = f"{name!r} was moved on meanwhile."
             raise MemoryConflictError(message)
+        before = fold["progress"]
         fold["progress"] |= {
             "position": end,
-            "step": len(known),
-            "tokens": sum(chunk.tokens for chunk in known),
+            "step": before["step"] + len(known),
+            "tokens": before["tokens"] + sum(chunk.tokens for chunk in known),
             "version": found.id,
             "enough": found.enough,
             "stopped": "end" if whole else "done" if ended else None,
@@ -547,12 +633,15 @@ class Chain:
         if not ended and found.recall is not None:
             wanted = wanted_of(found.recall, [(found.start, found.end)])
             fold["progress"]["looks"] = Looks(wanted=wanted, shown=0, after=0)
-        return {**fold, **noted(found.memory)}
+        fold = {**fold, **noted(found.memory)}
+        if edit is None or ended:
+            return fold
+        return await self._past_what_is_known(cutter, fold, edited=True)
 
     def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
         """Ids of the versions after each chunk, worked out as they are asked for."""
         self.parent = fold["progress"]["version"] or self.root
-        _, position, end = span_of(fold["source"])
+        position, end = fold["progress"]["position"], span_of(fold["source"]).end
         while position < end and (chunk := cutter.cut(position)):
             read.append(chunk)
             self.parent = self._child(chunk)
@@ -573,10 +662,7 @@ class Chain:
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
         found = await self.bank.areading(reading_key(self.root, source.digest))
-        wanted = (self.root, source.digest, False)
-        if found is None or (found.root, found.source, found.edited) != wanted:
-            return None
-        return found
+        return found if found and (found.root, found.source) == (self.root, source.digest) else None
 
     async def _move_head(self, fold: Fold) -> Fold:
         record, progress = fold["source"], fold["progress"]
@@ -649,13 +735,23 @@ class Chain:
     def _writes(self, fold: Fold) -> VersionWriter:
         if self._writer is None:
             name = fold["source"].get("memory_name")
-            self._writer = VersionWriter(self.bank, self._owner(fold), name)
+            self._writer = VersionWriter(
+                self.bank,
+                self._memory(fold["source"]),
+                name,
+                beside=self.holding.place,
+                saw=self.holding.saw,
+            )
         return self._writer
 
-    def _owner(self, fold: Fold) -> str:
+    def _memory(self, source: SourceRecord) -> str:
         """The memory that the versions belong to."""
-        name = fold["source"].get("memory_name")
-        return name or reading_key((self._whole or self).root, fold["source"]["digest"])
+        root = (self._whole or self).root
+        return source.get("memory_name") or reading_key(root, source.get("digest", ""))
+
+    def _holding(self, record: SourceRecord) -> Holding:
+        left = partial(self._reading.seconds_left, self._run)
+        return Holding(self.bank.records, self._memory(record), left)
 
     async def _flush(self, writer: VersionWriter) -> int:
         most = 2 * store_seconds()  # for all that the store has not taken yet

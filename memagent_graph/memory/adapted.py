@@ -12,7 +12,7 @@ from langgraph.store.base import GetOp, Item, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import AtomicStore, agrees, arrange
+from memagent_graph.memory.atomic import AtomicStore, Present, agrees, arrange
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore, Op, Result
 
-    from memagent_graph.memory.atomic import Announcement, Given, Namespace, Value
+    from memagent_graph.memory.atomic import Announcement, Given, Namespace
 
 
 def atomic(store: BaseStore) -> AtomicStore:
@@ -70,16 +70,22 @@ class GetThenPut:
         *,
         topic: str | None = None,
         also: Sequence[PutOp] = (),
+        beside: tuple[Namespace, str] | None = None,
         ttl: float | None = None,
-    ) -> Value:
+    ) -> Present:
         """See `AtomicStore`."""
         put = arrange([PutOp(namespace, key, value, ttl=ttl)], (), self._store.ttl_config)
         rest = arrange(also, [namespace], self._store.ttl_config)
+        gets = [
+            GetOp(namespace, key),
+            *([] if beside is None else [GetOp(*beside, refresh_ttl=False)]),
+        ]
         with self._alone:
-            (item,) = await self._batch([GetOp(namespace, key)])
+            item, *other = await self._batch(gets)
             if ops := put + rest if item is None else rest:
                 await self._batch(ops)
-            return dict(value) if item is None else item.value
+            found = [None if one is None else one.value for one in other]
+            return Present(dict(value) if item is None else item.value, *found)
 
     async def acommit(
         self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None

@@ -30,6 +30,18 @@ async def pause(lost: int) -> None:
     await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
 
 
+class Present(NamedTuple):
+    """What is there after `AtomicStore.aput_if_absent`.
+
+    Attributes:
+        value: what was put, or what another writer put first.
+        beside: the other item that was asked for; None if there is none, or it cannot be read.
+    """
+
+    value: Value
+    beside: Value | None = None
+
+
 class Announcement(NamedTuple):
     """Something new.
 
@@ -54,8 +66,9 @@ class AtomicStore(Protocol):
         *,
         topic: str | None = None,
         also: Sequence[PutOp] = (),
+        beside: tuple[Namespace, str] | None = None,
         ttl: float | None = None,
-    ) -> Value:
+    ) -> Present:
         """Put an item unless there is one.
 
         Args:
@@ -66,10 +79,12 @@ class AtomicStore(Protocol):
             also: carried out in the same atomic step, whether the item was there or not: puts
                 that can be repeated, such as entries of an index. Their namespaces begin with
                 the same label.
+            beside: another item that is read in the same round trip. Its time to live does not
+                begin again.
             ttl: minutes to live; None for the store's default.
 
         Returns:
-            The value that is there now: `value`, or what another writer put first.
+            The value that is there now, and that of the item beside it.
 
         Raises:
             ValueError: The namespaces begin with different labels.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import BadRecordError, MemoryConflictError, NewerRecordError
-from memagent_graph.memory import lookup, owners, removal, sources, upkeep
+from memagent_graph.errors import MemoryConflictError
+from memagent_graph.memory import holding, lookup, owners, removal, sources, upkeep
+from memagent_graph.memory.appending import append
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.editing import replace_for, was_changed
 from memagent_graph.memory.history import History, diff
+from memagent_graph.memory.holding import HOLD_SECONDS
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.records import NAMESPACE, Records, check_namespace
 from memagent_graph.memory.removal import Forgotten
@@ -24,11 +26,10 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op, PutOp
 
     from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.holding import Hold, UnderWay
     from memagent_graph.text.source import Source
 
 __all__ = ["Forgotten", "ForgottenSource", "History", "MemoryBank", "diff"]
-
-_log = logging.getLogger(__name__)
 
 
 class MemoryBank:
@@ -77,36 +78,7 @@ class MemoryBank:
             owner: the memory that it belongs to; what no memory has is collected some day.
             topic: name whose watchers are notified.
         """
-        records = self.records
-        value = {**version.to_record(), "owners": [] if owner is None else [owner]}
-        also = [] if owner is None else [records.put(records.members(owner), version.id, {})]
-        try:
-            stored = await records.call(
-                lambda: records.atomic.aput_if_absent(
-                    records.versions,
-                    version.id,
-                    value,
-                    topic=topic or version.root,
-                    also=also,
-                    ttl=records.ttl,
-                )
-            )
-            found = (
-                version if stored == value else await lookup.readable(records, version.id, stored)
-            )
-        except NewerRecordError as error:
-            _log.warning("%s It was left as it is.", error)
-            return version
-        except BadRecordError as error:
-            _log.info("%s It was replaced.", error)
-            value["owners"] = sorted(
-                {*value["owners"], *await lookup.list_owners(records, version.id)}
-            )
-            await records.items([records.put(records.versions, version.id, value), *also])
-            return version
-        if owner is not None and owner not in owners_of(stored):
-            await self.aadopt(owner, version.id)
-        return found
+        return (await append(self.records, version, owner, topic)).version
 
     async def aadvance(
         self,
@@ -228,23 +200,80 @@ class MemoryBank:
             raise MemoryConflictError(message)
         return version
 
-    async def aedit(self, reference: str, text: str) -> MemoryVersion:
+    async def aedit(self, reference: str, text: str, *, hold: Hold | None = None) -> MemoryVersion:
         """Store another text for a memory, as a version that follows the one it replaces.
 
+        What was made of a reading without a name is what the next one who asks the same goes on
+        from, with what is left of the document.
+
+        Args:
+            reference: of the memory; of one that is held, the `version` that `under_way` says.
+            text: the memory from now on.
+            hold: that of the memory: those who read into it go on from the edit when it is let go.
+
         Raises:
-            MemoryConflictError: The named memory was moved meanwhile.
+            MemoryNotFoundError: There is no such memory.
+            MemoryConflictError: The memory was changed meanwhile, or it is no longer held.
         """
         before = await self.aget(reference)
         after = edited(before, text)
-        if reference == before.id:
+        key = reading_key(before.root, before.source)
+        if hold is not None:
+            await replace_for(self.records, hold.memory, before, after, hold)
+        elif reference == before.id:
             return await self.aappend(after)
-        if reference == reading_key(before.root, before.source):
-            after = await self.aappend(after, owner=reference)
-            await self.arecord_reading(after)
+        elif reference == key:
+            await replace_for(self.records, key, before, after)
         elif not await self.aadvance(reference, after, expected=before.id):
-            message = f"{reference!r} was changed meanwhile: look at it and edit it again."
-            raise MemoryConflictError(message)
+            raise was_changed(reference)
         return after
+
+    async def ahold(self, memory: str, by: str, *, seconds: float = HOLD_SECONDS) -> Hold:
+        """Let those who read into a memory pause, in whatever process they run.
+
+        A reading pauses before its next chunk, merge or answer; `under_way` says when it does.
+        It goes on when the memory is released, or the hold was not renewed for `seconds`.
+
+        Args:
+            memory: its name, or the key of a reading without one; it need not exist yet.
+            by: who asks, for others to see.
+            seconds: how long it holds without being renewed.
+
+        Raises:
+            MemoryConflictError: Somebody holds it already.
+        """
+        return await holding.hold(self.records, memory, by, seconds)
+
+    async def arenew(self, hold: Hold) -> Hold:
+        """Hold a memory for as many seconds more; returns the hold from now on.
+
+        Raises:
+            MemoryConflictError: It is no longer held.
+        """
+        return await holding.renew(self.records, hold)
+
+    async def arelease(self, memory: str, *, hold: Hold | None = None) -> bool:
+        """Let a memory go; say whether it was held.
+
+        Args:
+            memory: which.
+            hold: let go only this one; without it, anybody's.
+        """
+        return await holding.release(self.records, memory, hold)
+
+    async def aheld(self, memory: str) -> Hold | None:
+        """Who holds a memory; one that lapsed stays in some stores until a reading meets it."""
+        return await holding.held(self.records, memory)
+
+    async def aunder_way(self, memory: str | None = None) -> list[UnderWay]:
+        """The readings that are under way, a fold each, without those known to have ended.
+
+        One whose process was killed on another machine stays: `UnderWay.seen` grows old.
+
+        Args:
+            memory: only those that read into it.
+        """
+        return await holding.under_way(self.records, memory)
 
     async def adelete(self, name: str) -> None:
         """Take a name away; its versions stay until `collect` finds nothing that leads to them.
@@ -336,8 +365,9 @@ class MemoryBank:
         """Remember a reading without a name by its newest version, so that it can be listed."""
         records = self.records
         key = reading_key(version.root, version.source)
-        put = records.put(records.readings, key, {"version": version.id})
-        return await records.commit([put], {(records.versions, version.id): ...})
+        newest = await lookup.newest_edit(records, version.id, key) or version
+        put = records.put(records.readings, key, {"version": newest.id})
+        return await records.commit([put], {(records.versions, newest.id): ...})
 
     async def alist(
         self, *, question: str | None = None, source: str | None = None
@@ -392,6 +422,11 @@ class MemoryBank:
     history = blocking(ahistory)
     branch = blocking(abranch)
     edit = blocking(aedit)
+    hold = blocking(ahold)
+    renew = blocking(arenew)
+    release = blocking(arelease)
+    held = blocking(aheld)
+    under_way = blocking(aunder_way)
     delete = blocking(adelete)
     forget = blocking(aforget)
     forget_source = blocking(aforget_source)

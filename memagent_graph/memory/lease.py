@@ -37,7 +37,7 @@ BEAT = 1.0
 
 _log = logging.getLogger(__name__)
 _HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, nonce
-_live: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+_live: WeakValueDictionary[str, object] = WeakValueDictionary()
 _here = uuid4().hex
 
 
@@ -66,10 +66,9 @@ class Lease:
         self.held = False
         self._records, self._clock = records, clock
         self._place = (records.leases, key)
-        self._nonce = uuid4().hex
+        self._nonce = enlist(self)
         self._beats = 0  # never starts again: a value that returned would look like silence
         self._see(None)
-        _live[self._nonce] = self
 
     async def acquire(self) -> bool:
         """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
@@ -161,7 +160,7 @@ class Lease:
         self._seen, self._since = value, self._clock()
 
     def _holder(self) -> str:
-        return f"{_machine()}:{os.getpid()}:{self._nonce}"  # asked anew: the process may fork
+        return holder_of(self._nonce)
 
     def _is_ours(self, value: Value) -> bool:
         return value is not None and value.get("holder") == self._holder()
@@ -178,10 +177,22 @@ def can_lease(store: BaseStore) -> bool:
     return isinstance(store, SqliteStore | AsyncSqliteStore)
 
 
-def _is_free(value: Value) -> bool:
-    """Whether nobody holds a lease: it is absent, malformed, or its holder is known to be dead."""
-    match = value and _HOLDER.fullmatch(str(value.get("holder")))
-    if not value or not match or not isinstance(value.get("beat"), int):
+def enlist(one: object) -> str:
+    """A number by which `is_gone` knows whether this object still lives."""
+    nonce = uuid4().hex
+    _live[nonce] = one
+    return nonce
+
+
+def holder_of(nonce: str) -> str:
+    """Machine, process and the number that `enlist` gave: who holds or reads something."""
+    return f"{_machine()}:{os.getpid()}:{nonce}"  # asked anew: the process may fork
+
+
+def is_gone(holder: str) -> bool:
+    """Whether who is named is known to be dead, or the name is none."""
+    match = _HOLDER.fullmatch(holder)
+    if match is None:
         return True
     machine, pid, nonce = match.groups()
     if machine != _machine():
@@ -193,6 +204,13 @@ def _is_free(value: Value) -> bool:
     except OSError as error:  # another user's process is refused, and lives
         return isinstance(error, ProcessLookupError)
     return False
+
+
+def _is_free(value: Value) -> bool:
+    """Whether nobody holds a lease: it is absent, malformed, or its holder is known to be dead."""
+    if not value or not isinstance(value.get("beat"), int):
+        return True
+    return is_gone(str(value.get("holder")))
 
 
 @contextmanager

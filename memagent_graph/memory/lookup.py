@@ -18,25 +18,53 @@ if TYPE_CHECKING:
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.records import Place, Records
 
+EDITS = "edits"
+"""Field of a stored version: by a memory's name, the id of the version that replaces it there."""
 _MEND = "`memagent memory check --repair` goes back to what is left of it."
 
 _log = logging.getLogger(__name__)
 
 
-async def find(records: Records, ids: Iterable[str]) -> MemoryVersion | None:
-    """See `MemoryBank.afind`."""
+async def find(
+    records: Records, ids: Iterable[str], memory: str | None = None
+) -> MemoryVersion | None:
+    """See `MemoryBank.afind`; not beyond a version that was edited for who reads into `memory`."""
     found: MemoryVersion | None = None
     listed = isinstance(ids, list)
     ids, size = iter(ids), 1
     while batch := (
         [*islice(ids, size)] if listed else await asyncio.to_thread(list, islice(ids, size))
     ):
-        for version in await versions(records, batch):
+        values = dict(await records.by_id(batch))
+        for version in (await _readable(records, values)).values():
             if not isinstance(version, MemoryVersion):
                 return found
             found = version
+            if edit_of(values[found.id], memory):
+                return found
         size *= 2
     return found
+
+
+def edit_of(value: object, memory: str | None) -> str | None:
+    """The id of what a person made of a stored version, for who reads into a memory."""
+    edits = value.get(EDITS) if isinstance(value, dict) else None
+    found = edits.get(memory) if isinstance(edits, dict) else None
+    return found if isinstance(found, str) else None
+
+
+async def newest_edit(records: Records, key: str, memory: str) -> MemoryVersion | None:
+    """The version that who reads into a memory goes on from instead of this one, if any."""
+    newest: MemoryVersion | None = None
+    ((_, value),) = await records.by_id([key])
+    seen = {key}
+    while (edit := edit_of(value, memory)) and edit not in seen:
+        seen.add(edit)
+        ((_, value),) = await records.by_id([edit])
+        if value is None:  # it expired, or was evicted
+            break
+        newest = await readable(records, edit, value)
+    return newest
 
 
 async def get(records: Records, reference: str) -> MemoryVersion:
@@ -136,13 +164,21 @@ async def versions(
     """Versions by their ids: what cannot be read is an error, what is gone is None."""
     places = [(records.versions, key) for key in keys]
     values = await records.values(places, refresh=refresh)
-    stored = await with_texts(records, dict(zip(keys, values, strict=True)), refresh=refresh)
-    found: list[MemoryVersion | BadRecordError | None] = []
-    for key, value in zip(keys, values, strict=True):
+    stored = dict(zip(keys, values, strict=True))
+    found = await _readable(records, stored, refresh=refresh)
+    return [found[key] for key in keys]
+
+
+async def _readable(
+    records: Records, values: Mapping[str, Value | BadRecordError | None], *, refresh: bool = True
+) -> dict[str, MemoryVersion | BadRecordError | None]:
+    stored = await with_texts(records, values, refresh=refresh)
+    found: dict[str, MemoryVersion | BadRecordError | None] = {}
+    for key, value in values.items():
         try:
-            found.append(None if value is None else _read(key, value, stored))
+            found[key] = None if value is None else _read(key, value, stored)
         except BadRecordError as error:
-            found.append(error)
+            found[key] = error
     return found
 
 

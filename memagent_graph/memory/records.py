@@ -7,13 +7,16 @@
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
 | leases | what is being read | its holder: see `Lease` |
+| underway, a digest of a memory's name | a fold | how far who reads into it is: see `UnderWay` |
+| holds | a memory's name | who holds it: see `Hold` |
 | forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
 | threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
 | changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
 
-`read` is there if versions before this one were thinned out or forgotten: digests and names of the
-documents that those had read.
+A version may have `edits`: by the name of a memory, the id of the version that a person put in its
+place for those who read into that memory. `read` is there if versions before this one were thinned
+out or forgotten: digests and names of the documents that those had read.
 """
 
 from __future__ import annotations
@@ -96,6 +99,8 @@ class Records:
         self.readings = (*namespace, "readings")
         self.all_members = (*namespace, "members")
         self.leases = (*namespace, "leases")
+        self.all_under_way = (*namespace, "underway")
+        self.holds = (*namespace, "holds")
         self.threads = (*namespace, "threads")
         self.forgotten = (*namespace, "forgotten")
         self.ttl = ttl
@@ -110,8 +115,11 @@ class Records:
 
     def members(self, name: str) -> Namespace:
         """Where the ids of a memory's versions are listed."""
-        digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        return (*self.all_members, digest)
+        return (*self.all_members, _label(name))
+
+    def under_way(self, name: str) -> Namespace:
+        """Where the folds that read into a memory are listed."""
+        return (*self.all_under_way, _label(name))
 
     def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
         """The operation that sets an item, or deletes it when the value is None."""
@@ -207,6 +215,11 @@ class Records:
             return await self.store.abatch(ops)
         except NotImplementedError:  # LangGraph's SqliteStore has only its sync side
             return await asyncio.to_thread(self.store.batch, ops)
+
+
+def _label(name: str) -> str:
+    """Stands for a memory's name, which may have characters that no label has."""
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _bad(key: str, error: Exception) -> BadRecordError:

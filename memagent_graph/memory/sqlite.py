@@ -13,7 +13,7 @@ from langgraph.store.base import PutOp, validate_op_namespace
 from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import Announcement, agrees, arrange
+from memagent_graph.memory.atomic import Announcement, Present, agrees, arrange
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -88,11 +88,12 @@ class AtomicSqlite:
         *,
         topic: str | None = None,
         also: Sequence[PutOp] = (),
+        beside: tuple[Namespace, str] | None = None,
         ttl: float | None = None,
-    ) -> Value:
+    ) -> Present:
         """See `AtomicStore`."""
         put = PutOp(namespace, key, value, ttl=ttl)
-        return await self._run(self._put_if_absent(put, also, topic))
+        return await self._run(self._put_if_absent(put, also, beside, topic))
 
     async def acommit(
         self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
@@ -119,7 +120,13 @@ class AtomicSqlite:
         """See `AtomicStore`."""
         await self._run(_forget(_prefix(namespace), topic))
 
-    def _put_if_absent(self, put: PutOp, also: Sequence[PutOp], topic: str | None) -> Steps[Value]:
+    def _put_if_absent(
+        self,
+        put: PutOp,
+        also: Sequence[PutOp],
+        beside: tuple[Namespace, str] | None,
+        topic: str | None,
+    ) -> Steps[Present]:
         (op,) = arrange([put], (), self._store.ttl_config)
         rest = arrange(also, [put.namespace], self._store.ttl_config)
         current = yield from _read(op.namespace, op.key)
@@ -128,7 +135,8 @@ class AtomicSqlite:
             if topic is not None:
                 yield from _announce(op, topic)
         yield from _write(rest)
-        return _as_stored(op.value or {}) if current is None else current
+        other = None if beside is None else (yield from _read(*beside))
+        return Present(_as_stored(op.value or {}) if current is None else current, other)
 
     def _commit(self, puts: Sequence[PutOp], given: Given, topic: str | None) -> Steps[bool]:
         ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)

@@ -6,8 +6,17 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from memagent_graph.memory.appending import append
+from memagent_graph.memory.lookup import newest_edit
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.records import Place
     from memagent_graph.memory.version import MemoryVersion
 
 _PAUSE = 0.1
@@ -26,16 +35,28 @@ class VersionWriter:
         bank: where to; with a patience, so that no write takes for ever.
         owner: the memory that the versions belong to.
         topic: name whose watchers are notified of each version.
+        saw: is told what stands at `beside` at each write.
+        beside: what else is read with each write.
 
     Attributes:
         written: ids of the versions that were written, or that the store had already.
     """
 
-    def __init__(self, bank: MemoryBank, owner: str, topic: str | None) -> None:
+    def __init__(
+        self,
+        bank: MemoryBank,
+        owner: str,
+        topic: str | None,
+        *,
+        beside: Place | None = None,
+        saw: Callable[[Value | None], object] = lambda _: None,
+    ) -> None:
         self.bank = bank
         self._owner = owner
         self._topic = topic
-        self._waiting: list[MemoryVersion] = []
+        self._beside = beside
+        self._saw = saw
+        self._waiting: list[tuple[MemoryVersion, Sequence[PutOp]]] = []
         self._counted = 0
         self._writing: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
@@ -43,9 +64,14 @@ class VersionWriter:
         self.error: Exception | None = None
         self.written: list[str] = []
 
-    def add(self, version: MemoryVersion) -> None:
-        """Begin to write a version; does not wait."""
-        self._waiting.append(version)
+    def add(self, version: MemoryVersion, *also: PutOp) -> None:
+        """Begin to write a version; does not wait.
+
+        Args:
+            version: what to write.
+            also: what else is put in the same round trip.
+        """
+        self._waiting.append((version, also))
         self._other = None
         self._count(len(self._waiting))
         if self._writing is None or self._writing.done():
@@ -102,23 +128,29 @@ class VersionWriter:
                     self._tried.set()  # it may have failed somebody else
                     await asyncio.sleep(_PAUSE)
                     continue
-                if await self._write_one(self._waiting[0]):
+                if await self._write_one(*self._waiting[0]):
                     give_up = loop.time() + _ENOUGH
         finally:
             self._count(0)
             self._tried.set()
 
-    async def _write_one(self, version: MemoryVersion) -> bool:
+    async def _write_one(self, version: MemoryVersion, also: Sequence[PutOp]) -> bool:
+        records = self.bank.records
         try:
-            stored = await self.bank.aappend(version, owner=self._owner, topic=self._topic)
+            done = await append(
+                records, version, self._owner, self._topic, also=also, beside=self._beside
+            )
+            edit = await newest_edit(records, version.id, self._owner) if done.edited else None
         except Exception as error:  # noqa: BLE001 - whatever a store raises, reading goes on
             self.error = error
             self._tried.set()
             await asyncio.sleep(_PAUSE)  # where the circuit is open, the guard says when
         else:
             self.error = None
+            stored = edit or done.version
             self._other = stored if stored.text != version.text else None
-            self.written.append(self._waiting.pop(0).id)
+            self.written.append(self._waiting.pop(0)[0].id)
+            self._saw(done.beside)
             self._count(len(self._waiting))
         self._tried.set()
         return self.error is None

@@ -710,7 +710,7 @@ def test_an_asynchronous_sqlite_store_gets_the_same(tmp_path):
             head = (AT, "head")
             assert await one.acommit([PutOp(*head, {"n": 1})], given={head: None})
             assert not await one.acommit([PutOp(*head, {"n": 2})], given={head: None})
-            assert await one.aput_if_absent(AT, "v", {"n": 1}, topic="m") == {"n": 1}
+            assert (await one.aput_if_absent(AT, "v", {"n": 1}, topic="m")).value == {"n": 1}
             assert await one.acommit([PutOp(*head, {"n": 3})], given={head: {"n": 1}})
             assert (await store.aget(AT, "head")).value == {"n": 3}
             assert await take(store, 1) == ["v"]

@@ -13,7 +13,7 @@ from langgraph.store.base import (
     PutOp,
 )
 
-from memagent_graph.memory.atomic import Announcement, arrange
+from memagent_graph.memory.atomic import Announcement, Present, arrange
 from memagent_graph.memory.redis import settings, streams, writes
 from memagent_graph.memory.redis.address import MAX_CONNECTIONS, connect
 from memagent_graph.memory.redis.batch import batch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.store.base import Op, Result, TTLConfig
 
-    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.steps import Steps
 
 T = TypeVar("T")
@@ -166,11 +166,12 @@ class RedisStore(BaseStore):
         *,
         topic: str | None = None,
         also: Sequence[PutOp] = (),
+        beside: tuple[Namespace, str] | None = None,
         ttl: float | None = None,
-    ) -> Value:
+    ) -> Present:
         """See `AtomicStore`. One round trip."""
         put = PutOp(namespace, key, value, ttl=ttl)
-        return await self._arun(self._put_if_absent(put, also, topic))
+        return await self._arun(self._put_if_absent(put, also, beside, topic))
 
     async def acommit(
         self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
@@ -273,10 +274,17 @@ class RedisStore(BaseStore):
     ) -> None:
         await self.aclose()
 
-    def _put_if_absent(self, put: PutOp, also: Sequence[PutOp], topic: str | None) -> Steps[Value]:
+    def _put_if_absent(
+        self,
+        put: PutOp,
+        also: Sequence[PutOp],
+        beside: tuple[Namespace, str] | None,
+        topic: str | None,
+    ) -> Steps[Present]:
         (op,) = arrange([put], (), self.ttl_config)
         rest = arrange(also, [put.namespace], self.ttl_config)
-        return writes.put_if_absent(self._names, self._codec, self._known, op, rest, topic)
+        other = None if beside is None else GetOp(*beside, refresh_ttl=False)
+        return writes.put_if_absent(self._names, self._codec, self._known, op, rest, other, topic)
 
     def _commit(self, puts: Sequence[PutOp], given: Given, topic: str | None) -> Steps[bool]:
         ops = arrange(puts, (namespace for namespace, _ in given), self.ttl_config)

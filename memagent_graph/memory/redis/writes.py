@@ -7,7 +7,9 @@ from types import EllipsisType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from memagent_graph.memory.redis import scripts
+from memagent_graph.errors import BadRecordError
+from memagent_graph.memory.atomic import Present
+from memagent_graph.memory.redis import reads, scripts
 from memagent_graph.memory.redis.codec import as_stored
 from memagent_graph.memory.redis.keys import member_of, root_of
 from memagent_graph.memory.redis.steps import Command
@@ -15,7 +17,7 @@ from memagent_graph.memory.redis.steps import Command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from langgraph.store.base import PutOp
+    from langgraph.store.base import GetOp, PutOp
 
     from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.redis.codec import Codec
@@ -39,21 +41,24 @@ def put_if_absent(
     known: KnownRoots,
     op: PutOp,
     also: Sequence[PutOp],
+    beside: GetOp | None,
     topic: str | None,
-) -> Steps[Value]:
+) -> Steps[Present]:
     """Set an item unless there is one, and announce it; returns the one there is then.
 
-    The puts of `also`, in the order of `arrange`, are carried out either way.
+    The puts of `also`, in the order of `arrange`, are carried out either way, and `beside` is read.
     """
     ops = [op, *also]
     keys, arguments = _write(names, codec, root_of(op.namespace), ops)
     if topic is not None:
         keys += (names.stream(op.namespace, topic),)
     claim = Command(scripts.CLAIM, keys, arguments)
-    reply = yield from _known(names, known, ops, claim, scripts.CLAIMED)
+    looks = [] if beside is None else [reads.get(names, beside)]
+    reply, *others = yield from _known(names, known, ops, [claim, *looks], scripts.CLAIMED)
+    other = None if beside is None else _readable(codec, beside, others[0])
     if reply in (None, scripts.CLAIMED):
-        return as_stored(op.value or {})
-    return codec.decode(reply, op.namespace, op.key).value
+        return Present(as_stored(op.value or {}), other)
+    return Present(codec.decode(reply, op.namespace, op.key).value, other)
 
 
 def commit(
@@ -88,7 +93,7 @@ def commit(
     wanted = [_form(codec, value) for value in expected]
     while True:
         script = Command(scripts.COMMIT, keys, (len(wanted), announced, *wanted, *arguments))
-        reply = yield from _known(names, known, ops, script, scripts.COMMITTED)
+        (reply,) = yield from _known(names, known, ops, [script], scripts.COMMITTED)
         if not isinstance(reply, list):
             return bool(reply)
         for place, content in reply:
@@ -99,14 +104,26 @@ def commit(
 
 
 def _known(
-    names: Names, known: KnownRoots, ops: Iterable[PutOp], command: Command, emptied: int
-) -> Steps[Reply]:
-    """The reply to a command that writes `ops`; `emptied` says that their index was empty."""
+    names: Names, known: KnownRoots, ops: Iterable[PutOp], commands: Sequence[Command], emptied: int
+) -> Steps[list[Reply]]:
+    """The replies to commands, the first of which writes `ops`.
+
+    Its reply `emptied` says that their index was empty.
+    """
     roots = {root_of(op.namespace) for op in ops if op.value is not None}
-    (reply,) = yield from known.register(
-        names, roots, [command], lambda replies: roots if replies[0] == emptied else set()
+    return (
+        yield from known.register(
+            names, roots, commands, lambda replies: roots if replies[0] == emptied else set()
+        )
     )
-    return reply
+
+
+def _readable(codec: Codec, op: GetOp, reply: Reply) -> Value | None:
+    try:
+        item = reads.found(codec, op, reply)
+    except BadRecordError:
+        return None
+    return None if item is None else item.value
 
 
 def _write(

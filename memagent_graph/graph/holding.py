@@ -1,0 +1,308 @@
+"""A reading waits while somebody holds its memory, and lets others see how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import StoreError
+from memagent_graph.graph.events import HeldEvent, ReleasedEvent
+from memagent_graph.graph.records import noted, round_of, segment_name, span_of
+from memagent_graph.graph.skimming import covered
+from memagent_graph.memory import holding
+from memagent_graph.memory.holding import UnderWay
+from memagent_graph.memory.lease import LAPSE, enlist, holder_of
+from memagent_graph.memory.lookup import edit_of, newest_edit
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.records import Fold, Progress, SourceRecord
+    from memagent_graph.graph.state import Run
+    from memagent_graph.graph.versions import Chain
+    from memagent_graph.memory.holding import Hold
+    from memagent_graph.memory.records import Place, Records
+    from memagent_graph.memory.version import MemoryVersion
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.25
+"""Seconds between looks at whether a memory is still held."""
+
+
+_ending: set[asyncio.Task[None]] = set()  # an event loop's are weak
+
+
+class HeldUpError(Exception):
+    """A fold that follows another's must wait, or go on from an edit."""
+
+
+class Holding:
+    """What all folds of a reading have to do with who holds its memory.
+
+    Args:
+        records: of the bank.
+        memory: its name, or the reading's key.
+        left: seconds until the deadline, None without one.
+
+    Attributes:
+        asked: the hold that was there at the last look.
+        waits: how often a fold has waited: others' versions may have been edited meanwhile too.
+        since: when the reading began, ISO 8601, UTC.
+        listed: what takes each fold out of the list of those that are under way.
+    """
+
+    def __init__(self, records: Records, memory: str, left: Callable[[], float | None]) -> None:
+        self.records = records
+        self.memory = memory
+        self.asked: Hold | None = None
+        self.waits = 0
+        self.since = datetime.now(UTC).isoformat()
+        self.listed: dict[str, PutOp] = {}
+        self._left = left
+        self._nonce = enlist(self)
+
+    @property
+    def place(self) -> Place:
+        """Where a hold would be."""
+        return holding.hold_place(self.records, self.memory)
+
+    @property
+    def holder(self) -> str:
+        """Names this reading to others."""
+        return holder_of(self._nonce)
+
+    def saw(self, value: object) -> None:
+        """Note what is at `place`."""
+        self.asked = holding.hold_of(value)
+
+    async def end(self) -> None:
+        """Take all folds out of the list of those that are under way."""
+        if self.listed:
+            with suppress(Exception):  # of a run that is cancelled, the store may be closed
+                await self.records.items([*self.listed.values()])
+
+    async def wait(self, tell: Callable[[Hold], Awaitable[None]]) -> bool:
+        """Wait until nobody holds the memory, but not beyond the deadline; say whether anybody did.
+
+        A store that is away is not waited for longer than the holder of a lease is.
+
+        Args:
+            tell: is called once, if anybody does.
+        """
+        loop = asyncio.get_running_loop()
+        seen, since, answered, pause = None, loop.time(), loop.time(), _FIRST_PAUSE
+        while self.asked is not None:
+            try:
+                there = await holding.held(self.records, self.memory)
+                answered = loop.time()
+            except StoreError:
+                there = seen if loop.time() - answered < LAPSE else None
+            if there is None:
+                self.asked = None
+                break
+            if seen is None:
+                self.waits += 1
+                await tell(there)
+            if there != seen:
+                seen, since = there, loop.time()
+            elif loop.time() - since >= there.seconds:
+                with suppress(StoreError):  # an edit under it is refused from now on
+                    await holding.let_go(self.records, there)
+            left = self._left()
+            if left is not None and left <= 0:
+                break
+            await asyncio.sleep(pause if left is None else min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return seen is not None
+
+
+@dataclass(slots=True)
+class Pauses:
+    """What one fold has to do with who holds its memory.
+
+    Attributes:
+        reading: whose fold it is.
+        run: the call of the graph.
+        holding: what it shares with the other folds of its question.
+        root: the id before the first chunk.
+        edits: what persons made of versions of this fold, by the ids of these.
+        listed: whether others can see this fold.
+    """
+
+    reading: Reading
+    run: Run
+    holding: Holding
+    root: str
+    edits: dict[str, MemoryVersion] = field(default_factory=dict)
+    listed: bool = False
+    _waits: int = 0  # up to which edits were looked for
+
+    def note(self, fold: Fold, *, held: bool = False) -> PutOp:
+        """What lets others see how far the fold is."""
+        source, progress = fold["source"], fold["progress"]
+        name, start, end = span_of(source)
+        passed = progress["position"] - start
+        there = UnderWay(
+            memory=self.holding.memory,
+            question=fold["question"],
+            source=source["digest"],
+            source_name=source["name"],
+            fold=name,
+            round=round_of(source),
+            step=progress["step"],
+            position=covered(progress, start, end) if progress["again"] else passed,
+            length=end - start,
+            version=self._version(fold),
+            since=self.holding.since,
+            holder=self.holding.holder,
+            held=held,
+            lease=lease_key(source, self.root),
+        )
+        return holding.note(self.holding.records, there)
+
+    async def enter(self, fold: Fold) -> None:
+        """Let others see the fold, and look whether its memory is held, or was edited."""
+        self.listed = True
+        source = fold["source"]
+        for name in [span_of(source).fold, *_siblings(source)]:  # an earlier run may have left them
+            gone = holding.forget(self.holding.records, self.holding.memory, name)
+            self.holding.listed[name] = gone
+        records, version = self.holding.records, fold["progress"]["version"] or self.root
+        with suppress(StoreError):
+            await records.items([self.note(fold)])
+            places = [self.holding.place, (records.versions, version)]
+            hold, stored = await records.values(places, refresh=False)
+            self.holding.saw(hold)
+            if edit_of(stored, self.holding.memory):
+                await self._look(fold)
+
+    async def wait(self, fold: Fold, beating: AbstractAsyncContextManager[object]) -> None:
+        """Wait until the memory is let go, and look for edits.
+
+        Args:
+            fold: all of which is stored.
+            beating: shows that this run lives.
+        """
+
+        async def tell(hold: Hold) -> None:
+            self.run.emit(self._held_event(fold, hold))
+            with suppress(StoreError):
+                await self.holding.records.items([self.note(fold, held=True)])
+
+        async with beating:
+            waited = await self.holding.wait(tell)
+        if waited:
+            await self.look_for_edits(fold)
+            after = self.edited(fold)
+            self.run.emit(self._released_event(after, edited=after is not fold))
+            with suppress(StoreError):
+                await self.holding.records.items([self.note(after)])
+
+    async def look_for_edits(self, fold: Fold) -> None:
+        """Look whether the fold's version was edited while it, or another fold, waited."""
+        if self._waits != self.holding.waits:
+            self._waits = self.holding.waits
+            await self._look(fold)
+
+    async def _look(self, fold: Fold) -> None:
+        records, memory = self.holding.records, self.holding.memory
+        version = fold["progress"]["version"] or self.root
+        with suppress(StoreError):
+            edit = await newest_edit(records, version, memory)
+            if edit is None:
+                return
+            if _begins_at_head(fold):  # it may have been moved back since that edit
+                (head,) = await records.values([(records.heads, memory)])
+                if head != {"version": edit.id}:
+                    return
+            self.edits[version] = edit
+
+    def edited(self, fold: Fold) -> Fold:
+        """The fold with what a person made of its memory; the fold itself if nobody did."""
+        source, version = fold["source"], fold["progress"]["version"] or self.root
+        if version not in self.edits:
+            return fold
+        edit = self.edits[version]
+        while edit.id in self.edits:
+            edit = self.edits[edit.id]
+        if _begins_at_head(fold):
+            source = {**source, "head": edit.id}  # it was moved in one step with the edit
+        progress: Progress = {**fold["progress"], "version": edit.id}
+        return {**fold, **noted(edit.memory), "source": source, "progress": progress}
+
+    def _version(self, fold: Fold) -> str | None:
+        version = fold["progress"]["version"]
+        return None if version == self.root else version
+
+    def _held_event(self, fold: Fold, hold: Hold) -> HeldEvent:
+        name, start, end = span_of(fold["source"])
+        return HeldEvent(
+            event="held",
+            agent=self.reading.name,
+            task=self.run.task,
+            question=fold["question"],
+            fold=name,
+            round=round_of(fold["source"]),
+            source=fold["source"]["name"],
+            memory=self.holding.memory,
+            version=self._version(fold),
+            by=hold.by,
+            since=hold.since,
+            position=fold["progress"]["position"] - start,
+            length=end - start,
+        )
+
+    def _released_event(self, fold: Fold, *, edited: bool) -> ReleasedEvent:
+        name, start, end = span_of(fold["source"])
+        return ReleasedEvent(
+            event="released",
+            agent=self.reading.name,
+            task=self.run.task,
+            question=fold["question"],
+            fold=name,
+            round=round_of(fold["source"]),
+            source=fold["source"]["name"],
+            memory=self.holding.memory,
+            version=self._version(fold),
+            edited=edited,
+            position=fold["progress"]["position"] - start,
+            length=end - start,
+        )
+
+
+@contextmanager
+def ending(chain: Chain | None) -> Iterator[None]:
+    """Take a reading out of the list if it is cancelled."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if chain is not None:
+            task = asyncio.ensure_future(chain.holding.end())
+            _ending.add(task)
+            task.add_done_callback(_ending.discard)
+        raise
+
+
+def _siblings(source: SourceRecord) -> list[str]:
+    """The folds of all segments of a document that is read in some."""
+    if "whole" not in source:
+        return []
+    return [segment_name(source["whole"], number) for number in range(source["segments"])]
+
+
+def _begins_at_head(fold: Fold) -> bool:
+    """Whether nothing has been read since a named memory's head."""
+    source = fold["source"]
+    return "memory_name" in source and source.get("head") == fold["progress"]["version"]
+
+
+def lease_key(source: SourceRecord, root: str) -> str:
+    """The key of the lease of those who read the same from the same beginning."""
+    return f"{source.get('head') or ''}-{root}-{source['digest']}"

@@ -1,0 +1,295 @@
+"""A reading that waits while somebody holds its memory, and goes on from what they make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from doubles import ChainReader, chain, numbered
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import AsyncSqliteStore
+from servers.redis_server import RedisServer
+
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError, MemoryConflictError
+from memagent_graph.memory.redis import RedisStore
+
+PATIENT = 300
+"""Seconds in which a test's other party comes to where it is waited for."""
+TEXT = numbered(60)
+SMALL = ReadingConfig(chunk_tokens=40)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+async def store(request, tmp_path):
+    if request.param == "memory":
+        yield InMemoryStore()
+    elif request.param == "sqlite":
+        async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.sqlite")) as opened:
+            await opened.setup()
+            yield opened
+    else:
+        server = request.getfixturevalue("redis_server")
+        async with RedisStore.from_url(server.url, prefix=uuid4().hex) as opened:
+            yield opened
+
+
+@pytest.fixture
+def bank(store):
+    return MemoryBank(store)
+
+
+class Gated(ChainReader):
+    """Reads a chunk each time it may; keeps what each was read from."""
+
+    def __init__(self):
+        super().__init__()
+        self.may = asyncio.Semaphore(0)
+        self.memories = []
+        self.waits = False
+
+    async def update(self, step, *, config=None):
+        self.waits = True
+        await self.may.acquire()
+        self.waits = False
+        self.memories.append(step.memory.text)
+        return await super().update(step, config=config)
+
+    def read_all(self):
+        for _ in range(1000):
+            self.may.release()
+
+
+class Reading:
+    """A reading in this process, with its events."""
+
+    def __init__(self, store, reader, config=SMALL, **asked):
+        self.reader, self.events, self.out = reader, [], {}
+        self._agent = create_memagent(reader, config=config, store=store)
+        self._asked = {"question": "?", "document": TEXT, **asked}
+        self.task = asyncio.ensure_future(self._run())
+
+    async def _run(self):
+        parts = self._agent.astream(self._asked, stream_mode=["custom", "values"])
+        async for mode, part in parts:
+            if mode == "custom":
+                self.events.append(part)
+            else:
+                self.out = part
+
+    def told(self, kind):
+        return [event for event in self.events if event["event"] == kind]
+
+    async def read(self, chunks):
+        """Let it read so many chunks more, and wait until it has."""
+        wanted = len(self.told("chunk")) + chunks
+        for _ in range(chunks):
+            self.reader.may.release()
+        await until(lambda: len(self.told("chunk")) >= wanted)
+
+    async def end(self):
+        self.reader.read_all()
+        await asyncio.wait_for(self.task, PATIENT)
+        return self.out
+
+
+async def until(condition):
+    async with asyncio.timeout(PATIENT):
+        while not condition():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.005)
+
+
+async def paused(bank, memory, folds=1):
+    """The folds that read into a memory, once all of them wait."""
+    async with asyncio.timeout(PATIENT):
+        while True:
+            found = await bank.aunder_way(memory)
+            if len(found) == folds and all(fold.held for fold in found):
+                return found
+            await asyncio.sleep(0.005)
+
+
+async def hold_after(reading, bank, chunks, memory=None, **options):
+    """Hold a reading's memory when it has read so many chunks; what was begun may end."""
+    await reading.read(chunks)
+    memory = memory or reading_of(await bank.aunder_way())
+    hold = await bank.ahold(memory, "ann", **options)
+    return hold, await pause(reading, bank, memory)
+
+
+async def pause(reading, bank, memory):
+    """Let a reading whose memory is held end what it has begun; its fold when it waits."""
+    pausing = asyncio.ensure_future(paused(bank, memory))
+    while not pausing.done():
+        if reading.reader.waits:
+            reading.reader.may.release()
+        await asyncio.sleep(0.005)
+    (fold,) = pausing.result()
+    return fold
+
+
+def reading_of(folds):
+    (memory,) = {fold.memory for fold in folds}
+    return memory
+
+
+async def test_a_held_reading_goes_on_from_the_edit(store, bank):
+    reading = Reading(store, Gated())
+    hold, fold = await hold_after(reading, bank, 3)
+    read = len(reading.reader.memories)
+
+    edit = await bank.aedit(fold.version, "By hand.", hold=hold)
+    assert await bank.arelease(fold.memory, hold=hold)
+    out = await reading.end()
+
+    assert reading.reader.memories[read] == "By hand."
+    expected = "By hand."
+    for start, end in reading.reader.spans[read:]:
+        expected = chain(expected, TEXT[start:end])
+    assert out["answer"] == expected
+    history = await bank.ahistory(out["version"])
+    assert [version.id for version in history if version.edited] == [edit.id]
+    assert history.gaps == []
+
+
+async def test_a_held_reading_asks_its_model_nothing_and_says_that_it_waits(store, bank):
+    reading = Reading(store, Gated())
+    hold, fold = await hold_after(reading, bank, 2)
+    reading.reader.read_all()
+    read = len(reading.reader.memories)
+
+    for _ in range(20):
+        hold = await bank.arenew(hold)
+        await asyncio.sleep(0.01)
+
+    assert len(reading.reader.memories) == read == fold.step
+    (event,) = reading.told("held")
+    assert (event["by"], event["since"], event["memory"]) == ("ann", hold.since, fold.memory)
+    assert event["version"] == fold.version
+    assert reading.told("released") == []
+
+    await bank.arelease(fold.memory)
+    await reading.end()
+
+    (event,) = reading.told("released")
+    assert (event["edited"], event["version"]) == (False, fold.version)
+    assert reading.out["answer"] == alone()
+
+
+def alone(config=SMALL):
+    reader = ChainReader()
+    return create_memagent(reader, config=config).invoke({"question": "?", "document": TEXT})[
+        "answer"
+    ]
+
+
+async def test_the_second_of_two_editors_is_told(store, bank):
+    reading = Reading(store, Gated())
+    hold, fold = await hold_after(reading, bank, 2)
+
+    results = await asyncio.gather(
+        *(bank.aedit(fold.version, f"By {who}.", hold=hold) for who in ("ann", "bob")),
+        return_exceptions=True,
+    )
+
+    (kept,) = [one for one in results if not isinstance(one, Exception)]
+    (error,) = [one for one in results if isinstance(one, Exception)]
+    assert isinstance(error, MemoryConflictError)
+    (fold,) = await bank.aunder_way(fold.memory)
+    assert fold.version == kept.id
+    await bank.aedit(kept.id, "By both.", hold=hold)
+    read = len(reading.reader.memories)
+    await bank.arelease(fold.memory)
+    await reading.end()
+    assert reading.reader.memories[read] == "By both."
+
+
+async def test_what_is_no_longer_held_is_not_edited(store, bank):
+    reading = Reading(store, Gated())
+    hold, fold = await hold_after(reading, bank, 2)
+    await bank.arelease(fold.memory)
+    await bank.ahold(fold.memory, "bob")
+
+    with pytest.raises(MemoryConflictError, match="no longer held"):
+        await bank.aedit(fold.version, "Too late.", hold=hold)
+    with pytest.raises(MemoryConflictError, match="no longer held"):
+        await bank.arenew(hold)
+    assert not await bank.arelease(fold.memory, hold=hold)
+
+    await bank.arelease(fold.memory)
+    await reading.end()
+    assert reading.out["answer"] == alone()
+
+
+async def test_the_page_about_memory_edits_a_reading_as_it_stands():
+    store = InMemoryStore()
+    bank = MemoryBank(store)
+    page = Path(__file__).parents[1] / "docs" / "memory.md"
+    section = page.read_text("utf-8").split("## Edit while it reads")[1].split("\n## ")[0]
+    first, second = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    reading, names = Reading(store, Gated()), {"bank": bank}
+    await reading.read(2)
+
+    await asyncio.to_thread(exec, first, names)
+    await pause(reading, bank, names["hold"].memory)
+    read = len(reading.reader.memories)
+    await asyncio.to_thread(exec, second, names)
+    await reading.end()
+
+    assert reading.reader.memories[read].endswith("\nThe amendment of May prevails.")
+
+
+async def test_one_holds_at_a_time_and_the_other_is_told_who(bank):
+    first = await bank.ahold("diary", "ann")
+
+    with pytest.raises(MemoryConflictError, match=r"held by ann since .*: wait"):
+        await bank.ahold("diary", "bob")
+
+    assert await bank.aheld("diary") == first
+    assert await bank.arelease("diary")
+    assert await bank.aheld("diary") is None
+    assert not await bank.arelease("diary")
+    assert (await bank.ahold("diary", "bob")).by == "bob"
+    with pytest.raises(ConfigurationError):
+        await bank.ahold("other", "bob", seconds=0)
+
+
+async def test_a_hold_that_nobody_renews_lapses(store, bank):
+    reading = Reading(store, Gated())
+    await reading.read(2)
+    hold = await bank.ahold(reading_of(await bank.aunder_way()), "ann", seconds=0.1)
+
+    out = await reading.end()
+
+    (held,), (released,) = reading.told("held"), reading.told("released")
+    assert held["version"] == released["version"]
+    assert out["answer"] == alone()
+    assert await bank.aheld(hold.memory) is None
+    with pytest.raises(MemoryConflictError, match="no longer held"):
+        await bank.aedit(held["version"], "Too late.", hold=hold)
+
+
+async def test_asking_again_goes_on_with_what_a_person_made_of_it(store, bank):
+    reading = Reading(store, Gated())
+    hold, fold = await hold_after(reading, bank, 2)
+    await bank.aedit(fold.version, "By hand.", hold=hold)
+    await bank.arelease(fold.memory)
+    out = await reading.end()
+
+    reader = ChainReader()
+    agent = create_memagent(reader, config=SMALL, store=store)
+    again = await agent.ainvoke({"question": "?", "document": TEXT})
+
+    assert reader.spans == []
+    assert (again["answer"], again["version"]) == (out["answer"], out["version"])
+    assert again["usage"]["document_tokens"] == out["usage"]["document_tokens"]
