@@ -1,84 +1,93 @@
-"""Does it learn, and does what it learned hold for documents 110 times as long? `make learn`.
+"""Does a reader learn what to keep, and does it hold for documents 110 times as long? `make learn`.
 
-For each seed: a small model is made and warmed up (`tiny_reader.py`), then trained by the online
-loop through the reading graph on documents of 4 sections, and measured on up to 1,024. To the
-first stop each seed has the machine for itself, and is timed; from there they run side by side, as
-reading is mostly Python. Beside it: the warm-up model; the trained model with the whole document in
-its window; and, for the first seed, supervised training for as long as the loop took to its first
-stop, and training on recorded readings of the warm-up model alone. A table and two plots go to
-`--draw`. What `--out` has from an earlier run is not measured again.
+Each seed makes a small model, warms it up in the format alone (`tiny_reader.py`), and trains it
+from there in three ways: by the online loop through the reading graph; by the same loop with the
+advantage on the last conversation alone; and supervised, on the right notes after each section,
+for as much of the processor's time as the loop took. Documents have 4 sections there. All four
+models are then asked about documents up to 256 times as long, in words that none has ever seen.
+
+Each figure is a row of `OUT/rows.jsonl`, written when it is known. A run that was stopped goes on
+with what is missing; `--report` makes table and plots of the rows so far.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
-import json
-import shutil
-from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
+from itertools import count
 from pathlib import Path
-from time import perf_counter
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 from learn_report import write_report
-from learn_scores import BUDGETS, HOPS, LENGTHS, LONG, READING, TRAINED_ON, sampled, scores
-from tiny_reader import (
-    PROMPTS,
-    SECTION,
-    make_model,
-    make_tokenizer,
-    more_supervised,
-    sample,
-    save,
-    warm_up,
-)
+from learn_rows import Rows, make_anew, prepare, read_rows, tell
+from learn_scores import BUDGETS, HOPS, TIMES, TRAINED_ON, held_out, score
+from tiny_language import HELD_OUT, SECTION, TRAINING, sample
+from tiny_reader import PROMPTS, make_model, save, train_on_labels, warm_up
 from transformers import AutoModelForCausalLM
 
-from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.rl.journal import Journal
-from memagent_graph.rl.records import End
-from memagent_graph.rl.rewards import exact
-from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.settings import TrainingSettings
-from memagent_graph.rl.sinks import JSONLinesSink
 from memagent_graph.rl.training import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from learn_rows import Row
+
+    from memagent_graph import Prompts
     from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.rl.rescoring import Case
+    from memagent_graph.rl.traces import Rollout
 
-HARD, EASY = (1, 6, 8, 8), (1,)
-"""How many pairs of a section mislead: in the first documents to train on, and in the others, which
-are such as are measured."""
-HARD_UNTIL = 200
+WAYS = ("before", "ours", "labels", "last")
+FIRST = {"iterations": 150, "decay_steps": 600}
+"""Settings of a first reader, which is to be there within ten minutes."""
+ASKED_HELD_OUT = 64
+"""Questions of the evaluations within a run."""
 
 
-def settings(folder: Path, model: Path, seed: int, **fields: Any) -> TrainingSettings:
-    """Of the online run; `fields` change it."""
-    prompts = folder / "prompts.json"
-    prompts.write_text(PROMPTS.model_dump_json(), "utf-8")
+def question(index: int, seed: int) -> Sample:
+    """What the loop asks: first what evaluations ask, then what it learns from."""
+    words = HELD_OUT if index < ASKED_HELD_OUT else TRAINING
+    hops = HOPS[min(index % 4, 1)]
+    return sample(index, hops=hops, chunks=TRAINED_ON, seed=seed, words=words)
+
+
+def last_alone(rollouts: Sequence[Rollout], _cases: Mapping[str, Case]) -> list[Rollout]:
+    """Leave the advantage to the last conversation: the others get 0 of their own."""
+    return [
+        replace(one, step_rewards=(*[0.0] * (len(one.conversations) - 1), None)) for one in rollouts
+    ]
+
+
+def settings(
+    model: Path, out: Path, seed: int, *, told: Prompts = PROMPTS, **fields: Any
+) -> TrainingSettings:
+    """Of the online runs; `fields` change them."""
+    out.mkdir(parents=True, exist_ok=True)
+    prompts = out / "prompts.json"
+    prompts.write_text(told.model_dump_json(), "utf-8")
     given = {
         "model": str(model),
-        "out": folder / "online",
+        "out": out,
+        "iterations": 300,
         "questions": 16,
         "group_size": 8,
-        "updates": 2,
-        "refills": 2,
+        "updates": 4,
+        "refills": 1,
         "scale_advantages": True,
-        "lora_rank": 16,
-        "learning_rate": 2e-3,
+        "learning_rate": 1e-3,
         "warmup_steps": 10,
-        "decay_steps": 400,
+        "decay_steps": 1200,
         "clip_high": 0.28,
         "kl_weight": 0.0,
         "token_budget": 8192,
         "evaluate_every": 10,
-        "save_every": 50,
+        "held_out": ASKED_HELD_OUT,
+        "save_every": 40,
         "engine_options": {"max_batch": 256},
         "chunk_tokens": SECTION,
         "prompts": prompts,
@@ -87,233 +96,111 @@ def settings(folder: Path, model: Path, seed: int, **fields: Any) -> TrainingSet
     return TrainingSettings(**given | BUDGETS | fields)
 
 
-def warmed_up(seed: int, out: Path) -> dict[str, Any]:
-    """Make a model and warm it up; what was measured."""
-    folder = out / f"seed{seed}"
-    torch.manual_seed(seed)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    started = perf_counter()
-    model = make_model()
-    warm_up(model, seed=seed)
-    path = save(model, folder / "warm")
-    seconds = perf_counter() - started
-    found = {"seed": seed, "warm_up_seconds": seconds, "sampled_before": sampled(path)}
-    print(found, flush=True)
-    return found
+class Run:
+    """What one seed comes to, written row by row to a file that several seeds may share.
 
+    Args:
+        seed: of everything.
+        out: folder of rows and models.
+        fields: change the settings of the online runs.
+        steps: of the warm-up, by stage; None for its own.
+    """
 
-def begin(warmed: dict[str, Any], out: Path, *, stop: int) -> dict[str, Any]:
-    """Train what is `warmed` up to the first stop."""
-    seed = warmed["seed"]
-    # An unfinished run would be gone on with, and its time be too short.
-    shutil.rmtree(out / f"seed{seed}" / "online", ignore_errors=True)
-    return warmed | {"stops": [train_to(stop, seed, out)]}
+    def __init__(
+        self, seed: int, out: Path, *, steps: Mapping[str, int] | None = None, **fields: Any
+    ) -> None:
+        self.seed, self.folder = seed, out / f"seed{seed}"
+        self._rows = Rows(out / "rows.jsonl", seed=seed)
+        self._steps, self._fields = steps or {}, fields
 
+    def models(self, ways: Sequence[str] = WAYS) -> None:
+        """Make all models, as far as they are not made yet."""
+        makes = {
+            "before": self._warm,
+            "ours": self._learn,
+            "labels": self._label,
+            "last": self._learn_last,
+        }
+        for way in ways:
+            make = partial(make_anew, self.folder / way, makes[way])
+            self._rows.once({"kind": "model", "way": way}, make)
 
-def go_on(
-    begun: dict[str, Any], out: Path, *, stops: list[int], lengths: list[int], count: int
-) -> dict[str, Any]:
-    """Train what has `begun` to the other stops, and measure it at all lengths."""
-    seed, reached = begun["seed"], [*begun["stops"]]
-    for iterations in stops[1:]:
-        found = train_to(iterations, seed, out)
-        reached.append(found | {"seconds": found["seconds"] + reached[-1]["seconds"]})
-    online, warm = out / f"seed{seed}" / "online", out / f"seed{seed}" / "warm"
-    few = [one for one in lengths if one <= LONG]  # the others are at nothing long before
-    by_length = {
-        "trained": scores(online / "model", lengths, count),
-        "warm-up": scores(warm, few, count),
-        "trained, one window": scores(online / "model", few, count, whole=True),
-    }
-    print(f"seed {seed}:", by_length, flush=True)
-    return begun | {
-        "stops": reached,
-        "curve": Journal(online).metrics(),
-        "scores": by_length,
-    }
+    def scores(self, times: Mapping[int, int], ways: Sequence[str] = WAYS) -> None:
+        """Ask all models about so many documents of each length, as far as they were not asked."""
+        for at, documents in times.items():
+            for way in ways:
+                for hops in HOPS:
+                    about = {
+                        "kind": "score",
+                        "way": way,
+                        "hops": hops,
+                        "times": at,
+                        "documents": documents,
+                    }
+                    samples = partial(held_out, hops, at, documents, seed=self.seed)
+                    self._rows.once(about, partial(self._scored, way, samples))
 
+    def shares(self, way: str, times: int) -> dict[str, float]:
+        """Right answers of one model at one length, by task."""
+        found = self._rows.about({"kind": "score", "way": way, "times": times})
+        return {f"{row['hops']}-hop": round(fmean(row["right"]), 3) for row in found}
 
-def train_to(iterations: int, seed: int, out: Path) -> dict[str, Any]:
-    """Go on with the online run, from its checkpoint if there is one; what it came to."""
-    folder = out / f"seed{seed}"
-    chosen = partial(settings, folder, folder / "warm", seed)
-    stages = [(chosen(iterations=min(iterations, HARD_UNTIL)), HARD)]
-    if iterations > HARD_UNTIL:
-        stages.append((chosen(iterations=iterations, learning_rate=1e-3, decay_steps=800), EASY))
-    started = perf_counter()
-    for stage, misleading in stages:
-        asked = partial(question, seed=seed, misleading=misleading)
-        asyncio.run(Training(stage, questions=asked).run(tell))
-    found = {
-        "iterations": iterations,
-        "seconds": perf_counter() - started,
-        "sampled": sampled(folder / "online" / "model"),
-    }
-    print(f"seed {seed}:", found, flush=True)
-    return found
+    def _scored(self, way: str, samples: Callable[[], list[Sample]]) -> Row:
+        return {"right": score(self.folder / way / "model", samples())}
 
+    def _warm(self, folder: Path) -> None:
+        torch.manual_seed(self.seed)
+        model = make_model()
+        warm_up(model, seed=self.seed, **self._steps)
+        save(model, folder / "model")
 
-def question(index: int, seed: int, misleading: tuple[int, ...] = HARD) -> Sample:
-    """What is trained on: mostly two hops."""
-    return sample(
-        index,
-        hops=HOPS[min(index % 4, 1)],
-        chunks=TRAINED_ON,
-        seed=seed,
-        misleading=misleading,
-    )
+    def _learn(self, folder: Path, **changed: Any) -> None:
+        given = {"rescore": changed.pop("rescore", None)}
+        warm = self.folder / "before" / "model"
+        chosen = settings(warm, folder, self.seed, **self._fields | changed)
+        asked = partial(question, seed=self.seed)
+        asyncio.run(Training(chosen, questions=asked, **given).run(tell))
 
+    def _learn_last(self, folder: Path) -> None:
+        self._learn(folder, rescore=last_alone, step_weight=1.0)
 
-def tell(line: Mapping[str, Any]) -> None:
-    """One line for every evaluation."""
-    if "held_out_reward" in line:
-        print(
-            f"  iteration {line['iteration']:>4}  held-out reward {line['held_out_reward']:.3f}",
-            flush=True,
+    def _label(self, folder: Path) -> None:
+        """Supervised, for as much of the processor's time as the loop took."""
+        [ours] = self._rows.about({"kind": "model", "way": "ours"})
+        model = AutoModelForCausalLM.from_pretrained(
+            self.folder / "before" / "model", dtype="float32"
         )
+        samples = map(partial(question, seed=self.seed), count(ASKED_HELD_OUT))
+        train_on_labels(model, samples, seconds=ours["processor"])
+        save(model, folder / "model")
 
 
-def supervised(
-    seed: int, out: Path, *, seconds: float, lengths: list[int], count: int
-) -> dict[str, Any]:
-    """What the warm-up model comes to by so many seconds more of its supervised training."""
-    folder = out / f"seed{seed}"
-    model = AutoModelForCausalLM.from_pretrained(folder / "warm", dtype="float32")
-    started = perf_counter()
-    more_supervised(model, seed=seed + 1, steps=20)
-    each = (perf_counter() - started) / 20
-    more_supervised(model, seed=seed + 2, steps=int(seconds / each) - 20)
-    path = save(model, folder / "supervised")
-    found = {"sampled": sampled(path), "scores": scores(path, lengths, count)}
-    print("supervised alone:", found, flush=True)
-    return found
-
-
-def replay(seed: int, out: Path, *, groups: int) -> dict:
-    """Record readings of the warm-up model, train on them alone, and measure."""
-    folder = out / f"seed{seed}"
-    warm, traces = folder / "warm", folder / "traces.jsonl"
-    traces.unlink(missing_ok=True)
-    chat = ChatTransformers(
-        model=str(warm), dtype="float32", max_batch=128, temperature=1.0, logprobs=True
-    )
-    runner = RolloutRunner(
-        chat, make_tokenizer(), config=READING, prompts=PROMPTS, reward=exact, seed=seed
-    )
-    sink = JSONLinesSink(traces)
-    for start in range(0, groups, 16):
-        samples = [question(index, seed + 500_000) for index in range(start, start + 16)]
-        for rollout in asyncio.run(runner.collect(samples, times=8)).rollouts:
-            for conversation in rollout.conversations:
-                sink.write(conversation)
-            sink.write(
-                End(rollout.rollout, len(rollout.conversations), rollout.answer, rollout.reward)
-            )
-    sink.close()
-    chosen = settings(
-        folder,
-        warm,
-        seed,
-        out=folder / "offline",
-        traces=(str(traces),),
-        updates=1,
-        lora_rank=None,
-        learning_rate=2e-4,
-        decay_steps=groups // 16,
-    )
-    asyncio.run(Training(chosen).run(lambda _line: None))
-    return {"before": sampled(warm), "after": sampled(chosen.out / "model")}
-
-
-def once(path: Path, measure: Callable[[], Any]) -> Any:
-    """What `path` says of an earlier run, or else what is measured now."""
-    if not path.exists():
-        found = measure()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    return json.loads(path.read_text("utf-8"))
-
-
-def prepare(threads: int) -> None:
-    """Make a process ready to train and to read."""
-    torch.set_num_threads(threads)
-    # Looking for garbage in all that is imported, and often, takes a quarter of the time.
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
-
-
-def first(seed: int, out: Path, *, stop: int) -> dict[str, Any]:
-    """One seed to its first stop, or what is missing of that."""
-    warmed = once(out / f"seed{seed}-warm.json", partial(warmed_up, seed, out))
-    return once(out / f"seed{seed}.json", partial(begin, warmed, out, stop=stop))
-
-
-def finish(
-    begun: dict[str, Any], *, out: Path, stops: list[int], lengths: list[int], count: int
-) -> dict[str, Any]:
-    """The rest of one seed, if it is missing."""
-    rest = partial(go_on, begun, out, stops=stops, lengths=lengths, count=count)
-    return once(out / f"seed{begun['seed']}-finished.json", rest)
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Parse arguments and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument(
-        "--stops",
-        type=int,
-        nargs="+",
-        default=[48, 200, 300],
-        help="iterations at which to measure",
-    )
-    parser.add_argument("--documents", type=int, default=160)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[*LENGTHS])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--out", type=Path, default=Path("learned"))
     parser.add_argument("--draw", type=Path, help="folder of the plots; that of --out by default")
+    parser.add_argument("--report", action="store_true", help="measure nothing, and only report")
     parser.add_argument(
-        "--first",
-        action="store_true",
-        help="train the first seed to its first stop alone, and say where its plot is",
+        "--first", action="store_true", help="train one reader, and say where its plot is"
     )
-    asked = parser.parse_args()
-    threads = min(2, torch.get_num_threads())  # more are slower with so small a model
-    prepare(threads)
+    asked = parser.parse_args(arguments)
+    prepare(threads=1)  # with so small a model a second one costs more than it brings
+    asked.out.mkdir(parents=True, exist_ok=True)
     if asked.first:
-        begun = first(asked.seeds[0], asked.out, stop=asked.stops[0])
-        print(f"before {begun['sampled_before']}, after {begun['stops'][0]['sampled']}")
-        print(f"curves: {asked.out / f'seed{asked.seeds[0]}' / 'online' / 'curves.png'}")
+        run = Run(0, asked.out, **FIRST)
+        run.models(WAYS[:2])
+        run.scores({1: TIMES[1]}, WAYS[:2])
+        shares = [run.shares(way, 1) for way in WAYS[:2]]
+        print(f"right answers before {shares[0]}, after {shares[1]}")
+        print(f"curves: {run.folder / 'ours' / 'curves.png'}")
         return
-    spawn = get_context("spawn")  # a fork would lack this process's threads
-    # A process for each: threads that an earlier seed has left slow OpenMP's down.
-    with ProcessPoolExecutor(
-        1, spawn, initializer=prepare, initargs=(threads,), max_tasks_per_child=1
-    ) as worker:
-        begun = list(worker.map(partial(first, out=asked.out, stop=asked.stops[0]), asked.seeds))
-    rest = partial(
-        finish, out=asked.out, stops=asked.stops, lengths=asked.lengths, count=asked.documents
-    )
-    with ProcessPoolExecutor(len(begun), spawn, initializer=prepare, initargs=(1,)) as workers:
-        results = list(workers.map(rest, begun))
-    alone = once(
-        asked.out / "supervised.json",
-        partial(
-            supervised,
-            asked.seeds[0],
-            asked.out,
-            seconds=results[0]["stops"][0]["seconds"],
-            lengths=[one for one in asked.lengths if one <= LONG],
-            count=asked.documents,
-        ),
-    )
-    results[0]["scores"]["supervised alone"] = alone["scores"]
-    again = partial(replay, asked.seeds[0], asked.out, groups=1024)
-    offline = once(asked.out / "offline.json", again)
-    print("offline replay, sampled reward of both tasks:", offline)
-    found = {"online": results, "supervised": alone, "offline": offline}
-    (asked.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    print(write_report(found, asked.draw or asked.out))
+    for seed in () if asked.report else asked.seeds:
+        run = Run(seed, asked.out)
+        run.models()
+        run.scores(TIMES)
+    print(write_report(read_rows(asked.out / "rows.jsonl"), asked.out, asked.draw or asked.out))
 
 
 if __name__ == "__main__":

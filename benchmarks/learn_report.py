@@ -1,4 +1,4 @@
-"""The table and the plots of `learn.py`."""
+"""The table and the plots of the rows of `learn.py`."""
 
 from __future__ import annotations
 
@@ -7,106 +7,149 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
+from memagent_graph.evaluation.intervals import mean_score, paired_interval
+from memagent_graph.evaluation.report import in_markdown
+from memagent_graph.rl.journal import Journal
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-TASKS = {"1": "one hop", "2": "two hops"}
+    Row = dict[str, Any]
+
+TASKS = {1: "one hop", 2: "two hops"}
+WAYS = {
+    "before": "before",
+    "labels": "supervised, right labels",
+    "last": "GRPO, last conversation alone",
+    "ours": "GRPO, all conversations",
+}
+LONG = 110
 
 
-def write_report(found: dict[str, Any], folder: Path) -> str:
+def write_report(rows: Sequence[Row], out: Path, folder: Path) -> str:
     """Draw `learning.png` and `extrapolation.png`; return the tables in Markdown.
 
     Args:
-        found: what `learn.py` has measured.
+        rows: what `learn.py` has measured.
+        out: where it has its models.
         folder: of the plots, made if it is not there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _draw_learning(found["online"], folder / "learning.png")
-    _draw_lengths(found["online"], folder / "extrapolation.png")
-    return "\n".join([*_runs(found["online"]), "", *_lengths(found["online"]), ""])
+    scores = [row for row in rows if row["kind"] == "score"]
+    made = [row for row in rows if row["kind"] == "model"]
+    _draw_learning(made, out, folder / "learning.png")
+    _draw_lengths(scores, folder / "extrapolation.png")
+    tables = [_by_length(scores), _by_seed(scores), _differences(scores), _times(made)]
+    return "\n".join(map(in_markdown, tables))
 
 
-def _runs(runs: list[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| seed | | seconds in all | one hop | two hops |",
-        "|---|---|---|---|---|",
-    ]
-    for run in runs:
-        spent = run["warm_up_seconds"]
-        rows = [("warm-up", 0.0, run["sampled_before"])]
-        rows += [
-            (f"{stop['iterations']} iterations", stop["seconds"], stop["sampled"])
-            for stop in run["stops"]
-        ]
-        for name, seconds, sampled in rows:
-            figures = " | ".join(f"{sampled[hops]:.3f}" for hops in TASKS)
-            lines.append(f"| {run['seed']} | {name} | {spent + seconds:.0f} | {figures} |")
-    return lines
-
-
-def _lengths(runs: list[dict[str, Any]]) -> list[str]:
-    lengths = list(runs[0]["scores"]["trained"]["1"])
-    lines = [
-        f"| task | reader | {' | '.join(lengths)} |",
-        f"|---|---|{'---|' * len(lengths)}",
-    ]
+def _by_length(scores: Sequence[Row]) -> list[list[str]]:
+    lengths = sorted({row["times"] for row in scores})
+    table = [["task", "reader", *(f"{times}x" for times in lengths)]]
     for hops, task in TASKS.items():
-        for reader in runs[0]["scores"]:
-            known = [run["scores"][reader][hops] for run in runs if reader in run["scores"]]
-            cells = [_cell([scores.get(at) for scores in known]) for at in lengths]
-            lines.append(f"| {task} | {reader} | {' | '.join(cells)} |")
-    return lines
+        for way, name in WAYS.items():
+            cells = [_right(scores, way=way, hops=hops, times=times) for times in lengths]
+            table.append([task, name, *map(_interval, cells)])
+    return table
 
 
-def _cell(values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return f"{known[0]:.2f}" if known else "-"
-    return f"{fmean(known):.2f} ({min(known):.2f} to {max(known):.2f})"
+def _by_seed(scores: Sequence[Row]) -> list[list[str]]:
+    """Of the loop as it is, because seeds may differ by more than documents do."""
+    lengths = sorted({row["times"] for row in scores})
+    table = [["seed", "task", *(f"{times}x" for times in lengths)]]
+    for seed in sorted({row["seed"] for row in scores}):
+        for hops, task in TASKS.items():
+            one = {"way": "ours", "hops": hops, "seed": seed}
+            cells = [_right(scores, times=times, **one) for times in lengths]
+            table.append([str(seed), task, *map(_interval, cells)])
+    return table
 
 
-def _draw_learning(runs: list[dict[str, Any]], path: Path) -> None:
+def _differences(scores: Sequence[Row]) -> list[list[str]]:
+    """What the goals are about, with intervals of the difference."""
+    table = [["task", f"{WAYS['ours']}, less", "difference (95%)"]]
+    for hops, task in TASKS.items():
+        for way in ("labels", "last", "before"):
+            pair = [_right(scores, way=one, hops=hops, times=LONG) for one in (way, "ours")]
+            table.append([task, f"{WAYS[way]}, at {LONG}x", _difference(*pair)])
+        # Documents of another length are others: which goes with which means nothing.
+        ends = [_right(scores, way="ours", hops=hops, times=times) for times in (1, LONG)]
+        table.append([task, f"itself at 1x, at {LONG}x", _difference(*ends)])
+    return table
+
+
+def _times(made: Sequence[Row]) -> list[list[str]]:
+    table = [["seed", "model", "processor, s", "seconds"]]
+    for row in sorted(made, key=lambda row: (row["seed"], [*WAYS].index(row["way"]))):
+        name = "warm-up" if row["way"] == "before" else WAYS[row["way"]]
+        spent = (f"{row['processor']:.0f}", f"{row['seconds']:.0f}")
+        table.append([str(row["seed"]), name, *spent])
+    return table
+
+
+def _right(rows: Iterable[Row], **about: object) -> list[float]:
+    """The scores of all rows that are about that, seed by seed."""
+    found = [row for row in rows if about.items() <= row.items()]
+    return [one for row in sorted(found, key=lambda row: row["seed"]) for one in row["right"]]
+
+
+def _interval(right: Sequence[float]) -> str:
+    if not right:
+        return "-"
+    mean = mean_score(right)
+    return f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})"
+
+
+def _difference(before: Sequence[float], after: Sequence[float]) -> str:
+    if not before or len(before) != len(after):
+        return "-"
+    low, high = paired_interval(before, after)
+    change = fmean(after) - fmean(before)
+    return f"{100 * change:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def _draw_learning(made: Sequence[Row], out: Path, path: Path) -> None:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    for run in runs:
-        lines = [line for line in run["curve"] if "held_out_reward" in line]
+    for row in made:
+        if row["way"] not in {"ours", "last"}:
+            continue
+        lines = Journal(out / f"seed{row['seed']}" / row["way"]).metrics()
+        known = [line for line in lines if "held_out_reward" in line]
         axes.plot(
-            [line["iteration"] for line in lines],
-            [line["held_out_reward"] for line in lines],
-            marker="o",
-            label=f"seed {run['seed']}",
+            [line["iteration"] for line in known],
+            [line["held_out_reward"] for line in known],
+            color="C0" if row["way"] == "ours" else "C1",
+            label=f"{WAYS[row['way']]}, seed {row['seed']}",
         )
     axes.set(
         xlabel="iteration (16 questions, 8 readings each)",
-        ylabel="sampled reward, held out",
+        ylabel="sampled reward",
         ylim=(0, 1.02),
-        title="Documents of 4 chunks as trained on, both tasks",
+        title="Documents of 4 chunks, in words never seen, both tasks",
     )
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, fontsize="small")
     figure.savefig(path, dpi=120)
 
 
-def _draw_lengths(runs: list[dict[str, Any]], path: Path) -> None:
+def _draw_lengths(scores: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, (hops, task) in zip(figure.subplots(1, 2, sharey=True), TASKS.items(), strict=True):
-        for reader in runs[0]["scores"]:
-            scores = [run["scores"][reader][hops] for run in runs if reader in run["scores"]]
-            lengths = list(scores[0])
-            values = [[one[at] for one in scores] for at in lengths]
-            places = [int(at) for at in lengths]
-            (line,) = axes.plot(places, [fmean(one) for one in values], marker="o", label=reader)
-            axes.fill_between(
-                places,
-                [min(one) for one in values],
-                [max(one) for one in values],
-                color=line.get_color(),
-                alpha=0.15,
-                linewidth=0,
+        for way, name in WAYS.items():
+            lengths = sorted(
+                {row["times"] for row in scores if row["way"] == way and row["hops"] == hops}
             )
-        axes.axvline(4, color="grey", linestyle=":", linewidth=1)
-        axes.set(xscale="log", xlabel="chunks of the document", title=task, ylim=(0, 1.02))
-        axes.set_xticks(places := [int(at) for at in runs[0]["scores"]["trained"]["1"]], places)
+            found = [_right(scores, way=way, hops=hops, times=times) for times in lengths]
+            means = [mean_score(right) for right in found]
+            (line,) = axes.plot(lengths, [one.value for one in means], marker="o", label=name)
+            low, high = [one.low for one in means], [one.high for one in means]
+            axes.fill_between(lengths, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axes.set(
+            xscale="log", xlabel="times as long as learned from", title=task, ylim=(-0.02, 1.02)
+        )
+        axes.set_xticks(places := sorted({row["times"] for row in scores}), places)
         axes.minorticks_off()
     figure.axes[0].set_ylabel("right answers")
-    figure.axes[0].legend(frameon=False, loc="center right")
+    figure.axes[0].legend(frameon=False)
     figure.savefig(path, dpi=120)

@@ -1,6 +1,6 @@
 """A million tokens through `memagent serve`, by the small model that `make learn` trains.
 
-    python benchmarks/serving_needle.py learned/seed0/online/model
+    python benchmarks/serving_needle.py learned/seed1/ours/model
 
 In vLLM's environment. vLLM serves the model, `memagent serve` stands in front of it, and the
 official `openai` client sends one message: a document of which one section in the first tenth says
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openai import OpenAI, OpenAIError
-from tiny_reader import PROMPTS, SECTION, sample
+from tiny_language import SECTION, sample
+from tiny_reader import PROMPTS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from servers.redis_server import free_port

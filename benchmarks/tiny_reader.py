@@ -1,62 +1,58 @@
-"""A language of 126 words, documents and questions in it, and a model that begins to read them.
+"""A model of 0.14 M parameters that begins to read the small language.
 
-A document is a row of sections of 28 words. Somewhere `oslo red ;` says that red belongs to oslo;
-every section has such pairs about other towns, to mislead. The question is a town. In the two-hop
-task one section says `oslo lima ;` and a later one `lima red ;`. The memory is the chain as far as
-it is known: `oslo lima red`.
-
-The model is warmed up by supervised training: to look towns up, to write and extend a chain, to
-answer from one. What it must *not* be told there is to hold on to a chain when a section has
-nothing to add: as many examples keep it as overwrite it with what the section says of another
-town. That is left for reinforcement learning to find out.
+Its warm-up is supervised, and of the format alone: to look a town up in a section, to write and
+extend notes as a chain, and to answer from them. Where notes are at stake, every reply that the
+format knows is shown equally often, whatever would be right: the notes as they were, the notes
+with the newer pair, a pair about another town. What to keep and what to overwrite is thus left
+for reinforcement learning to find out, or for labels to show.
 """
 
 from __future__ import annotations
 
 import random
 from functools import partial
+from time import process_time
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from tiny_language import (
+    CLOSE,
+    HELD_OUT,
+    NOISE,
+    NOT,
+    NOTHING,
+    TRAINING,
+    misleading,
+    notes_after,
+    pairs_of,
+    write_section,
+)
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from memagent_graph import Prompts
-from memagent_graph.evaluation.samples import Piece, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-_TOWNS = """
-oslo lima cairo delhi paris tokyo quito accra sofia minsk dakar hanoi riga bonn kyoto milan
-lagos perth natal turin lyon basel ghent porto
-"""
-_THINGS = """
-red blue green gold iron salt silk wool rice corn fish jade clay coal ruby tin wine honey
-amber pearl cocoa linen opium musk
-"""
-_NOISE = """
-and but then when where while with without over under near far up down left right rain wind
-snow sun moon star hill lake road bridge house door window table chair lamp walk run sit
-stand look hear say ask tell give take bring send keep leave stay slow fast old new long
-short high low warm cold dark bright quiet loud soft hard
-"""
-TOWNS, THINGS, NOISE = _TOWNS.split(), _THINGS.split(), _NOISE.split()
+    from memagent_graph.evaluation.samples import Sample
+
 EMPTY = ["(empty:", "this", "is", "the", "first", "section)"]  # as the prompts say it
-MARKS = ["notes", "text", "question", "none", ";"]
+MARKS = ["notes", "text", "question", NOTHING, NOT, CLOSE]
+GATES = ["unchanged", "ENOUGH:", "LOOK", "BACK:", "\nENOUGH:", "\nLOOK BACK:"]
+"""As prompts tell of gates, and, on a line of its own, as replies use them."""
 PAD, END, GO = "<pad>", "<end>", "<go>"
-WORDS = [PAD, END, GO, *MARKS, *EMPTY, *TOWNS, *THINGS, *NOISE]
-SECTION = 28
-"""Words, which are tokens here, of a section, and so of a chunk."""
+KNOWN = [*TRAINING.towns, *TRAINING.things, *HELD_OUT.towns, *HELD_OUT.things]
+VOCABULARY = [PAD, END, GO, *MARKS, *GATES, *EMPTY, *NOISE, *KNOWN]
 PROMPTS = Prompts(
     update="text {chunk} notes {memory} question {question}",
     answer="notes {memory} question {question}",
 )
-# Elsewhere it is slower than float32.
-_FAST_BFLOAT16 = any(torch.cpu.get_capabilities().get(one) for one in ("avx512_bf16", "amx_bf16"))
-_IDS = {word: index for index, word in enumerate(WORDS)}
+WIDTH = 64
+_IDS = {word: index for index, word in enumerate(VOCABULARY)}
 
 
 class Example(NamedTuple):
@@ -81,20 +77,20 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(window: int = 4096) -> LlamaForCausalLM:
-    """0.48 M parameters: two layers, 128 wide, two heads as wide.
+    """Two layers, 64 wide, two heads as wide; the heads of the first begin by looking back.
 
-    Words begin at right angles to each other, for which there is just room: so what is learned of
-    some, such as to copy them, holds for all. Not Qwen2, for which transformers insists on a
-    tokenizer of letters.
+    Each word is a random direction. Not Qwen2, for which transformers insists on a tokenizer of
+    letters.
     """
     config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=128,
-        intermediate_size=256,
+        vocab_size=len(VOCABULARY),
+        hidden_size=WIDTH,
+        initializer_range=0.05,
+        intermediate_size=2 * WIDTH,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
-        head_dim=128,
+        head_dim=WIDTH,
         max_position_embeddings=window,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -102,110 +98,116 @@ def make_model(window: int = 4096) -> LlamaForCausalLM:
         pad_token_id=_IDS[PAD],
     )
     model = LlamaForCausalLM(config)
-    torch.nn.init.orthogonal_(model.model.embed_tokens.weight)
+    _draw_words(model, 0)
+    for head, words in enumerate((1, 2)):
+        _look_back(model, head, words)
+    _look_up(model)
     return model
 
 
-def sample(
-    index: int,
-    *,
-    hops: int,
-    chunks: int,
-    seed: int,
-    misleading: tuple[int, ...] = (1,),
-    evidence_within: int | None = None,
-) -> Sample:
-    """A question over a document of `chunks` sections.
+def _draw_words(model: LlamaForCausalLM, first: int = len(VOCABULARY) - len(KNOWN)) -> None:
+    """Make each word from this one on another random direction; all have one dimension alike."""
+    weight = model.model.embed_tokens.weight.data
+    weight[first:] = torch.randn_like(weight[first:])
+    weight[:, 0] = 2
 
-    Args:
-        index: of the sample.
-        hops: pairs that the answer takes.
-        chunks: sections.
-        seed: another one makes other samples.
-        misleading: how many misleading pairs a section may have.
-        evidence_within: the evidence lies in so many first sections; in any by default.
+
+def _look_back(model: LlamaForCausalLM, head: int, words: int) -> None:
+    """Let a head of the first layer look so many words back, in the dimension that all share.
+
+    Turned by its position in the fastest eight planes, the query fits the key best that stands so
+    many words before (Su et al., arXiv 2104.09864, section 3.4).
     """
-    rng = random.Random(f"{seed} {hops} {chunks} {index}")
-    chain = rng.sample(TOWNS, hops)
-    thing = rng.choice(THINGS)
-    pairs = list(zip(chain, [*chain[1:], thing], strict=True))
-    places = dict(
-        zip(sorted(rng.sample(range(evidence_within or chunks), hops)), pairs, strict=True)
-    )
-    state = rng.getstate()
-
-    def pieces() -> Iterator[Piece]:
-        fresh = random.Random()
-        fresh.setstate(state)
-        for place in range(chunks):
-            pair = places.get(place)
-            others = dict(_pair(fresh, chain) for _ in range(fresh.choice(misleading)))
-            words = _section(fresh, [*others.items(), *([pair] if pair else [])], SECTION)
-            yield Piece(" ".join(words) + "\n", evidence=pair is not None)
-
-    return Sample(
-        id=f"{hops}-hop/{chunks}/{index}",
-        task=f"{hops}-hop",
-        length=chunks * SECTION,
-        question=chain[0],
-        answers=(thing,),
-        metric="any",
-        pieces=pieces,
-    )
+    attention = model.model.layers[0].self_attn
+    rows = head * WIDTH + torch.arange(8)
+    phase = words * model.model.rotary_emb.inv_freq[:8]
+    with torch.no_grad():
+        attention.q_proj.weight[rows, 0] = 4.0
+        attention.k_proj.weight[rows, 0] = 4.0 * phase.cos()
+        attention.k_proj.weight[rows + WIDTH // 2, 0] = 4.0 * phase.sin()
 
 
-def warm_up(
-    model: LlamaForCausalLM,
-    *,
-    seed: int,
-    recall: int = 300,
-    several: int = 1400,
-    single: int = 900,
-) -> None:
-    """Supervised training, in three stages of so many steps."""
+def _look_up(model: LlamaForCausalLM) -> None:
+    """Let the first heads find what followed the same word before, as language models learn to.
+
+    In the first layer the word before leaves a rotated copy; a query of the second fits it (Olsson
+    et al., arXiv 2209.11895: induction heads).
+    """
+    first, second = (layer.self_attn for layer in model.model.layers)
+    turned, same, rows = nn.init.orthogonal_(torch.empty(WIDTH, WIDTH)), torch.eye(WIDTH), WIDTH
+    same[0, 0] = turned[:, 0] = 0  # what all words share says nothing
+    with torch.no_grad():
+        first.v_proj.weight[:rows], first.o_proj.weight[:, :rows] = turned, torch.eye(WIDTH)
+        second.q_proj.weight[:rows], second.k_proj.weight[:rows] = 1.5 * same, 1.5 * turned.T
+        second.v_proj.weight[:rows], second.o_proj.weight[:, :rows] = same, torch.eye(WIDTH)
+
+
+def warm_up(model: LlamaForCausalLM, *, seed: int, recall: int = 300, several: int = 1500) -> None:
+    """Supervised training of the format, in two stages of so many steps.
+
+    Each step draws all towns and things anew, so that nothing is learned of any of them.
+    """
     rng = random.Random(seed)
-    train(model, partial(_recall, rng), steps=recall, batch=48, rate=0.012)
-    train(model, partial(_several, rng), steps=several, batch=48, rate=0.012)
-    train(model, partial(_single, rng), steps=single)
+    for example, steps in ((recall_pairs, recall), (_several, several)):
+        train(model, partial(example, rng), steps=steps, draw_words=True)
+
+
+def train_on_labels(model: LlamaForCausalLM, samples: Iterator[Sample], *, seconds: float) -> None:
+    """Supervised training on right notes and answers, for so long a time of the processor."""
+    train(model, partial(next, labelled(samples)), seconds=seconds, rate=0.01)
+
+
+def labelled(samples: Iterator[Sample]) -> Iterator[Example]:
+    """Each update of each document with the right notes before and after it, and the answer."""
+    for one in samples:
+        notes: list[str] = []
+        for piece in one.pieces():
+            before = notes or EMPTY
+            notes = notes_after(one.question, notes, pairs_of(piece.text))
+            prompt = ["text", *piece.text.split(), "notes", *before, "question", one.question]
+            yield ask(prompt, notes)
+        yield ask(["notes", *notes, "question", one.question], [one.answers[0]])
 
 
 def train(
     model: LlamaForCausalLM,
     example: Callable[[], Example],
     *,
-    steps: int,
-    batch: int = 64,
-    rate: float = 0.01,
+    steps: int = 0,
+    seconds: float = 0.0,
+    batch: int = 32,
+    rate: float = 0.02,
+    draw_words: bool = False,
 ) -> None:
-    """Take supervised steps; the rate rises over the first and falls to the end.
+    """Take so many supervised steps, or for so long; the rate rises over the first, then falls.
 
-    Of Muon, which learns to look things up in fewer steps than AdamW does here. Words and norms
-    are left to AdamW, at a fortieth of the rate: the words should stay as different as they are.
+    Of Muon, which learns to look things up in fewer steps than AdamW does here. Norms are left to
+    AdamW, at a fortieth of the rate; words stay as they are, or are drawn anew for each step.
     """
     model.set_attn_implementation("eager")  # for rows this short quicker than fused
-    matrices = [one for one in model.model.layers.parameters() if one.ndim == 2]
-    others = [one for one in model.parameters() if all(one is not other for other in matrices)]
+    model.model.embed_tokens.requires_grad_(requires_grad=False)
+    learned = [one for one in model.parameters() if one.requires_grad]
     optimizers = {
-        torch.optim.Muon(matrices, weight_decay=0.01): rate,
-        torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.99)): rate / 40,
+        torch.optim.Muon([one for one in learned if one.ndim == 2], weight_decay=0.01): rate,
+        torch.optim.AdamW([one for one in learned if one.ndim < 2], weight_decay=0.0): rate / 40,
     }
-    for step in range(steps):
-        ids, learned = _tensors([example() for _ in range(batch)])
-        with torch.autocast("cpu", torch.bfloat16, enabled=_FAST_BFLOAT16):
-            logits = model(ids).logits[:, :-1][learned[:, 1:]]
-        loss = cross_entropy(logits.float(), ids[:, 1:][learned[:, 1:]])
+    started = process_time()
+    step, done = 0, 0.0
+    while done < 1:
+        if draw_words:
+            _draw_words(model)
+        ids, marks = _tensors([example() for _ in range(batch)])
+        logits = model(ids).logits[:, :-1][marks[:, 1:]]
+        loss = cross_entropy(logits, ids[:, 1:][marks[:, 1:]])
         model.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(learned, 1.0)
         for optimizer, highest in optimizers.items():
             for group in optimizer.param_groups:
-                group["lr"] = highest * min(1, (step + 1) / 50) * max(0.05, 1 - step / steps)
+                group["lr"] = highest * min(1, (step + 1) / 50) * max(0.05, 1 - done)
             optimizer.step()
-
-
-def more_supervised(model: LlamaForCausalLM, *, seed: int, steps: int) -> None:
-    """The last stage of the warm-up once more: what supervised training alone comes to."""
-    train(model, partial(_single, random.Random(seed)), steps=steps)
+        step += 1
+        done = step / steps if steps else (process_time() - started) / seconds
 
 
 def save(model: LlamaForCausalLM, folder: Path) -> Path:
@@ -215,92 +217,81 @@ def save(model: LlamaForCausalLM, folder: Path) -> Path:
     return folder
 
 
-def _section(rng: random.Random, pairs: list[tuple[str, str]], words: int) -> list[str]:
-    """Pairs strewn among noise."""
-    parts = [[word] for word in rng.choices(NOISE, k=words - 3 * len(pairs))]
-    parts += [[*pair, ";"] for pair in pairs]
-    rng.shuffle(parts)
-    return [word for part in parts for word in part]
-
-
-def _pair(rng: random.Random, chain: list[str]) -> tuple[str, str]:
-    """A pair about a town that has nothing to do with `chain`."""
-    town, other = rng.sample([town for town in TOWNS if town not in chain], 2)
-    return town, rng.choice([rng.choice(THINGS), other])
-
-
-def _recall(rng: random.Random) -> Example:
+def recall_pairs(rng: random.Random) -> Example:
     """Several pairs, then several towns, each with what belongs to it."""
-    known = {town: rng.choice((*THINGS, *TOWNS)) for town in rng.sample(TOWNS, 8)}
-    words = _section(rng, list(known.items()), 24 + rng.randint(0, 24))
-    asked = rng.choices(list(known), k=8)
+    towns = rng.sample(TRAINING.towns, 4)
+    known = {
+        town: rng.choice([*rng.choices(TRAINING.things, k=2), rng.choice(towns)])
+        for town in towns[:3]
+    }
+    denied = (rng.choice(towns), NOT, rng.choice(TRAINING.things))
+    words = write_section(rng, [*known.items(), denied])
+    asked = rng.choices([*known], k=16)
     pairs = [word for town in asked for word in (town, known[town])]
-    sequence = [*words, "question", *pairs]
-    return Example(sequence, [False] * (len(words) + 1) + [False, True] * len(asked))
+    return Example(
+        [*words, "question", *pairs], [False] * (len(words) + 1) + [False, True] * len(asked)
+    )
 
 
 def _several(rng: random.Random) -> Example:
-    """Several questions about the same notes and section: as `_single`, but quicker to learn."""
-    towns = rng.sample(TOWNS, 10)
-    known = {
-        town: rng.choice([rng.choice(THINGS), rng.choice(towns[5:])])
-        for town in towns[: rng.randint(2, 5)]
-    }
-    free = [town for town in towns if town not in known]
-    half, whole = [free[0], free[1]], [free[0], free[1], rng.choice(THINGS)]
-    open_half = [free[0], rng.choice(list(known))]
-    short = [free[0], whole[-1]]
-    memories = [[], ["none"], open_half, open_half, half, half, short, whole, whole, whole]
-    memory = rng.choice(memories)
-    text = _section(rng, list(known.items()), SECTION)
-    words = ["text", *text, "notes", *(memory or EMPTY)]
-    learned = [False] * len(words)
-    towns = [*known, free[2], *([memory[0]] * 3 if len(memory) > 1 else [])]
-    for town in rng.choices(towns, k=4):
-        mine = memory if memory[:1] == [town] else []
-        target = [*_target(rng, town, mine, known), END]
-        words += ["question", town, GO, *target]
-        learned += [False] * 3 + [True] * len(target)
-    return Example(words, learned)
+    """Several questions: about the same notes and section, or each about notes of its own."""
+    if rng.random() < 0.15:
+        return _join([_answer(rng) for _ in range(6)])
+    chain, notes, text, pairs = _update(rng)
+    asked = [*pairs, *chain[:1] * 3, rng.choice(TRAINING.towns)]
+    first, *others = [chain[0], *rng.choices(asked, k=5)]
+    words = ["text", *text, "notes", *(notes or EMPTY)]
+    examples = [ask([*words, "question", first], _reply(rng, first, notes, pairs))]
+    examples += [ask(["question", town], _reply(rng, town, notes, pairs)) for town in others]
+    return _join(examples)
 
 
-def _single(rng: random.Random) -> Example:
-    """One update, or one answer, as the prompts ask for it."""
-    town, middle = rng.sample(TOWNS, 2)
-    thing = rng.choice(THINGS)
-    half, short, whole = [town, middle], [town, thing], [town, middle, thing]
-    if rng.random() < 0.1:
-        return _asked(["notes", *rng.choice([short, whole])], town, [thing])
-    misleading = [_pair(rng, half) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
-    other = list(_pair(rng, half))
-    memories = [[], ["none"], other, half, half, half, short, whole, whole, whole]
-    memory = rng.choice(memories)
-    known = dict(misleading)
-    last = memory[-1] if memory[:1] == [town] else town
-    if last in TOWNS and rng.random() < 0.4:
-        known[last] = thing if last == middle else rng.choice([thing, middle])
-    text = _section(rng, list(known.items()), SECTION)
-    mine = memory if memory[:1] == [town] else []
-    target = _target(rng, town, mine, known)
-    return _asked(["text", *text, "notes", *(memory or EMPTY)], town, target)
+def _answer(rng: random.Random) -> Example:
+    """An answer from notes of one hop or of two."""
+    town, middle, thing = [*rng.sample(TRAINING.towns, 2), rng.choice(TRAINING.things)]
+    notes = rng.choice([[town, thing], [town, middle, thing]])
+    return ask(["notes", *notes, "question", town], [thing])
 
 
-def _asked(words: list[str], town: str, target: list[str]) -> Example:
-    prompt = [*words, "question", town, GO]
-    return Example([*prompt, *target, END], [False] * len(prompt) + [True] * (len(target) + 1))
+def _join(examples: Sequence[Example]) -> Example:
+    return Example(
+        [word for example in examples for word in example.words],
+        [learned for example in examples for learned in example.learned],
+    )
 
 
-def _target(rng: random.Random, town: str, memory: list[str], known: dict[str, str]) -> list[str]:
-    """The next memory: longer by what the section adds, or else kept or lost, as it happens."""
-    chain = memory or [town]
-    if chain[-1] in known:
-        return [*chain, known[chain[-1]]]
-    if not memory:
-        return ["none"]
-    others = [pair for pair in known.items() if pair[0] != town]
-    if others and rng.random() < 0.65:  # `_single` has none sometimes: half and half there
-        return list(rng.choice(others))
-    return memory
+def _update(
+    rng: random.Random,
+) -> tuple[list[str], list[str], list[str], dict[str, str]]:
+    """A chain, notes that may hold some of it, a section, and what that says of towns."""
+    towns, things = TRAINING
+    chain = [*rng.sample(towns, 2), rng.choice(things)]
+    town, middle, thing = chain
+    other = [rng.choice(towns), rng.choice([rng.choice(towns), rng.choice(things)])]
+    half = chain[:2]
+    notes = rng.choice([[], [NOTHING], other, half, half, half, [town, thing], chain])
+    pairs, denied = misleading(rng, TRAINING, half)
+    about, kind = rng.choice([(town, towns), (town, things), (middle, things), (middle, things)])
+    if rng.random() < 0.8:
+        pairs[about] = rng.choice(kind)
+    text = write_section(rng, [*pairs.items(), *denied])
+    return chain, notes, text, pairs
+
+
+def _reply(rng: random.Random, town: str, notes: Sequence[str], pairs: dict[str, str]) -> list[str]:
+    """Notes on a town: looked up or extended, or else any that the format knows."""
+    right = notes_after(town, notes, pairs)
+    if notes[:1] != [town] or (right[: len(notes)] == notes and right != notes):
+        return right
+    others = [[*pair] for pair in pairs.items() if pair[0] != town]
+    known = [*others, [*notes], *([right] if right != notes else [])]
+    return rng.choice(known)
+
+
+def ask(prompt: Sequence[str], reply: Sequence[str]) -> Example:
+    """A prompt, and the reply to learn."""
+    begun = [False] * (len(prompt) + 1)
+    return Example([*prompt, GO, *reply, END], begun + [True] * (len(reply) + 1))
 
 
 def _tensors(examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -309,6 +300,6 @@ def _tensors(examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.zeros(len(examples), longest, dtype=torch.long)
     learned = torch.zeros(len(examples), longest, dtype=torch.bool)
     for row, (words, marks) in enumerate(examples):
-        ids[row, : len(words)] = torch.tensor([_IDS[word] for word in words])
+        ids[row, : len(words)] = torch.tensor([_IDS.get(word, 0) for word in words])
         learned[row, : len(words)] = torch.tensor(marks)
     return ids, learned
