@@ -293,3 +293,20 @@ async def test_asking_again_goes_on_with_what_a_person_made_of_it(store, bank):
     assert reader.spans == []
     assert (again["answer"], again["version"]) == (out["answer"], out["version"])
     assert again["usage"]["document_tokens"] == out["usage"]["document_tokens"]
+
+
+async def test_forgetting_takes_a_reading_that_was_broken_off_out_of_the_list(store, bank):
+    for forget in (bank.aforget, bank.aforget_source):
+        reading = Reading(store, Gated(), memory_name="diary")
+        await reading.read(2)
+        (fold,) = await bank.aunder_way("diary")
+        lost = [item async for item in bank.records.scan(bank.records.all_under_way)]
+        reading.task.cancel()
+        await asyncio.wait([reading.task])
+        await bank.records.items(
+            [bank.records.put(tuple(item.namespace), item.key, item.value) for item in lost]
+        )
+
+        await forget("diary" if forget == bank.aforget else fold.source)
+
+        assert [item async for item in bank.records.scan(bank.records.all_under_way)] == []

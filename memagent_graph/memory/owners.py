@@ -162,6 +162,8 @@ def _step(
         if names and isinstance(value, dict):
             shared.update(names)
             kept = {**value, "owners": sorted(names)}
+            if isinstance(edits := value.get("edits"), dict) and owner in edits:
+                kept["edits"] = {name: key for name, key in edits.items() if name != owner}
             puts.append(records.put(records.versions, key, kept))
             new = names - {*owners_of(value)}
             puts += [records.put(records.members(name), key, {}) for name in new]

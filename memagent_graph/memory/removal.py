@@ -64,6 +64,9 @@ async def forget(records: Records, name: str) -> Forgotten:
         raise _nameless(name)
     for topic in (name, *roots):
         await forget_topic(records, topic)
+    listed = records.under_way(name)  # what was left by readings that were killed
+    gone = [records.put(listed, key, None) for key in await records.keys(listed)]
+    await records.items([*gone, records.put(records.holds, name, None)])
     return Forgotten(deleted, dict(shared))
 
 

@@ -85,6 +85,7 @@ async def forget(
             return done.plus(_preview(found))
         if not found.gone:
             await _forget_leases(records, touched)
+            await _forget_under_way(records, touched)
             return done
         done = done.plus(await _remove(records, found))
     raise MemoryConflictError(_AGAIN)
@@ -252,6 +253,19 @@ async def _forget_leases(records: Records, digests: Iterable[str]) -> None:
     held = [key for key in await records.keys(records.leases) if key.endswith(endings)]
     if held:
         await records.items([records.put(records.leases, key, None) for key in held])
+
+
+async def _forget_under_way(records: Records, digests: Collection[str]) -> None:
+    """Take readings of the documents out of the list; those that go on enter it anew."""
+    listed = [item async for item in records.scan(records.all_under_way)]
+    found = [item for item in listed if not isinstance(item, BadRecordError)]
+    puts = [
+        records.put(tuple(item.namespace), item.key, None)
+        for item in found
+        if item.value.get("source") in digests
+    ]
+    if puts:
+        await records.items(puts)
 
 
 async def _there(records: Records, ids: Sequence[str]) -> dict[str, Value]:
