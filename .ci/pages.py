@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 REPOSITORY = "https://github.com/memagent-graph/memagent-graph/blob/main/"
+PICTURES = "https://raw.githubusercontent.com/memagent-graph/memagent-graph/main/"
 WIDTH = 78
 """Characters of a line of the command's help."""
 
@@ -144,7 +145,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 def start_page() -> str:
     """The README, with links that stay on the site."""
-    return (ROOT / "README.md").read_text("utf-8").replace(REPOSITORY + "docs/", "")
+    text = (ROOT / "README.md").read_text("utf-8")
+    return text.replace(REPOSITORY + "docs/", "").replace(PICTURES + "docs/", "")
 
 
 def public_names() -> dict[str, list[str]]:

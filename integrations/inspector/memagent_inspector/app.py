@@ -15,7 +15,7 @@ from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.records import NAMESPACE
 from memagent_inspector.http.door import LOCAL, Door
 from memagent_inspector.http.login import TokenDoor
-from memagent_inspector.pages import changing, failing, following, forgetting, looking
+from memagent_inspector.pages import changing, failing, following, forgetting, holding, looking
 from memagent_inspector.rendering import FOLDER
 from memagent_inspector.views.lanes import Tracks
 from memagent_inspector.views.passages import Documents
@@ -38,6 +38,11 @@ _ROUTES = (
     Route("/reading", following.show_reading),
     Route("/reading/news", following.show_news),
     Route("/status", following.show_status),
+    Route("/under-way", holding.show_under_way),
+    Route("/hold", holding.show_controls),
+    Route("/hold", holding.hold, methods=["POST"]),
+    Route("/hold/renew", holding.renew, methods=["POST"]),
+    Route("/release", holding.release, methods=["POST"]),
     Route("/edit", changing.show_edit),
     Route("/edit", changing.edit, methods=["POST"]),
     Route("/rollback", changing.show_rollback),

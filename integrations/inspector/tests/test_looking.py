@@ -150,7 +150,7 @@ def test_a_document_that_is_another_or_gone_leaves_the_stored_place(page, bank, 
     told = place_in(documents / "lease.txt", "Ann pays 900 euros.")
     (made,) = store_memory(bank, "rent", "Ann pays 900 euros.", **told)
     if change == "other":
-        (documents / "lease.txt").write_text("secret")
+        (documents / "lease.txt").write_text(f"Another.\n{'secret ' * 20}")
     else:
         (documents / "lease.txt").unlink()
 

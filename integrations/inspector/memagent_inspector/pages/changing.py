@@ -13,23 +13,37 @@ from memagent_inspector.rendering import page, url
 from memagent_inspector.views import changing
 from memagent_inspector.views.changing import ChangedMeanwhileError
 from memagent_inspector.views.history import describe
+from memagent_inspector.views.holding import controls_of
 from memagent_inspector.views.subject import find
 from memagent_inspector.views.words import compare, side
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
 
     from memagent_graph.memory.version import MemoryVersion
+    from memagent_inspector.views.holding import Controls
     from memagent_inspector.views.subject import Subject
 
 _CONFLICT = 409
 _AWAY = 503
+_OLDER = 8
+"""Older versions from which an edit of a paused reading can begin."""
 
 
 async def show_edit(request: Request) -> Response:
     """The form with a memory's text."""
-    subject = await find(bank_of(request), needed(fields_of(request), "of"))
-    return _form(subject.reference, subject.version.id, subject.version.text)
+    fields, bank = fields_of(request), bank_of(request)
+    reference, mine = needed(fields, "of"), fields.get("hold", "")
+    if not mine:
+        subject = await find(bank, reference)
+        return _form(reference, subject.version.id, subject.version.text)
+    version = await bank.aget(needed(fields, "version"))
+    text = version.text if "start" not in fields else (await bank.aget(fields["start"])).text
+    controls = await controls_of(bank, reference, mine)
+    older = (await bank.ahistory(version.id))[1 : _OLDER + 1]
+    return _form(reference, version.id, text, controls=controls, hold=mine, older=older)
 
 
 async def edit(request: Request) -> Response:
@@ -37,18 +51,23 @@ async def edit(request: Request) -> Response:
     form = await form_of(request)
     reference, seen = needed(form, "of"), needed(form, "seen")
     text = form.get("text", "").strip("\n")
-    bank = bank_of(request)
+    bank, mine = bank_of(request), form.get("hold", "")
     try:
+        if mine:
+            await changing.edit_held(bank, reference, mine, seen, text)
+            return RedirectResponse(url("/reading", of=reference, hold=mine), 303)
         subject = await find(bank, reference)
         if text == subject.version.text and subject.version.id == seen:
             return _to(subject)
         await changing.edit(bank, subject, seen, text)
     except ChangedMeanwhileError as error:
-        return _form(reference, error.now.id, text, status=_CONFLICT, now=error.now)
+        return _form(reference, error.now.id, text, status=_CONFLICT, now=error.now, hold=mine)
     except MemoryConflictError as error:
-        return _form(reference, seen, text, status=_CONFLICT, problem=str(error))
+        return _form(reference, seen, text, status=_CONFLICT, problem=str(error), hold=mine)
     except StoreError as error:
-        return _form(reference, seen, text, status=_AWAY, problem=f"Nothing was stored: {error}")
+        return _form(
+            reference, seen, text, status=_AWAY, problem=f"Nothing was stored: {error}", hold=mine
+        )
     return _to(subject)
 
 
@@ -89,6 +108,9 @@ def _form(
     status: int = 200,
     problem: str = "",
     now: MemoryVersion | None = None,
+    hold: str = "",
+    controls: Controls | None = None,
+    older: Sequence[MemoryVersion] = (),
 ) -> Response:
     runs = [] if now is None else side(compare(text, now.text), "added")
     values = {
@@ -98,6 +120,11 @@ def _form(
         "problem": problem,
         "now": now,
         "runs": runs,
+        "hold": hold,
+        "mine": hold,
+        "controls": controls,
+        "older": older,
+        "store": "away" if status == _AWAY else "here",
     }
     return page("edit.html", values, status=status)
 

@@ -12,6 +12,7 @@ from memagent_inspector.pages.asking import bank_of, needed, tracks_of
 from memagent_inspector.rendering import page
 from memagent_inspector.views.coverage import Coverage
 from memagent_inspector.views.history import changes, describe
+from memagent_inspector.views.holding import controls_of
 from memagent_inspector.views.subject import find
 
 if TYPE_CHECKING:
@@ -24,8 +25,16 @@ _NOTHING_NEW = 204
 
 async def show_reading(request: Request) -> Response:
     """A reading with all that is stored of it so far."""
-    reference = needed(fields_of(request), "of")
-    return page("reading.html", await _news(request, reference))
+    fields = fields_of(request)
+    reference, mine = needed(fields, "of"), fields.get("hold", "")
+    controls = await controls_of(bank_of(request), reference, mine)
+    try:
+        values = await _news(request, reference)
+    except MemoryNotFoundError:
+        if not controls.folds:
+            raise
+        values = {"subject": None}  # its first section is being read
+    return page("reading.html", {**values, "controls": controls, "mine": mine})
 
 
 async def show_news(request: Request) -> Response:

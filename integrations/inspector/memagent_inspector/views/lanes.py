@@ -157,8 +157,10 @@ def _arrange(facts: Sequence[_Fact]) -> Lanes:
 
 def _lane(title: str, facts: Sequence[_Fact]) -> Lane:
     skipped = dict.fromkeys(span for fact in facts[-1:] for span in fact.skipped)
-    marks = [_mark("skimmed", *span, facts[-1].length) for span in skipped]
-    marks += [_mark(fact.deed, fact.start, fact.end, fact.length) for fact in facts]
+    skims = [_mark("skimmed", *span, facts[-1].length) for span in skipped]
+    done = [_mark(fact.deed, fact.start, fact.end, fact.length) for fact in facts]
+    # A merge spans all of the document: what was skimmed of it is drawn over it.
+    marks = done + skims if facts[-1].deed == "merged" else skims + done
     counts: dict[str, int] = {}
     for mark in marks:
         counts[mark.deed] = counts.get(mark.deed, 0) + 1

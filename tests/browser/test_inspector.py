@@ -1,0 +1,359 @@
+"""The inspector in a real browser: a visitor with a keyboard, a small screen, or a colleague."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from servers.redis_server import RedisServer, free_port, wait_until
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" / "tests"))
+
+from gated import reading
+from inspecting import at, place_in, store_memory, store_reading, version
+
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.stores import open_store
+
+pytestmark = pytest.mark.browser
+
+LEASE = "The lease.\n\nAnn pays 900 euros.\nBob pays the water.\n"
+HOSTILE = (
+    "</textarea></title><script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e"
+)
+SECONDS = 120
+"""For what takes a moment, on a machine that may be busy."""
+
+
+@contextmanager
+def inspecting(store: str, *words: object, **env: str):
+    """`memagent inspect` in a process of its own; its URL."""
+    port = free_port()
+    code = "from memagent_inspector.command import app; app()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "--store", store, "--port", str(port), *map(str, words)],
+        env={**os.environ, "MEMAGENT_STORE_SECONDS": "60", **env},
+        stderr=subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None
+        try:
+            return bool(httpx.get(f"{url}/assets/icon.svg").status_code)
+        except httpx.HTTPError:
+            return False
+
+    try:
+        wait_until(answers, "memagent inspect", seconds=240)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+@pytest.fixture
+def bank(tmp_path):
+    with open_store(str(tmp_path / "memories.sqlite")) as store:
+        yield MemoryBank(store)
+
+
+@pytest.fixture
+def url(tmp_path, bank):
+    with inspecting(str(tmp_path / "memories.sqlite"), "--root", tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def visit(browser, url):
+    """A window of its own on a page of the inspector; no page may complain of anything."""
+    complaints = []
+    with ExitStack() as contexts:
+
+        def visit(path: str, base: str = url, **options):
+            context = contexts.enter_context(browser.new_context(**options))
+            context.set_default_timeout(SECONDS * 1000)
+            page = context.new_page()
+            page.on("console", lambda message: complaints.append(message.text))
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
+            page.goto(base + path)
+            return page
+
+        hosts: set[str] = set()
+        yield visit
+    # Chromium itself says of a page that it is a conflict.
+    assert [text for text in complaints if "409 (Conflict)" not in text] == []
+    assert hosts <= {url.removeprefix("http://")}
+
+
+def shows(page, text: str):
+    page.get_by_text(text).first.wait_for()
+
+
+def test_a_statement_opens_its_passage_and_hides_it_by_keyboard_alone(visit, bank, tmp_path):
+    (tmp_path / "lease.txt").write_text(LEASE)
+    store_memory(
+        bank,
+        "rent",
+        "Ann pays 900 euros.",
+        **place_in(tmp_path / "lease.txt", "Ann pays 900 euros."),
+    )
+    page = visit("/")
+
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    for _ in range(3):  # the search, its button, the first memory
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "rent"
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="What it knows").wait_for()
+    while page.evaluate("document.activeElement.className") != "statement":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+
+    page.locator("mark").wait_for()
+    assert page.locator("mark").text_content() == "Ann pays 900 euros."
+    assert "lease.txt:3" in page.locator("figcaption").text_content()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Hide"
+    page.keyboard.press("Enter")
+    page.locator("mark").wait_for(state="detached")
+    assert page.evaluate("document.activeElement.className") == "statement"
+
+
+def test_a_long_list_and_a_history_of_700_versions_go_on_as_they_are_scrolled(visit, bank, url):
+    for number in range(60):
+        store_memory(bank, f"memory-{number:03}", "Ann pays.", question=f"Question {number}?")
+    store_memory(bank, "long", *(f"Ann pays {number} euros." for number in range(700)))
+    page = visit("/")
+    assert page.locator(".row").count() == 50
+
+    page.locator(".more").scroll_into_view_if_needed()
+    page.locator(".row").nth(60).wait_for()
+
+    page.goto(f"{url}/memory?of=long")
+    page.locator(".step").nth(39).wait_for()
+    for reached in (79, 119, 159):
+        page.locator(".more").scroll_into_view_if_needed()
+        page.locator(".step").nth(reached).wait_for()
+    assert page.locator(".step").count() < 700
+
+
+def test_a_search_is_sent_by_keyboard(visit, bank):
+    store_memory(bank, "rent", "Ann pays.")
+    store_memory(bank, "water", "Bob pays.", question="Water?")
+    page = visit("/")
+
+    page.get_by_label("Search names").fill("bob")
+    page.keyboard.press("Enter")
+
+    page.wait_for_url("**words=bob*")
+    assert page.locator(".row .name a").all_text_contents() == ["water"]
+
+
+def test_a_reading_is_watched_as_another_process_writes_it(visit, bank):
+    first = version("Ann pays 900 euros.")
+    bank.append(first, owner="live")
+    page = visit("/reading?of=live")
+    shows(page, "Ann pays 900 euros.")
+    assert page.locator(".lane rect.read").count() == 1
+
+    second = version("Ann pays 950 euros.", 2, before=first)
+    bank.append(second, owner="live")
+
+    page.locator("ins").wait_for()
+    assert (page.locator("del").text_content(), page.locator("ins").text_content()) == (
+        " 900",
+        " 950",
+    )
+    assert page.locator(".lane rect.read").count() == 2
+    bank.append(version("Bob pays.", 3, before=second), owner="live")
+    page.locator(".lane rect.read").nth(2).wait_for()
+
+
+def test_a_memory_is_edited_and_two_versions_are_compared(visit, bank):
+    store_memory(bank, "rent", "Ann pays 900 euros.")
+    page = visit("/memory?of=rent")
+
+    page.get_by_role("link", name="Edit").click()
+    page.get_by_label("The memory’s text").fill("Ann pays 950 euros.")
+    page.get_by_role("button", name="Store").click()
+
+    page.locator(".step").nth(1).wait_for()
+    assert bank.get("rent").text == "Ann pays 950 euros."
+    page.locator(".step").nth(1).get_by_label("before").check()
+    page.locator(".step").nth(0).get_by_label("after").check()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/compare?*")
+    assert page.locator("del").text_content() == " 900"
+    assert page.locator("ins").text_content() == " 950"
+
+
+def test_the_second_of_two_editors_is_told_and_keeps_the_text(visit, bank):
+    store_memory(bank, "rent", "Ann pays.")
+    first, second = visit("/edit?of=rent"), visit("/edit?of=rent")
+    first.get_by_label("The memory’s text").fill("Bob pays.")
+    second.get_by_label("The memory’s text").fill("Zoe pays.")
+    first.get_by_role("button", name="Store").click()
+    shows(first, "Bob pays.")
+
+    with second.expect_response("**/edit") as answer:
+        second.get_by_role("button", name="Store").click()
+
+    assert answer.value.status == 409
+    second.get_by_role("alert").wait_for()
+    assert "Somebody changed this memory" in second.get_by_role("alert").text_content()
+    assert second.get_by_label("The memory’s text").input_value() == "Zoe pays."
+    assert bank.get("rent").text == "Bob pays."
+    second.get_by_role("button", name="Store mine").click()
+    shows(second, "Zoe pays.")
+    assert bank.get("rent").text == "Zoe pays."
+
+
+def test_a_memory_is_rolled_back_branched_and_forgotten_after_a_look(visit, bank, url):
+    first, _ = store_memory(bank, "rent", "Ann pays.", "Bob pays.")
+    page = visit(at("/memory", of="rent", version=first.id))
+
+    page.get_by_label("Name of the branch").fill("older")
+    page.get_by_role("button", name="Branch").click()
+    page.wait_for_url("**of=older")
+    page.goto(url + at("/memory", of="rent", version=first.id))
+    page.get_by_role("link", name="Go back to it…").click()
+    page.get_by_role("button", name="Go back").click()
+    page.wait_for_url("**/memory?of=rent")
+    assert bank.get("rent").id == first.id
+
+    page.get_by_role("link", name="Forget…").click()
+    shows(page, "older")
+    page.get_by_role("button", name="Forget this document").wait_for()
+    assert bank.get("rent").id == first.id
+    page.get_by_role("button", name="Forget this memory").click()
+    shows(page, "1 version deleted.")
+    assert [name for name, _ in bank.list()] == ["older"]
+
+
+@pytest.mark.parametrize("width", [375, 1920])
+def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url, width):
+    words = f"{HOSTILE} {'long' * 80}"
+    told = {"question": words, "source_name": words, "warnings": (words,)}
+    old, new = store_memory(bank, words, words, f"{words}\nmore", **told)
+    key = store_reading(bank, words, **told)
+    page = visit("/", viewport={"width": width, "height": 800})
+
+    for path in (
+        "/",
+        "/?kind=readings",
+        at("/memory", of=words),
+        at("/memory", of=key),
+        at("/reading", of=words),
+        at("/edit", of=words),
+        at("/compare", of=words, before=old.id, after=new.id),
+        at("/forget", of=words),
+        at("/memory", of=words, version=old.id),
+        at("/rollback", of=words, to=old.id),
+    ):
+        page.goto(url + path)
+        page.locator("main").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert page.title() != "taken"
+        assert page.locator("main script, main img").count() == 0
+
+
+def test_a_token_is_asked_for_and_kept(visit, bank, tmp_path, browser):
+    store_memory(bank, "rent", "Ann pays.")
+    token = "a token that is long enough"
+    store = str(tmp_path / "memories.sqlite")
+    with (
+        inspecting(store, MEMAGENT_INSPECT_TOKEN=token) as guarded,
+        browser.new_context() as context,
+    ):
+        page = context.new_page()
+        page.set_default_timeout(SECONDS * 1000)
+        page.goto(f"{guarded}/memory?of=rent")
+        page.get_by_label("MEMAGENT_INSPECT_TOKEN").fill(token)
+        page.keyboard.press("Enter")
+
+        page.wait_for_url("**/memory?of=rent")
+        shows(page, "Ann pays.")
+
+
+def test_a_store_that_goes_away_and_comes_back_needs_no_reload(browser, tmp_path):
+    redis = RedisServer(tmp_path)
+    with ExitStack() as stack:
+        stack.callback(redis.kill)
+        url = stack.enter_context(inspecting(redis.url, MEMAGENT_STORE_SECONDS="1.5"))
+        store = stack.enter_context(open_store(redis.url))
+        store_memory(MemoryBank(store), "rent", "Ann pays.")
+        context = stack.enter_context(browser.new_context())
+        context.set_default_timeout(SECONDS * 1000)
+        shown, typed, failed = context.new_page(), context.new_page(), context.new_page()
+        shown.goto(f"{url}/memory?of=rent")
+        typed.goto(f"{url}/edit?of=rent")
+        typed.get_by_label("The memory’s text").fill("Bob pays.")
+
+        redis.kill()
+
+        for page in (shown, typed):
+            shows(page, "The store does not answer.")
+        failed.goto(f"{url}/memory?of=rent")
+        assert failed.get_by_role("heading").text_content() == "The store does not answer"
+        typed.get_by_role("button", name="Store").click()
+        shows(typed, "Nothing was stored")
+        assert typed.get_by_label("The memory’s text").input_value() == "Bob pays."
+
+        redis.start()
+
+        shows(shown, "The store is back.")
+        failed.get_by_role("heading", name="What it knows").wait_for()
+        shows(typed, "The store is back.")
+        typed.get_by_role("button", name="Store").click()
+        typed.get_by_role("heading", name="What it knows").wait_for()
+        shows(typed, "Bob pays.")
+
+
+def test_the_inspector_itself_comes_back(browser, tmp_path, bank):
+    store_memory(bank, "rent", "Ann pays.")
+    store = str(tmp_path / "memories.sqlite")
+    with browser.new_context() as context:
+        context.set_default_timeout(SECONDS * 1000)
+        page = context.new_page()
+        with inspecting(store) as url:
+            page.goto(f"{url}/memory?of=rent")
+            shows(page, "Ann pays.")
+
+        shows(page, "The inspector does not answer")
+
+
+def test_a_reading_is_paused_edited_and_reads_on_from_the_edit(visit, bank):
+    with reading(bank.store) as reader:
+        reader.open(1)
+        page = visit("/under-way")
+        page.locator(".row a").click()
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_role("button", name="Let it read on").wait_for()
+        memory = bank.under_way()[0].memory
+
+        def waits() -> bool:
+            reader.open_if_it_waits()  # what is being read ends first
+            return all(fold.held for fold in bank.under_way(memory))
+
+        wait_until(waits, "the pause")
+        read = len(reader.memories)
+        page.get_by_role("link", name="Edit its memory").click()
+        page.get_by_label("The memory’s text").fill("Ann said so.")
+        page.get_by_role("button", name="Store").click()
+        shows(page, "Ann said so.")
+        page.get_by_role("button", name="Let it read on").click()
+        wait_until(lambda: len(reader.memories) > read, "the next section")
+
+        assert reader.memories[read] == "Ann said so."
+        page.get_by_role("button", name="Pause").wait_for()
+        reader.open()
+        shows(page, "Nobody is reading into this memory now.")
