@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
-from learn import settings
+from learn import Run, settings
 from learn_rows import Rows, make_anew, prepare, read_rows, tell
 from learn_scores import SEED
 from matplotlib.figure import Figure
@@ -33,7 +33,9 @@ from tiny_language import (
     sample,
     write_section,
 )
-from tiny_reader import PROMPTS, Example, ask, make_model, make_tokenizer, recall_pairs, save, train
+from tiny_lessons import Example, ask
+from tiny_reader import PROMPTS, make_tokenizer, save, train
+from transformers import AutoModelForCausalLM
 
 from memagent_graph import Prompts, ReadingConfig
 from memagent_graph.evaluation.intervals import mean_cost, mean_score
@@ -46,7 +48,7 @@ from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.training import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from learn_rows import Row
 
@@ -67,7 +69,7 @@ PLAIN: Row = {"recalls": 1}
 GATES: Row = {"recalls": 1, "update_gate": True, "exit": "model"}
 WAYS = {"plain": PLAIN, "gated": GATES}
 COST = {"calls": 0.2, "written": 0.2}
-ASKED_HELD_OUT = 64
+ASKED_HELD_OUT, BATCH = 64, 32
 
 
 def question(index: int, seed: int) -> Sample:
@@ -81,17 +83,26 @@ def asked(index: int, chunks: int, seed: int, **fields: Any) -> Sample:
     return sample(index, hops=2, chunks=chunks, seed=seed, either_order=True, **fields)
 
 
-def show(rng: random.Random) -> Example:
+def lessons(rng: random.Random) -> Iterator[Example]:
+    """Batches of like length: some with a passage that was asked for, which is long."""
+    while True:
+        looked = rng.random() < 0.2
+        for _ in range(BATCH):
+            yield answer(rng) if rng.random() < 0.1 else show(rng, looked=looked)
+
+
+def show(rng: random.Random, *, looked: bool) -> Example:
     """One update with the gates or without; what is not looked up is at random."""
     gated = rng.random() < 0.5
     town, middle, thing = [*rng.sample(TRAINING.towns, 2), rng.choice(TRAINING.things)]
-    notes = rng.choice([[], [NOTHING], [town, middle], [town, middle], [town, middle, thing]])
+    kinds = [[town, middle], [town, middle], [town, middle, thing], [], [NOTHING]]
+    notes = rng.choice(kinds[:3] if looked else kinds)
     pairs, recalled = {}, ()
     if rng.random() < 0.6:
         about = rng.choice([(town, middle), (middle, thing)])
         pairs = dict([about])
     text, other = _write(rng, [town, middle], pairs)
-    if notes and notes != [NOTHING] and rng.random() < 0.4:
+    if looked:
         shown = rng.randint(0, LEARNED_ON - 2)
         passed = [_write(rng, [town, middle], {})[0] for _ in range(LEARNED_ON - 1)]
         if rng.random() < 0.7:
@@ -138,18 +149,27 @@ class GateRun:
     Args:
         seed: of everything.
         out: folder of rows and models.
-        steps: of the two stages of the warm-up.
+        steps: of what the warm-up shows of gates.
+        begun: of the warm-up before, by stage; None for its own.
         fields: change the settings of the online runs.
     """
 
     def __init__(
-        self, seed: int, out: Path, *, steps: tuple[int, int] = (300, 2000), **fields: Any
+        self,
+        seed: int,
+        out: Path,
+        *,
+        steps: int = 1000,
+        begun: Mapping[str, int] | None = None,
+        **fields: Any,
     ) -> None:
+        self._begun = Run(seed, out, steps=begun)
         self.seed, self.folder, self._steps = seed, out / f"gates{seed}", steps
         self._rows, self._fields = Rows(out / "gates.jsonl", seed=seed), fields
 
     def models(self) -> None:
         """Make all models, as far as they are not made yet."""
+        self._begun.models(["before"])
         for way, make in (
             ("before", self._warm),
             *((way, partial(self._learn, way)) for way in WAYS),
@@ -165,20 +185,21 @@ class GateRun:
                 self._rows.once(about, partial(self._read, way, within, documents))
 
     def _warm(self, folder: Path) -> None:
+        """From where `learn.py` begins."""
+        model = AutoModelForCausalLM.from_pretrained(
+            self._begun.folder / "before" / "model", dtype="float32"
+        )
         torch.manual_seed(self.seed)
-        model, rng = make_model(), random.Random(self.seed)
-        recall, shown = self._steps
-        train(model, partial(recall_pairs, rng), steps=recall, draw_words=True)
-        both = (answer, *[show] * 9)
-        train(model, lambda: rng.choice(both)(rng), steps=shown, draw_words=True)
+        shown = partial(next, lessons(random.Random(self.seed)))
+        train(model, shown, steps=self._steps, batch=BATCH, rate=0.01, draw_words=True)
         save(model, folder / "model")
 
     def _learn(self, way: str, folder: Path) -> None:
         changed = BUDGETS | {
             "reading": WAYS[way],
             "shaping": COST if way == "gated" else {},
-            "iterations": 100,
-            "decay_steps": 400,
+            "iterations": 60,
+            "decay_steps": 240,
             "refills": 0,
         }
         warm = self.folder / "before" / "model"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tiny_language import HELD_OUT, LONGEST, SECTION, sample
-from tiny_reader import END, GO, PROMPTS, VOCABULARY, make_tokenizer
+from tiny_lessons import END, GO
+from tiny_reader import PROMPTS, VOCABULARY, make_tokenizer
 from transformers import AutoModelForCausalLM
 
 from memagent_graph import ReadingConfig

@@ -1,32 +1,15 @@
-"""A model of 0.14 M parameters that begins to read the small language.
-
-Its warm-up is supervised, and of the format alone: to look a town up in a section, to write and
-extend notes as a chain, and to answer from them. Where notes are at stake, every reply that the
-format knows is shown equally often, whatever would be right: the notes as they were, the notes
-with the newer pair, a pair about another town. What to keep and what to overwrite is thus left
-for reinforcement learning to find out, or for labels to show.
-"""
+"""A model of 0.14 M parameters that begins to read the small language, and how it is supervised."""
 
 from __future__ import annotations
 
 import random
 from functools import partial
 from time import process_time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
-from tiny_language import (
-    CLOSE,
-    HELD_OUT,
-    NOISE,
-    NOT,
-    NOTHING,
-    TRAINING,
-    misleading,
-    notes_after,
-    pairs_of,
-    write_section,
-)
+from tiny_language import CLOSE, HELD_OUT, NOISE, NOT, NOTHING, TRAINING
+from tiny_lessons import EMPTY, END, GO, PAD, labelled, recall_pairs, show_several
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -35,16 +18,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from memagent_graph import Prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tiny_lessons import Example
 
     from memagent_graph.evaluation.samples import Sample
 
-EMPTY = ["(empty:", "this", "is", "the", "first", "section)"]  # as the prompts say it
 MARKS = ["notes", "text", "question", NOTHING, NOT, CLOSE]
 GATES = ["unchanged", "ENOUGH:", "LOOK", "BACK:", "\nENOUGH:", "\nLOOK BACK:"]
 """As prompts tell of gates, and, on a line of its own, as replies use them."""
-PAD, END, GO = "<pad>", "<end>", "<go>"
 KNOWN = [*TRAINING.towns, *TRAINING.things, *HELD_OUT.towns, *HELD_OUT.things]
 VOCABULARY = [PAD, END, GO, *MARKS, *GATES, *EMPTY, *NOISE, *KNOWN]
 PROMPTS = Prompts(
@@ -53,13 +36,6 @@ PROMPTS = Prompts(
 )
 WIDTH = 64
 _IDS = {word: index for index, word in enumerate(VOCABULARY)}
-
-
-class Example(NamedTuple):
-    """Words of a sequence, and which of them are learned."""
-
-    words: list[str]
-    learned: list[bool]
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -148,25 +124,13 @@ def warm_up(model: LlamaForCausalLM, *, seed: int, recall: int = 300, several: i
     Each step draws all towns and things anew, so that nothing is learned of any of them.
     """
     rng = random.Random(seed)
-    for example, steps in ((recall_pairs, recall), (_several, several)):
+    for example, steps in ((recall_pairs, recall), (show_several, several)):
         train(model, partial(example, rng), steps=steps, draw_words=True)
 
 
 def train_on_labels(model: LlamaForCausalLM, samples: Iterator[Sample], *, seconds: float) -> None:
     """Supervised training on right notes and answers, for so long a time of the processor."""
     train(model, partial(next, labelled(samples)), seconds=seconds, rate=0.01)
-
-
-def labelled(samples: Iterator[Sample]) -> Iterator[Example]:
-    """Each update of each document with the right notes before and after it, and the answer."""
-    for one in samples:
-        notes: list[str] = []
-        for piece in one.pieces():
-            before = notes or EMPTY
-            notes = notes_after(one.question, notes, pairs_of(piece.text))
-            prompt = ["text", *piece.text.split(), "notes", *before, "question", one.question]
-            yield ask(prompt, notes)
-        yield ask(["notes", *notes, "question", one.question], [one.answers[0]])
 
 
 def train(
@@ -215,83 +179,6 @@ def save(model: LlamaForCausalLM, folder: Path) -> Path:
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
-
-
-def recall_pairs(rng: random.Random) -> Example:
-    """Several pairs, then several towns, each with what belongs to it."""
-    towns = rng.sample(TRAINING.towns, 4)
-    known = {
-        town: rng.choice([*rng.choices(TRAINING.things, k=2), rng.choice(towns)])
-        for town in towns[:3]
-    }
-    denied = (rng.choice(towns), NOT, rng.choice(TRAINING.things))
-    words = write_section(rng, [*known.items(), denied])
-    asked = rng.choices([*known], k=16)
-    pairs = [word for town in asked for word in (town, known[town])]
-    return Example(
-        [*words, "question", *pairs], [False] * (len(words) + 1) + [False, True] * len(asked)
-    )
-
-
-def _several(rng: random.Random) -> Example:
-    """Several questions: about the same notes and section, or each about notes of its own."""
-    if rng.random() < 0.15:
-        return _join([_answer(rng) for _ in range(6)])
-    chain, notes, text, pairs = _update(rng)
-    asked = [*pairs, *chain[:1] * 3, rng.choice(TRAINING.towns)]
-    first, *others = [chain[0], *rng.choices(asked, k=5)]
-    words = ["text", *text, "notes", *(notes or EMPTY)]
-    examples = [ask([*words, "question", first], _reply(rng, first, notes, pairs))]
-    examples += [ask(["question", town], _reply(rng, town, notes, pairs)) for town in others]
-    return _join(examples)
-
-
-def _answer(rng: random.Random) -> Example:
-    """An answer from notes of one hop or of two."""
-    town, middle, thing = [*rng.sample(TRAINING.towns, 2), rng.choice(TRAINING.things)]
-    notes = rng.choice([[town, thing], [town, middle, thing]])
-    return ask(["notes", *notes, "question", town], [thing])
-
-
-def _join(examples: Sequence[Example]) -> Example:
-    return Example(
-        [word for example in examples for word in example.words],
-        [learned for example in examples for learned in example.learned],
-    )
-
-
-def _update(
-    rng: random.Random,
-) -> tuple[list[str], list[str], list[str], dict[str, str]]:
-    """A chain, notes that may hold some of it, a section, and what that says of towns."""
-    towns, things = TRAINING
-    chain = [*rng.sample(towns, 2), rng.choice(things)]
-    town, middle, thing = chain
-    other = [rng.choice(towns), rng.choice([rng.choice(towns), rng.choice(things)])]
-    half = chain[:2]
-    notes = rng.choice([[], [NOTHING], other, half, half, half, [town, thing], chain])
-    pairs, denied = misleading(rng, TRAINING, half)
-    about, kind = rng.choice([(town, towns), (town, things), (middle, things), (middle, things)])
-    if rng.random() < 0.8:
-        pairs[about] = rng.choice(kind)
-    text = write_section(rng, [*pairs.items(), *denied])
-    return chain, notes, text, pairs
-
-
-def _reply(rng: random.Random, town: str, notes: Sequence[str], pairs: dict[str, str]) -> list[str]:
-    """Notes on a town: looked up or extended, or else any that the format knows."""
-    right = notes_after(town, notes, pairs)
-    if notes[:1] != [town] or (right[: len(notes)] == notes and right != notes):
-        return right
-    others = [[*pair] for pair in pairs.items() if pair[0] != town]
-    known = [*others, [*notes], *([right] if right != notes else [])]
-    return rng.choice(known)
-
-
-def ask(prompt: Sequence[str], reply: Sequence[str]) -> Example:
-    """A prompt, and the reply to learn."""
-    begun = [False] * (len(prompt) + 1)
-    return Example([*prompt, GO, *reply, END], begun + [True] * (len(reply) + 1))
 
 
 def _tensors(examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -38,6 +38,11 @@ def reader(bench):
 
 
 @pytest.fixture
+def lessons(bench):
+    return bench("tiny_lessons")
+
+
+@pytest.fixture
 def fresh(reader, tmp_path):
     """A model that has learned nothing yet, and writes what it looks up."""
     torch.manual_seed(5)
@@ -96,16 +101,16 @@ def test_sections_mislead_with_the_asked_town_itself_and_lead_to_it(language):
     assert led > 50
 
 
-def test_the_warm_up_shows_nothing_of_what_to_keep_or_overwrite(reader, language):
+def test_the_warm_up_shows_nothing_of_what_to_keep_or_overwrite(lessons, language):
     rng = random.Random(5)
     seen, expected, spread, kept, overwritten = 0, 0.0, 0.0, 0, 0
     for _ in range(6000):
-        chain, notes, _text, pairs = reader._update(rng)
+        chain, notes, _text, pairs = lessons._update(rng)
         right = language.notes_after(chain[0], notes, pairs)
         if notes[:1] != chain[:1] or right[: len(notes)] == notes != right:
             continue  # to look up and to extend is shown
         replies = 1 + (right != notes) + sum(town != chain[0] for town in pairs)
-        reply = reader._reply(rng, chain[0], notes, pairs)
+        reply = lessons._reply(rng, chain[0], notes, pairs)
         seen += reply == right
         expected += 1 / replies
         spread += 1 / replies - 1 / replies**2
@@ -116,15 +121,15 @@ def test_the_warm_up_shows_nothing_of_what_to_keep_or_overwrite(reader, language
     assert abs(kept - overwritten) < 4 * sqrt(kept + overwritten)
 
 
-def test_labels_are_the_right_notes_after_each_section_and_the_right_answer(reader, language):
+def test_labels_are_the_right_notes_after_each_section_and_the_right_answer(lessons, language):
     one = language.sample(3, hops=2, chunks=4, seed=5)
 
-    examples = [*reader.labelled(iter([one]))]
+    examples = [*lessons.labelled(iter([one]))]
 
     assert len(examples) == 5
     for example in examples:
         reply = [w for w, learned in zip(*example, strict=True) if learned]
-        assert reply[-1] == reader.END
+        assert reply[-1] == lessons.END
     assert reply[:-1] == [*one.answers]
     before = examples[3].words
     notes = before[before.index("notes") + 1 : before.index("question")]
@@ -206,8 +211,8 @@ def test_what_the_warm_up_of_gates_shows_is_what_the_reader_of_chats_takes_apart
     gates, replies = bench("learn_gates"), import_module("memagent_graph.readers.replies")
     rng, tokenizer = random.Random(5), reader.make_tokenizer()
     shown = {"unchanged": 0, "enough": 0, "back": 0, "notes": 0}
-    for _ in range(400):
-        words, learned = gates.show(rng)
+    for number in range(400):
+        words, learned = gates.show(rng, looked=number % 4 == 0)
         ids = tokenizer.convert_tokens_to_ids(words)
         reply = tokenizer.decode(
             [one for one, new in zip(ids, learned, strict=True) if new], skip_special_tokens=True
@@ -227,7 +232,7 @@ def test_what_the_warm_up_of_gates_shows_is_what_the_reader_of_chats_takes_apart
 def test_a_tiny_run_with_gates_is_resumed_and_reported(bench, tmp_path):
     gates, rows = bench("learn_gates"), bench("learn_rows")
     small = {"iterations": 2, "questions": 2, "group_size": 2, "evaluate_every": 0, "held_out": 2}
-    run = gates.GateRun(5, tmp_path, steps=(2, 2), **small)
+    run = gates.GateRun(5, tmp_path, steps=2, begun={"recall": 2, "several": 2}, **small)
     run.models()
     run.scores(3)
 
