@@ -198,8 +198,8 @@ class GateRun:
         changed = BUDGETS | {
             "reading": WAYS[way],
             "shaping": COST if way == "gated" else {},
-            "iterations": 60,
-            "decay_steps": 240,
+            "iterations": 150,
+            "decay_steps": 600,
             "refills": 0,
         }
         warm = self.folder / "before" / "model"
