@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from memagent_graph.cli.catch_up import catch_up
-from memagent_graph.cli.memory import changing, forgetting, looking
+from memagent_graph.cli.memory import changing, forgetting, holding, looking
 
 app = typer.Typer(
     help="Look at stored memories, edit, move and forget them.",
@@ -19,6 +19,9 @@ app.command(no_args_is_help=True)(looking.search)
 app.command()(looking.history)
 app.command("diff")(looking.show_diff)
 app.command()(looking.watch)
+app.command()(holding.readings)
+app.command()(holding.hold)
+app.command()(holding.release)
 app.command()(changing.edit)
 app.command()(changing.delete)
 app.command()(forgetting.forget)

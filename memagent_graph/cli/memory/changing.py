@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from memagent_graph.cli.memory.printing import counted
 from memagent_graph.cli.options import Namespace
 from memagent_graph.cli.shown import row, shown
 
+if TYPE_CHECKING:
+    from memagent_graph.memory.bank import MemoryBank
+
 
 def edit(
     reference: Named = None,
@@ -35,17 +38,22 @@ def edit(
 ) -> None:
     """Open a memory in $EDITOR, and store the edited text as a new version.
 
+    A reading that `memagent memory hold` paused continues from your edit.
+
     With --user and a version's id, the editor opens that version: store it to go back to it.
     """
     with open_users(store, namespace) as users:
         bank = bank_of(users, user)
+        held = None if user or reference is None else bank.held(reference)
+        if held is not None:
+            reference = _paused(bank, held.memory)
         newest = bank.get(named(reference, user)) if user is None else users.get(user)
         opened = newest if reference is None else bank.get(reference)
         text = _edited(opened.text).strip()
         if text in ("", newest.text.strip()):
             print("memagent: nothing changed.", file=sys.stderr)
         elif user is None:
-            print(bank.edit(named(reference, user), text).id)
+            print(bank.edit(named(reference, user), text, hold=held).id)
         else:
             print(users.edit(user, text, by=operator(), before=newest.id).id)
 
@@ -198,6 +206,26 @@ def import_lines(
         else:
             count = bank_of(users, None).import_(lines)
             print(f"{counted(count, 'version')} imported")
+
+
+def _paused(bank: MemoryBank, memory: str) -> str:
+    """The version that a held reading continues from; the memory itself if nothing reads it.
+
+    Raises:
+        ConfigurationError: The reading is not paused yet, or several parts of it are.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    folds = bank.under_way(memory)
+    if len(folds) > 1:
+        message = (
+            f"{memory!r} is read in {len(folds)} parts at once: edit one in `memagent inspect`."
+        )
+        raise ConfigurationError(message)
+    if folds and not (folds[0].held and folds[0].version):
+        message = f"{memory!r} is not paused yet: try again when its call to the model has ended."
+        raise ConfigurationError(message)
+    return folds[0].version or memory if folds else memory
 
 
 def _edited(text: str) -> str:
