@@ -24,6 +24,15 @@ from memagent_graph.readers.base import (
 from memagent_graph.readers.chat import ChatReader
 
 
+async def until_together(reader, calls):
+    """Wait, in one of its calls, until `reader.most` of them were under way at once.
+
+    A machine with other work to do may begin the last only when the first would have ended.
+    """
+    while reader.most < calls:  # noqa: ASYNC110 - several event loops can call
+        await asyncio.sleep(0.001)
+
+
 class ChainReader(Reader):
     """Its memory is a hash over all chunks in order, so that a lost, repeated or swapped chunk
     shows; its answer is the memory.

@@ -5,7 +5,7 @@ import threading
 from itertools import count
 
 import pytest
-from doubles import ChainReader, numbered
+from doubles import ChainReader, numbered, until_together
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -24,15 +24,16 @@ def task(number, **others):
 class Watched(ChainReader):
     """Knows how many updates run at once, and fails where it is told to."""
 
-    def __init__(self, failing=(), **options):
+    def __init__(self, failing=(), together=1, **options):
         super().__init__(**options)
-        self.failing = failing
+        self.failing, self.together = failing, together
         self.running = self.most = 0
 
     async def update(self, step, **options):
         self.running += 1
         self.most = max(self.most, self.running)
         try:
+            await until_together(self, self.together)
             if any(step.chunk.text.startswith(f"Text {number}.") for number in self.failing):
                 raise ModelError("told to fail")
             return await super().update(step, **options)
@@ -67,7 +68,7 @@ async def test_failed_tasks_have_their_errors_and_the_others_go_on():
 
 
 async def test_only_so_many_tasks_are_taken_at_a_time_and_they_may_be_endless():
-    reader = Watched(delay=0.001)
+    reader = Watched(delay=0.001, together=5)
     taken = count()
     endless = (task(number) for number in taken)
     results = read_many(create_memagent(reader, config=CONFIG), endless, concurrency=5)
@@ -243,7 +244,7 @@ def test_tasks_about_one_document_that_follow_one_another_are_read_in_one_pass(m
 
 
 def test_no_more_tasks_than_concurrency_are_read_in_one_pass():
-    reader = Watched(delay=0.001)
+    reader = Watched(delay=0.001, together=3)
 
     results = list(read_many(create_memagent(reader, config=CONFIG), ONE, concurrency=3))
 

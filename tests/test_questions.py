@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from doubles import ChainReader, numbered
+from doubles import ChainReader, numbered, until_together
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -24,9 +24,9 @@ QUESTIONS = [f"What is number {number}?" for number in range(16)]
 class Asked(ChainReader):
     """Its memories differ by question; fails when told to, and knows how many run at once."""
 
-    def __init__(self, fails=lambda step: None, delay=0.0):
+    def __init__(self, fails=lambda step: None, delay=0.0, together=1):
         super().__init__(delay=delay)
-        self.fails = fails
+        self.fails, self.together = fails, together
         self.running = self.most = 0
         self.lock = threading.Lock()
 
@@ -35,6 +35,7 @@ class Asked(ChainReader):
             self.running += 1
             self.most = max(self.most, self.running)
         try:
+            await until_together(self, self.together)
             error = self.fails(step)
             if error:
                 raise error
@@ -58,7 +59,7 @@ def run(agent, asked, how, config=None):
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_each_question_gets_the_answer_that_it_gets_alone_in_order_and_all_at_once(how):
-    reader = Asked(delay=0.01)
+    reader = Asked(delay=0.001, together=16)
     agent = create_memagent(reader, config=SMALL)
 
     out = run(agent, {"questions": QUESTIONS, "document": TEXT}, how)

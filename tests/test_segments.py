@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
-from doubles import numbered
+from doubles import numbered, until_together
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -43,12 +43,13 @@ class Listing(Reader):
     Args:
         fails: from a chunk or a list of memories to an error, or None.
         delay: seconds that a call takes.
+        together: updates that are waited for until so many have run at once.
     """
 
     identity = Identity("listing", "listing-1")
 
-    def __init__(self, fails=lambda what: None, delay=0.0):
-        self.fails, self.delay = fails, delay
+    def __init__(self, fails=lambda what: None, delay=0.0, together=1):
+        self.fails, self.delay, self.together = fails, delay, together
         self.spans, self.merges = [], []
         self.running = self.most = 0
         self.lock = threading.Lock()
@@ -60,6 +61,7 @@ class Listing(Reader):
             self.most = max(self.most, self.running)
             self.spans.append((chunk.start, chunk.end))
         try:
+            await until_together(self, self.together)
             await asyncio.sleep(self.delay)
             if error := self.fails(chunk):
                 raise error
@@ -105,7 +107,7 @@ def covers(found, text=TEXT):
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_all_is_read_once_by_segments_at_once_and_merged_in_their_order(how):
-    reader = Listing(delay=0.02)
+    reader = Listing(delay=0.001, together=4)
 
     out = run(create_memagent(reader, config=SMALL), ASKED, how)
 
@@ -563,7 +565,7 @@ def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, mo
             reads.append(start)
             return super().read(start, size)
 
-    reader = Listing(delay=0.01)
+    reader = Listing(delay=0.001, together=16)
     config = SMALL.model_copy(update={"chunk_tokens": 300})  # longer ones are cut ahead
     text = numbered(1100)
     questions = [f"What is {number}?" for number in range(4)]
