@@ -8,19 +8,15 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from doubles import ChainReader, chain, numbered
+from doubles import ChainReader, chain
+from gated import SMALL, TEXT, Gated, Reading, alone, hold_after, pause, reading_of
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore
 from servers.redis_server import RedisServer
 
-from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph import MemoryBank, create_memagent
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.memory.redis import RedisStore
-
-PATIENT = 300
-"""Seconds in which a test's other party comes to where it is waited for."""
-TEXT = numbered(60)
-SMALL = ReadingConfig(chunk_tokens=40)
 
 
 @pytest.fixture(scope="session")
@@ -47,100 +43,6 @@ async def store(request, tmp_path):
 @pytest.fixture
 def bank(store):
     return MemoryBank(store)
-
-
-class Gated(ChainReader):
-    """Reads a chunk each time it may; keeps what each was read from."""
-
-    def __init__(self):
-        super().__init__()
-        self.may = asyncio.Semaphore(0)
-        self.memories = []
-        self.waits = False
-
-    async def update(self, step, *, config=None):
-        self.waits = True
-        await self.may.acquire()
-        self.waits = False
-        self.memories.append(step.memory.text)
-        return await super().update(step, config=config)
-
-    def read_all(self):
-        for _ in range(1000):
-            self.may.release()
-
-
-class Reading:
-    """A reading in this process, with its events."""
-
-    def __init__(self, store, reader, config=SMALL, **asked):
-        self.reader, self.events, self.out = reader, [], {}
-        self._agent = create_memagent(reader, config=config, store=store)
-        self._asked = {"question": "?", "document": TEXT, **asked}
-        self.task = asyncio.ensure_future(self._run())
-
-    async def _run(self):
-        parts = self._agent.astream(self._asked, stream_mode=["custom", "values"])
-        async for mode, part in parts:
-            if mode == "custom":
-                self.events.append(part)
-            else:
-                self.out = part
-
-    def told(self, kind):
-        return [event for event in self.events if event["event"] == kind]
-
-    async def read(self, chunks):
-        """Let it read so many chunks more, and wait until it has."""
-        wanted = len(self.told("chunk")) + chunks
-        for _ in range(chunks):
-            self.reader.may.release()
-        await until(lambda: len(self.told("chunk")) >= wanted)
-
-    async def end(self):
-        self.reader.read_all()
-        await asyncio.wait_for(self.task, PATIENT)
-        return self.out
-
-
-async def until(condition):
-    async with asyncio.timeout(PATIENT):
-        while not condition():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.005)
-
-
-async def paused(bank, memory, folds=1):
-    """The folds that read into a memory, once all of them wait."""
-    async with asyncio.timeout(PATIENT):
-        while True:
-            found = await bank.aunder_way(memory)
-            if len(found) == folds and all(fold.held for fold in found):
-                return found
-            await asyncio.sleep(0.005)
-
-
-async def hold_after(reading, bank, chunks, memory=None, **options):
-    """Hold a reading's memory when it has read so many chunks; what was begun may end."""
-    await reading.read(chunks)
-    memory = memory or reading_of(await bank.aunder_way())
-    hold = await bank.ahold(memory, "ann", **options)
-    return hold, await pause(reading, bank, memory)
-
-
-async def pause(reading, bank, memory):
-    """Let a reading whose memory is held end what it has begun; its fold when it waits."""
-    pausing = asyncio.ensure_future(paused(bank, memory))
-    while not pausing.done():
-        if reading.reader.waits:
-            reading.reader.may.release()
-        await asyncio.sleep(0.005)
-    (fold,) = pausing.result()
-    return fold
-
-
-def reading_of(folds):
-    (memory,) = {fold.memory for fold in folds}
-    return memory
 
 
 async def test_a_held_reading_goes_on_from_the_edit(store, bank):
@@ -184,13 +86,6 @@ async def test_a_held_reading_asks_its_model_nothing_and_says_that_it_waits(stor
     (event,) = reading.told("released")
     assert (event["edited"], event["version"]) == (False, fold.version)
     assert reading.out["answer"] == alone()
-
-
-def alone(config=SMALL):
-    reader = ChainReader()
-    return create_memagent(reader, config=config).invoke({"question": "?", "document": TEXT})[
-        "answer"
-    ]
 
 
 async def test_the_second_of_two_editors_is_told(store, bank):

@@ -36,6 +36,12 @@ _LONGEST_PAUSE = 0.25
 """Seconds between looks at whether a memory is still held."""
 
 
+_MISSED = (
+    "Memory {memory!r} was edited while it was read, too late or while the store was away: this "
+    "reading does not have version {ids}. Read again, or merge it by hand."
+)
+_UNKNOWN = "Whether memory {memory!r} was edited while it was held is not known: {error}"
+
 _ending: set[asyncio.Task[None]] = set()  # an event loop's are weak
 
 
@@ -103,7 +109,7 @@ class Holding:
                 there = await holding.held(self.records, self.memory)
                 answered = loop.time()
             except StoreError:
-                there = seen if loop.time() - answered < LAPSE else None
+                there = (seen or self.asked) if loop.time() - answered < LAPSE else None
             if there is None:
                 self.asked = None
                 break
@@ -143,12 +149,14 @@ class Pauses:
     edits: dict[str, MemoryVersion] = field(default_factory=dict)
     listed: bool = False
     _waits: int = 0  # up to which edits were looked for
+    _left: set[str] = field(default_factory=set)  # versions of which there may be edits
 
     def note(self, fold: Fold, *, held: bool = False) -> PutOp:
         """What lets others see how far the fold is."""
         source, progress = fold["source"], fold["progress"]
         name, start, end = span_of(source)
         passed = progress["position"] - start
+        self._will_forget(name)
         there = UnderWay(
             memory=self.holding.memory,
             question=fold["question"],
@@ -170,18 +178,22 @@ class Pauses:
     async def enter(self, fold: Fold) -> None:
         """Let others see the fold, and look whether its memory is held, or was edited."""
         self.listed = True
-        source = fold["source"]
-        for name in [span_of(source).fold, *_siblings(source)]:  # an earlier run may have left them
-            gone = holding.forget(self.holding.records, self.holding.memory, name)
-            self.holding.listed[name] = gone
+        for name in _siblings(fold["source"]):  # an earlier run may have left them
+            self._will_forget(name)
         records, version = self.holding.records, fold["progress"]["version"] or self.root
-        with suppress(StoreError):
+        try:
             await records.items([self.note(fold)])
             places = [self.holding.place, (records.versions, version)]
             hold, stored = await records.values(places, refresh=False)
             self.holding.saw(hold)
             if edit_of(stored, self.holding.memory):
                 await self._look(fold)
+        except StoreError:
+            self._left.add(version)
+
+    def _will_forget(self, name: str) -> None:
+        gone = holding.forget(self.holding.records, self.holding.memory, name)
+        self.holding.listed[name] = gone
 
     async def wait(self, fold: Fold, beating: AbstractAsyncContextManager[object]) -> None:
         """Wait until the memory is let go, and look for edits.
@@ -214,6 +226,7 @@ class Pauses:
     async def _look(self, fold: Fold) -> None:
         records, memory = self.holding.records, self.holding.memory
         version = fold["progress"]["version"] or self.root
+        self._left.add(version)
         with suppress(StoreError):
             edit = await newest_edit(records, version, memory)
             if edit is None:
@@ -221,8 +234,20 @@ class Pauses:
             if _begins_at_head(fold):  # it may have been moved back since that edit
                 (head,) = await records.values([(records.heads, memory)])
                 if head != {"version": edit.id}:
+                    self._left.discard(version)
                     return
             self.edits[version] = edit
+
+    async def missed(self) -> str | None:
+        """Say which edits the fold did not go on from: too late, or the store was away."""
+        records, memory = self.holding.records, self.holding.memory
+        known = {edit.id for edit in self.edits.values()}
+        try:
+            found = [await newest_edit(records, one, memory) for one in self._left]
+        except StoreError as error:
+            return _UNKNOWN.format(memory=memory, error=error)
+        lost = sorted({edit.id for edit in found if edit is not None} - known)
+        return _MISSED.format(memory=memory, ids=", ".join(lost)) if lost else None
 
     def edited(self, fold: Fold) -> Fold:
         """The fold with what a person made of its memory; the fold itself if nobody did."""

@@ -128,6 +128,7 @@ class Chain:
         self.holding: Holding = self._whole.holding if self._whole else self._holding(record)
         self._pauses = Pauses(reading, run, self.holding, self.root)
         self._begun_at, self._takes_long = 0.0, False
+        self._begun = False  # not here, but by a run that was broken off
 
     @property
     def root(self) -> str:
@@ -149,6 +150,7 @@ class Chain:
         Raises:
             StoreError: The store cannot be reached, and a memory is named.
         """
+        self._begun = True
         fold = begun(self.question, {**record})
         fold["progress"]["version"] = self.root
         if memory is not None:
@@ -198,6 +200,7 @@ class Chain:
         Raises:
             MemoryNotFoundError: There is no such version or name.
         """
+        self._begun = True
         version = await self.bank.aget(reference)
         fold = begun(self.question, {**record, **_record_of(version)})
         fold["progress"] |= {
@@ -251,7 +254,7 @@ class Chain:
             other = await self._writer.settle()
         if other is not None and other.edited:
             self._pauses.edits[version] = other
-        if reads and not self._pauses.listed:
+        if not self._pauses.listed and (reads or not self._begun):
             await self._pauses.enter(fold)
         if self.holding.asked is not None and await self._all_stored():
             await self._pauses.wait(fold, self.beating())
@@ -528,15 +531,19 @@ class Chain:
             StoreError: Strict, and something could not be stored.
         """
         if self._writer is None:
+            missed = None if self._missed is None else f"Nothing stored was used: {self._missed}"
+            if missed is None:
+                missed = await self._pauses.missed()
             await self._leave()
-            missed = self._missed
-            return None, [] if missed is None else [f"Nothing stored was used: {missed}"]
+            return None, [] if missed is None else [missed]
         await self._writer.settle()
         left = 0
         if self._unmoved is None:  # else it was waited for already
             left = await self._flush(self._writer)
         other = await self._writer.settle()
         edited = other is not None and other.id != fold["progress"]["version"]
+        away = left or self._unmoved is not None  # it would be asked in vain, and that is said
+        edits = None if away else await self._pauses.missed()
         await self._leave()  # not before: who took the lease would read the last chunk again
         message = self._unmoved
         if left and message is None:
@@ -554,9 +561,8 @@ class Chain:
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
         memory = None if other is None or edited else other.memory
-        away = left or self._unmoved is not None  # it would be asked in vain, and that is said
         forgotten = None if away else await self._without_forgotten(self._writer.written)
-        return memory, [said for said in (message, forgotten) if said is not None]
+        return memory, [said for said in (message, edits, forgotten) if said is not None]
 
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""

@@ -1,0 +1,128 @@
+"""A reading in this process that reads a chunk when a test lets it, and can be held meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+from doubles import ChainReader, numbered
+
+from memagent_graph import ReadingConfig, create_memagent
+
+PATIENT = 300
+"""Seconds in which a test's other party comes to where it is waited for."""
+TEXT = numbered(60)
+SMALL = ReadingConfig(chunk_tokens=40)
+
+
+class Gated(ChainReader):
+    """Reads a chunk each time it may; keeps what each was read from."""
+
+    def __init__(self):
+        super().__init__()
+        self.may = asyncio.Semaphore(0)
+        self.memories = []
+        self.waits = 0
+
+    async def update(self, step, *, config=None):
+        self.waits += 1
+        try:
+            await self.may.acquire()
+        finally:
+            self.waits -= 1
+        self.memories.append(step.memory.text)
+        return await super().update(step, config=config)
+
+    def read_all(self):
+        for _ in range(1000):
+            self.may.release()
+
+
+class Reading:
+    """A reading in this process, with its events."""
+
+    def __init__(self, store, reader, config=SMALL, saver=None, resume=False, **asked):
+        self.reader, self.events, self.out = reader, [], {}
+        self._agent = create_memagent(reader, config=config, store=store, checkpointer=saver)
+        self._asked = None if resume else {"question": "?", "document": TEXT, **asked}
+        self.task = asyncio.ensure_future(self._run())
+
+    async def _run(self):
+        thread = {"configurable": {"thread_id": "1"}}
+        parts = self._agent.astream(self._asked, thread, stream_mode=["custom", "values"])
+        async for mode, part in parts:
+            if mode == "custom":
+                self.events.append(part)
+            else:
+                self.out = part
+
+    def told(self, kind):
+        return [event for event in self.events if event["event"] == kind]
+
+    async def read(self, chunks):
+        """Let it read so many chunks more, and wait until it has."""
+        wanted = len(self.told("chunk")) + chunks
+        for _ in range(chunks):
+            self.reader.may.release()
+        await until(lambda: len(self.told("chunk")) >= wanted)
+
+    async def stop(self):
+        """Cancel it, as Ctrl-C does."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def end(self):
+        self.reader.read_all()
+        await asyncio.wait_for(self.task, PATIENT)
+        return self.out
+
+
+async def until(condition):
+    async with asyncio.timeout(PATIENT):
+        while not condition():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.005)
+
+
+async def paused(bank, memory, folds=1):
+    """The folds that read into a memory, once all of them wait."""
+    async with asyncio.timeout(PATIENT):
+        while True:
+            found = await bank.aunder_way(memory)
+            if len(found) == folds and all(fold.held for fold in found):
+                return found
+            await asyncio.sleep(0.005)
+
+
+async def hold_after(reading, bank, chunks, memory=None, **options):
+    """Hold a reading's memory when it has read so many chunks; what was begun may end."""
+    await reading.read(chunks)
+    memory = memory or reading_of(await bank.aunder_way())
+    hold = await bank.ahold(memory, "ann", **options)
+    return hold, await pause(reading, bank, memory)
+
+
+async def pause(reading, bank, memory):
+    """Let a reading whose memory is held end what it has begun; its fold when it waits."""
+    (fold,) = await pause_all(reading, bank, memory, 1)
+    return fold
+
+
+async def pause_all(reading, bank, memory, folds):
+    """As `pause`, of a reading with so many folds."""
+    pausing = asyncio.ensure_future(paused(bank, memory, folds))
+    while not pausing.done():
+        if reading.reader.waits:
+            reading.reader.may.release()
+        await asyncio.sleep(0.005)
+    return pausing.result()
+
+
+def reading_of(folds):
+    (memory,) = {fold.memory for fold in folds}
+    return memory
+
+
+def alone(config=SMALL):
+    reader = ChainReader()
+    return create_memagent(reader, config=config).invoke({"question": "?", "document": TEXT})[
+        "answer"
+    ]
