@@ -47,6 +47,7 @@ from memagent_graph.cli.options import (
 )
 from memagent_graph.cli.reporting import reporting
 from memagent_graph.cli.resuming import is_unfinished, open_saver, thread_of
+from memagent_graph.cli.shown import shown
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -259,6 +260,12 @@ def _read(
             if part["event"] == "opened" and part["skipped"]:
                 why = "hidden, binary, or links out of the folder"
                 print(f"memagent: skipped {part['skipped']} files ({why}).", file=sys.stderr)
+            elif part["event"] == "held":
+                by = shown(part["by"], sys.stderr)
+                print(f"memagent: paused, the memory is held by {by}.", file=sys.stderr)
+            elif part["event"] == "released":
+                how = " from the edited memory" if part["edited"] else ""
+                print(f"memagent: reading on{how}.", file=sys.stderr)
             if show is not None:
                 show(part)
     return output
