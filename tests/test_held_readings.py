@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from doubles import ChainReader, chain
-from gated import (
+from gated_readings import (
     PATIENT,
     SMALL,
     TEXT,

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from doubles import ChainReader, chain
-from gated import SMALL, TEXT, Gated, Reading, alone, hold_after, pause, reading_of
+from gated_readings import SMALL, TEXT, Gated, Reading, alone, hold_after, pause, reading_of
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore
 from servers.redis_server import RedisServer
