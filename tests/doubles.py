@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.readers.base import (
     Answer,
@@ -164,3 +165,21 @@ def chain(memory: str, text: str) -> str:
 def numbered(lines: int) -> str:
     """A document whose lines are all different, about ten tokens each."""
     return "".join(f"Line {number} says that {number * 7} is here.\n" for number in range(lines))
+
+
+class Broken(InMemoryStore):
+    """Fails from the call on that it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.away = False
+
+    async def abatch(self, ops):
+        if self.away:
+            raise ConnectionError("gone")
+        return await super().abatch(ops)
+
+    def batch(self, ops):
+        if self.away:
+            raise ConnectionError("gone")
+        return super().batch(ops)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import asdict, replace
 
 import pytest
-from doubles import ChainReader, chain
+from doubles import Broken, ChainReader, chain
 from gated_readings import (
     PATIENT,
     SMALL,
@@ -257,23 +257,13 @@ async def test_a_held_reading_that_is_cancelled_leaves_no_task_and_nothing_in_th
     assert (await bank.aheld(fold.memory)).by == "ann"
 
 
-class Away(InMemoryStore):
+class Away(Broken):
     """Fails while it is away. `behind` is the same for those who still reach it."""
 
     def __init__(self):
         super().__init__()
-        self.away, self.behind = False, InMemoryStore()
+        self.behind = InMemoryStore()
         self._data = self.behind._data
-
-    async def abatch(self, ops):
-        if self.away:
-            raise ConnectionError("gone")
-        return await super().abatch(ops)
-
-    def batch(self, ops):
-        if self.away:
-            raise ConnectionError("gone")
-        return super().batch(ops)
 
 
 @pytest.fixture

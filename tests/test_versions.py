@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from doubles import ChainReader, QuotingReader, chain, numbered
+from doubles import Broken, ChainReader, QuotingReader, chain, numbered
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -274,24 +274,6 @@ async def test_two_agents_that_read_the_same_at_once_end_with_one_chain():
     assert outs[0]["version"] == outs[1]["version"]
     assert outs[0]["memory"] == outs[1]["memory"] == histories[0][0].text
     assert [v.id for v in histories[0]] == [v.id for v in histories[1]]
-
-
-class Broken(InMemoryStore):
-    """Fails from the call on that it is told."""
-
-    def __init__(self):
-        super().__init__()
-        self.away = False
-
-    async def abatch(self, ops):
-        if self.away:
-            raise ConnectionError("gone")
-        return await super().abatch(ops)
-
-    def batch(self, ops):
-        if self.away:
-            raise ConnectionError("gone")
-        return super().batch(ops)
 
 
 @pytest.mark.usefixtures("impatient")

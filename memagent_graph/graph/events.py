@@ -142,18 +142,15 @@ class FallbackEvent(TypedDict):
     length: int
 
 
-class HeldEvent(TypedDict):
-    """A fold waits, since somebody holds its memory.
+class PausedFold(TypedDict):
+    """What is told of a fold whose memory is, or was, held.
 
     Attributes:
         memory: that is held: its name, or the key of a reading without one.
         version: of the memory as it is now; None before the first chunk.
-        by: who holds it.
-        since: when they asked for it, ISO 8601, UTC.
         position: code points that this fold has read, out of `length`.
     """
 
-    event: Literal["held"]
     agent: str
     task: str
     question: str
@@ -162,32 +159,32 @@ class HeldEvent(TypedDict):
     source: str
     memory: str
     version: str | None
-    by: str
-    since: str
     position: int
     length: int
 
 
-class ReleasedEvent(TypedDict):
-    """A fold that was held goes on.
+class HeldEvent(PausedFold):
+    """A fold waits, since somebody holds its memory.
 
     Attributes:
-        version: that it goes on from.
+        by: who holds it.
+        since: when they asked for it, ISO 8601, UTC.
+    """
+
+    event: Literal["held"]
+    by: str
+    since: str
+
+
+class ReleasedEvent(PausedFold):
+    """A fold that was held goes on from its `version`.
+
+    Attributes:
         edited: whether a person wrote that meanwhile.
     """
 
     event: Literal["released"]
-    agent: str
-    task: str
-    question: str
-    fold: str
-    round: int
-    source: str
-    memory: str
-    version: str | None
     edited: bool
-    position: int
-    length: int
 
 
 Event = (

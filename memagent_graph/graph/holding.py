@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import StoreError
-from memagent_graph.graph.events import HeldEvent, ReleasedEvent
+from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent
 from memagent_graph.graph.records import noted, round_of, segment_name, span_of
 from memagent_graph.graph.skimming import covered
 from memagent_graph.memory import holding
@@ -149,7 +149,7 @@ class Pauses:
     edits: dict[str, MemoryVersion] = field(default_factory=dict)
     listed: bool = False
     _waits: int = 0  # up to which edits were looked for
-    _left: set[str] = field(default_factory=set)  # versions of which there may be edits
+    _doubtful: set[str] = field(default_factory=set)  # versions of which there may be edits
 
     def note(self, fold: Fold, *, held: bool = False) -> PutOp:
         """What lets others see how far the fold is."""
@@ -189,7 +189,7 @@ class Pauses:
             if edit_of(stored, self.holding.memory):
                 await self._look(fold)
         except StoreError:
-            self._left.add(version)
+            self._doubtful.add(version)
 
     def _will_forget(self, name: str) -> None:
         gone = holding.forget(self.holding.records, self.holding.memory, name)
@@ -204,7 +204,8 @@ class Pauses:
         """
 
         async def tell(hold: Hold) -> None:
-            self.run.emit(self._held_event(fold, hold))
+            about = self._told(fold)
+            self.run.emit(HeldEvent(event="held", by=hold.by, since=hold.since, **about))
             with suppress(StoreError):
                 await self.holding.records.items([self.note(fold, held=True)])
 
@@ -213,7 +214,8 @@ class Pauses:
         if waited:
             await self.look_for_edits(fold)
             after = self.edited(fold)
-            self.run.emit(self._released_event(after, edited=after is not fold))
+            about = self._told(after)
+            self.run.emit(ReleasedEvent(event="released", edited=after is not fold, **about))
             with suppress(StoreError):
                 await self.holding.records.items([self.note(after)])
 
@@ -226,7 +228,7 @@ class Pauses:
     async def _look(self, fold: Fold) -> None:
         records, memory = self.holding.records, self.holding.memory
         version = fold["progress"]["version"] or self.root
-        self._left.add(version)
+        self._doubtful.add(version)
         with suppress(StoreError):
             edit = await newest_edit(records, version, memory)
             if edit is None:
@@ -234,7 +236,7 @@ class Pauses:
             if _begins_at_head(fold):  # it may have been moved back since that edit
                 (head,) = await records.values([(records.heads, memory)])
                 if head != {"version": edit.id}:
-                    self._left.discard(version)
+                    self._doubtful.discard(version)
                     return
             self.edits[version] = edit
 
@@ -243,7 +245,7 @@ class Pauses:
         records, memory = self.holding.records, self.holding.memory
         known = {edit.id for edit in self.edits.values()}
         try:
-            found = [await newest_edit(records, one, memory) for one in self._left]
+            found = [await newest_edit(records, one, memory) for one in self._doubtful]
         except StoreError as error:
             return _UNKNOWN.format(memory=memory, error=error)
         lost = sorted({edit.id for edit in found if edit is not None} - known)
@@ -266,10 +268,9 @@ class Pauses:
         version = fold["progress"]["version"]
         return None if version == self.root else version
 
-    def _held_event(self, fold: Fold, hold: Hold) -> HeldEvent:
+    def _told(self, fold: Fold) -> PausedFold:
         name, start, end = span_of(fold["source"])
-        return HeldEvent(
-            event="held",
+        return PausedFold(
             agent=self.reading.name,
             task=self.run.task,
             question=fold["question"],
@@ -278,25 +279,6 @@ class Pauses:
             source=fold["source"]["name"],
             memory=self.holding.memory,
             version=self._version(fold),
-            by=hold.by,
-            since=hold.since,
-            position=fold["progress"]["position"] - start,
-            length=end - start,
-        )
-
-    def _released_event(self, fold: Fold, *, edited: bool) -> ReleasedEvent:
-        name, start, end = span_of(fold["source"])
-        return ReleasedEvent(
-            event="released",
-            agent=self.reading.name,
-            task=self.run.task,
-            question=fold["question"],
-            fold=name,
-            round=round_of(fold["source"]),
-            source=fold["source"]["name"],
-            memory=self.holding.memory,
-            version=self._version(fold),
-            edited=edited,
             position=fold["progress"]["position"] - start,
             length=end - start,
         )

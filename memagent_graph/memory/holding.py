@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 HOLD_SECONDS = 30.0
 """Seconds without a renewal after which a hold lapses."""
+_RESTLESS = "{!r} is held and let go again and again meanwhile: try again."
 _MINUTE = 60.0
 _LOOKED_UP = ("seen", "hold")
 """Fields of a fold that is under way that its record does not have."""
@@ -135,8 +136,7 @@ async def hold(records: Records, memory: str, by: str, seconds: float) -> Hold:
             return mine
         if isinstance(found, BadRecordError):  # it is nobody's: make room
             await records.items([records.put(*hold_place(records, memory), None)])
-    message = f"{memory!r} is held and let go again and again meanwhile: try again."
-    raise MemoryConflictError(message)
+    raise MemoryConflictError(_RESTLESS.format(memory))
 
 
 async def renew(records: Records, mine: Hold) -> Hold:
@@ -162,8 +162,7 @@ async def release(records: Records, memory: str, mine: Hold | None = None) -> bo
             return False
         if await let_go(records, there):
             return True
-    message = f"{memory!r} is held and let go again and again meanwhile: try again."
-    raise MemoryConflictError(message)
+    raise MemoryConflictError(_RESTLESS.format(memory))
 
 
 async def let_go(records: Records, there: Hold) -> bool:

@@ -19,6 +19,12 @@ _MOST_FIELDS = 20
 _KIND = "application/x-www-form-urlencoded"
 
 
+def place_of(request: Request) -> str:
+    """A request's address within this server."""
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path
+
+
 def fields_of(request: Request) -> dict[str, str]:
     """The fields of a request's address.
 

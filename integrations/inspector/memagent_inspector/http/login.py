@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import ConfigurationError
-from memagent_inspector.http.forms import form_of
+from memagent_inspector.http.forms import form_of, place_of
 from memagent_inspector.rendering import page
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ class TokenDoor:
 
 
 def _ask(request: Request, status: int, problem: str = "", leads_to: str = "") -> Response:
-    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    wanted = leads_to or (here if request.method == "GET" else "/")
+    wanted = leads_to or (place_of(request) if request.method == "GET" else "/")
     response = page("login.html", {"problem": problem, "next": _inside(wanted)}, status=status)
     response.headers["www-authenticate"] = "Bearer"
     return response

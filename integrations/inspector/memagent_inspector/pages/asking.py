@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,16 @@ def tracks_of(request: Request) -> Tracks:
     """What this server knows of readings' steps."""
     found: Tracks = request.app.state.tracks
     return found
+
+
+def is_partial(request: Request) -> bool:
+    """Whether htmx asks, for a part of a page that it has."""
+    return request.headers.get("hx-request") == "true"
+
+
+def nothing_new() -> Response:
+    """Leaves the part of a page that htmx asked for as it is."""
+    return Response(status_code=204)
 
 
 def needed(fields: Mapping[str, str], name: str) -> str:

@@ -10,6 +10,7 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
+from memagent_inspector.http.forms import place_of
 from memagent_inspector.rendering import page
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ async def show_error(request: Request, error: Exception) -> Response:
     if isinstance(error, BadRecordError):
         return _page(500, "Not readable", error)
     if isinstance(error, StoreError):
-        again = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        values = {"again": again if request.method == "GET" else "", "problem": str(error)}
+        again = place_of(request) if request.method == "GET" else ""
+        values = {"again": again, "problem": str(error)}
         return page("away.html", values, status=503)
     return _page(400, "Not done", error)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.responses import Response
-
 from memagent_graph.errors import MemoryNotFoundError, StoreError
 from memagent_inspector.http.forms import fields_of
-from memagent_inspector.pages.asking import bank_of, needed, tracks_of
+from memagent_inspector.pages.asking import bank_of, needed, nothing_new, tracks_of
 from memagent_inspector.rendering import page
 from memagent_inspector.views.coverage import Coverage
 from memagent_inspector.views.history import changes, describe
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from starlette.requests import Request
-
-_NOTHING_NEW = 204
+    from starlette.responses import Response
 
 
 async def show_reading(request: Request) -> Response:
@@ -43,9 +40,9 @@ async def show_news(request: Request) -> Response:
     try:
         values = await _news(request, needed(fields, "of"), fields.get("seen"))
     except (MemoryNotFoundError, StoreError):  # the page says so itself
-        return Response(status_code=_NOTHING_NEW)
+        return nothing_new()
     if values["lanes"].newest == fields.get("seen"):
-        return Response(status_code=_NOTHING_NEW)
+        return nothing_new()
     return page("news.html", values)
 
 
@@ -58,7 +55,7 @@ async def show_status(request: Request) -> Response:
     except StoreError:
         now = "away"
     if now == was:
-        return Response(status_code=_NOTHING_NEW)
+        return nothing_new()
     response = page("status.html", {"now": now})
     if now == "here":
         response.headers["hx-trigger"] = "store-back"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memagent_inspector.http.forms import fields_of, form_of
-from memagent_inspector.pages.asking import bank_of, needed
+from memagent_inspector.pages.asking import bank_of, is_partial, needed
 from memagent_inspector.rendering import page
 from memagent_inspector.views.forgetting import preview
 from memagent_inspector.views.subject import find
@@ -28,8 +28,7 @@ async def show_document(request: Request) -> Response:
     subject = await find(bank, needed(fields_of(request), "of"))
     source = subject.version.source
     found = await bank.aforget_source(source, preview=True) if source else None
-    partial = request.headers.get("hx-request") == "true"
-    name = "forget_document.html" if partial else "forget_document_page.html"
+    name = "forget_document.html" if is_partial(request) else "forget_document_page.html"
     return page(name, {"subject": subject, "document": found})
 
 

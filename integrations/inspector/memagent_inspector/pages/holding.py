@@ -10,30 +10,29 @@ from starlette.responses import RedirectResponse, Response
 from memagent_graph.cli.memory.opening import operator
 from memagent_graph.errors import MemoryConflictError, StoreError
 from memagent_inspector.http.forms import fields_of, form_of
-from memagent_inspector.pages.asking import bank_of, needed
+from memagent_inspector.pages.asking import bank_of, is_partial, needed, nothing_new
 from memagent_inspector.rendering import page, url
 from memagent_inspector.views.holding import controls_of, hold_of, list_readings
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-_NOTHING_NEW = 204
 _SECONDS = 30.0
 """Without a sign of life of its page, after which a reading goes on."""
 
 
 async def show_under_way(request: Request) -> Response:
     """The readings that are under way."""
-    partial = request.headers.get("hx-request") == "true"
+    partial = is_partial(request)
     try:
         readings = await list_readings(bank_of(request))
     except StoreError:
         if not partial:
             raise
-        return Response(status_code=_NOTHING_NEW)
+        return nothing_new()
     state = " ".join(reading.memory + reading.state for reading in readings)
     if partial and fields_of(request).get("state") == state:
-        return Response(status_code=_NOTHING_NEW)
+        return nothing_new()
     name = "under_way_rows.html" if partial else "under_way.html"
     return page(name, {"readings": readings, "state": state})
 
@@ -71,7 +70,7 @@ async def _controls(request: Request, memory: str, mine: str, state: str | None)
     try:
         controls = await controls_of(bank_of(request), memory, mine)
     except StoreError:
-        return Response(status_code=_NOTHING_NEW)
+        return nothing_new()
     if controls.state == state:
-        return Response(status_code=_NOTHING_NEW)
+        return nothing_new()
     return page("controls.html", {"controls": controls, "mine": mine})

@@ -8,7 +8,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from memagent_inspector.http.forms import fields_of
-from memagent_inspector.pages.asking import bank_of, documents_of, needed, number, tracks_of
+from memagent_inspector.pages.asking import (
+    bank_of,
+    documents_of,
+    is_partial,
+    needed,
+    number,
+    tracks_of,
+)
 from memagent_inspector.rendering import page
 from memagent_inspector.views.coverage import Coverage
 from memagent_inspector.views.history import describe, list_steps
@@ -68,9 +75,8 @@ async def show_passage(request: Request) -> Response:
     if at >= len(version.evidence):
         raise HTTPException(404, "This version has no such statement.")
     passage = await documents_of(request).passage(bank, version, at)
-    partial = request.headers.get("hx-request") == "true"
     values = {"passage": passage, "version": version}
-    return page("passage.html" if partial else "passage_page.html", values)
+    return page("passage.html" if is_partial(request) else "passage_page.html", values)
 
 
 async def show_comparison(request: Request) -> Response:
