@@ -85,6 +85,7 @@ MORE = {
         "base.Recall",
         "base.Recalled",
         "base.Usage",
+        "resolve.resolve_reader",
     ],
     "memagent_graph.rl": [
         "advantages.group_advantages",

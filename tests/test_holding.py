@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from doubles import ChainReader, chain
-from gated_readings import SMALL, TEXT, Gated, Reading, alone, hold_after, pause, reading_of
+from gated_readings import SMALL, TEXT, Gated, Reading, alone, hold_after, reading_of
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore
 from servers.redis_server import RedisServer
@@ -124,24 +122,6 @@ async def test_what_is_no_longer_held_is_not_edited(store, bank):
     await bank.arelease(fold.memory)
     await reading.end()
     assert reading.out["answer"] == alone()
-
-
-async def test_the_page_about_memory_edits_a_reading_as_it_stands():
-    store = InMemoryStore()
-    bank = MemoryBank(store)
-    page = Path(__file__).parents[1] / "docs" / "memory.md"
-    section = page.read_text("utf-8").split("## Edit while it reads")[1].split("\n## ")[0]
-    first, second = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    reading, names = Reading(store, Gated()), {"bank": bank}
-    await reading.read(2)
-
-    await asyncio.to_thread(exec, first, names)
-    await pause(reading, bank, names["hold"].memory)
-    read = len(reading.reader.memories)
-    await asyncio.to_thread(exec, second, names)
-    await reading.end()
-
-    assert reading.reader.memories[read].endswith("\nThe amendment of May prevails.")
 
 
 async def test_one_holds_at_a_time_and_the_other_is_told_who(bank):

@@ -1,70 +1,163 @@
-"""Guides in docs/ run as they stand and print what they show; what can be configured is listed."""
+"""Pages run as they stand and print what they show; what can be configured is listed."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
-import sys
+import shlex
+from itertools import groupby
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import typer
 from servers.openai_server import OpenAIServer
+from servers.redis_server import RedisServer
+from snippets import run, snippets
 
 from memagent_graph import ReadingConfig
 from memagent_graph.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-GUIDES = (
-    "citations",
-    "costs",
-    "edit-memory",
-    "handling-errors",
-    "how-it-works",
-    "how-to-read",
-    "many",
-    "node",
-    "resuming",
-)
-BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md"), *ROOT.glob("integrations/*/README.md")])
+ELSEWHERE = {
+    "README.md": "begins with files that a shell makes: test_readme.py",
+    "docs/chatbot.md": "is a script that is talked to: test_readme.py",
+    "docs/server.md": "needs the server that it is about: integrations/openai-server/tests",
+    "integrations/openai-server/README.md": "likewise",
+    "integrations/ray/README.md": "needs a cluster: integrations/ray/tests",
+}
+"""Pages whose code other tests run, and why."""
+VLLM = "memagent_graph.models.vllm"
+"""A snippet that imports it needs an environment of its own: tests/models/test_vllm.py."""
+SLOW = {
+    f"docs/{name}.md" for name in ("conversations", "evaluation", "memory", "models", "training")
+}
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES if snippets(page)]
+HERE = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+    for name in NAMES
+    if name not in ELSEWHERE
+]
+
+PROFILES = {
+    "Minou is 4 now": {"pets": {"name": "Minou", "age": 4}, "address.city": "Berlin"},
+    "a vegan in Paris": {
+        "name": "Ann",
+        "diet": "vegan",
+        "address.city": "Paris",
+        "pets": {"name": "Minou"},
+    },
+    "I moved to Berlin": {"city": "Berlin"},
+}
+"""What a model says has changed in a profile, once this was said."""
+ANSWERS = {
+    "harbour belongs to Ann Kestrel": "Ann Kestrel.",
+    "early by Mr. Fox": "The lease may be terminated early by Mr. Fox.",
+    "": "Nothing yet.",
+}
+"""What a model says that has read this."""
 
 
-@pytest.mark.parametrize("name", GUIDES)
-def test_the_code_of_a_guide_prints_what_the_guide_shows(name, tmp_path, monkeypatch, capsys):
+def reply(body):
+    """As a model that keeps what it is told, and replies in the form that it is asked for."""
+    text = "\n".join(str(message["content"]) for message in body["messages"])
+    if "You keep the profile" in text:
+        found = next(fields for said, fields in PROFILES.items() if said in text)
+        action = {"action": "set", "message": 1}
+        changes = [{"field": name, "value": value, **action} for name, value in found.items()]
+        return json.dumps({"changes": changes})
+    if "response_format" in body:
+        return json.dumps({"tenant": "Ann Kestrel", "rent": 1480})
+    kept = re.findall(r"<notes>\n(?!\()(.*?)\n</notes>", text, re.DOTALL)
+    said = re.findall(r"user: (.*)", text)
+    return "\n".join([*kept, *said]) or next(said for read, said in ANSWERS.items() if read in text)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """An empty folder, and a server where a reader has OpenAI's."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MEMAGENT_MODEL", raising=False)
-    module = ModuleType(name)
-    monkeypatch.setitem(sys.modules, name, module)  # where LangGraph looks up annotations
-    blocks = BLOCK.findall((DOCS / f"{name}.md").read_text("utf-8"))
-
-    printed = []
-    for language, text in blocks:
-        if language == "python":
-            exec(compile(text, name, "exec", dont_inherit=True), vars(module))
-            printed.append(capsys.readouterr().out)
-    shown = [text for language, text in blocks if language == "text"]
-
-    assert printed
-    assert [out for out in printed if out] == shown
-
-
-def test_a_client_of_ones_own_model_asks_as_the_tutorial_shows(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("novel.txt").write_text("The harbour belongs to Ann.")
-    blocks = BLOCK.findall((DOCS / "own-model.md").read_text("utf-8"))
-    (code,) = [text for language, text in blocks if language == "python"]
-    server = OpenAIServer(lambda body: "Ann." if "belongs to Ann" in str(body["messages"]) else "?")
-    for name, value in {"URL": server.base_url, "KEY": "none", "MODEL": "any"}.items():
+    for name in [name for name in os.environ if name.startswith(("MEMAGENT_", "OPENAI_"))]:
+        if name not in {"MEMAGENT_CACHE", "MEMAGENT_STORE_SECONDS"}:
+            monkeypatch.delenv(name)
+    server = OpenAIServer(reply)
+    server.models = [{"id": "Qwen/Qwen2.5-7B-Instruct", "max_model_len": 32_768}]
+    given = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
+    exported = {"URL": server.base_url, "KEY": "none", "MODEL": "any"}  # in own-model.md
+    for name, value in {**given, **exported}.items():
         monkeypatch.setenv(name, value)
+    yield server
+    server.close()
 
-    try:
-        exec(compile(code, "own-model", "exec", dont_inherit=True), {})
-    finally:
-        server.close()
 
-    assert capsys.readouterr().out == "Ann.\n"
+@pytest.fixture
+def instead(request, machine):
+    """What a test has where a page names what a reader has; made if the page names it."""
+
+    def model():
+        return request.getfixturevalue("tiny").as_posix()
+
+    def redis():
+        server = RedisServer(request.getfixturevalue("tmp_path_factory").mktemp("redis"))
+        request.addfinalizer(server.kill)
+        return server.url
+
+    return {
+        "http://localhost:8000/v1": lambda: machine.base_url,
+        "redis://localhost:6379/0": redis,
+        "Qwen/Qwen2.5-0.5B-Instruct": model,
+    }
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_code_of_a_page_runs_from_an_empty_file_and_prints_what_the_page_shows(
+    name, instead, monkeypatch, capsys
+):
+    found = [each for each in snippets(ROOT / name) if VLLM not in each[0]]
+    code = [each for each, _ in found]
+    for theirs, ours in instead.items():
+        if any(theirs in each for each in code):
+            place = ours()
+            code = [each.replace(theirs, place) for each in code]
+
+    printed = run(Path(name).stem, code, monkeypatch, capsys)
+
+    assert printed == [shown for _, shown in found]
+
+
+SHELL = re.compile(r"^```(?:sh|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+ENDS = "();<>|&\n"
+"""What ends the words of a command."""
+
+
+def typed(page):
+    """The words of each `memagent` command in the shell snippets of a page."""
+    for block in SHELL.findall(page.read_text("utf-8")):
+        text = re.sub(r"\\\n|(?:^| +)# .*", "", block, flags=re.MULTILINE)
+        words = shlex.shlex(text, posix=True, punctuation_chars=ENDS)
+        words.whitespace, words.commenters, words.whitespace_split = " \t", "", True
+        for ends, command in groupby(words, key=lambda word: set(word) <= set(ENDS)):
+            name, *rest = command
+            if not ends and name == "memagent":
+                yield rest
+
+
+COMMANDS = [words for page in PAGES for words in typed(page)]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_command_line_knows_each_command_of_a_page(words):
+    command = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    context = command.context_class(command, info_name=command.name)
+
+    _, left, _ = command.make_parser(context).parse_args(words)
+
+    assert not left
 
 
 CODE = [*ROOT.glob("memagent_graph/**/*.py"), *ROOT.glob("integrations/*/memagent_*/**/*.py")]

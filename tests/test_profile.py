@@ -8,15 +8,13 @@ import logging
 import re
 from datetime import UTC, date, datetime
 from enum import Enum
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from doubles import Hearing
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
-from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
+from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from langgraph.store.memory import InMemoryStore
@@ -637,23 +635,3 @@ def test_who_told_what_survives_the_store():
 
     assert MemoryVersion.from_record(version.to_record()) == version
     assert len(version.told) == 2
-
-
-def test_the_page_on_profiles_runs_as_it_stands(capsys):
-    page = Path(__file__).parents[1] / "docs" / "profiles.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    first = [change("name", "Ann"), change("diet", "vegan"), change("address.city", "Paris")]
-    replies = [
-        changes(*first, change("pets", {"name": "Minou"})),
-        changes(change("pets", {"name": "Minou", "age": 4}), change("address.city", "Berlin")),
-    ]
-    module = ModuleType("page")
-    module.llm = FakeListChatModel(responses=replies)
-
-    for block in blocks:
-        exec(compile(block, "page", "exec", dont_inherit=True), vars(module))
-    shown = capsys.readouterr().out.splitlines()
-
-    assert shown[0] == "Berlin 4"
-    assert [line.split()[0] for line in shown[1:5]] == ["name", "diet", "address.city", "pets"]
-    assert any(line.startswith("address.city Paris") for line in shown[5:])

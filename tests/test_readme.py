@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -10,9 +9,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.language_models import FakeListChatModel
-from langgraph.store.memory import InMemoryStore
 from servers.openai_server import OpenAIServer
 
 README = Path(__file__).parents[1] / "README.md"
@@ -81,58 +77,6 @@ def test_the_code_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys)
     assert "lives in Rue Morgue" in retriever
     assert "lease.txt:2" in tool
     assert "My sister Edda breeds goats in Husum." in chatbot
-
-
-def test_the_code_for_teams_with_a_rag_pipeline_runs_as_it_stands(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("contracts").mkdir()
-    said = "The lease may be terminated early by Mr. Fox."
-    Path("contracts", "lease <1>.txt").write_text(f"It rained.\n\n{said} The rent is 80 euros.\n")
-    Path("contracts", "people.txt").write_text("Mr. Fox lives in Rue Morgue.\n")
-    blocks = re.findall(r"```python\n(.*?)```", RAG.read_text("utf-8"), re.DOTALL)
-    llm, embeddings = FakeListChatModel(responses=[said]), DeterministicFakeEmbedding(size=8)
-    names, shown = {"llm": llm, "embeddings": embeddings}, []
-
-    for block in blocks:
-        exec(block, names)
-        shown.append(capsys.readouterr().out)
-
-    before, after, answer, several, _, places = shown
-    assert before == after == answer == f"{said}\n"
-    assert several.splitlines()[0].endswith("early? ['contracts/lease <1>.txt']")
-    assert places == f"{said} contracts/lease <1>.txt 3\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("private-memories", "[card]"),
-        ("background-folding", "My cat is Minou."),
-        ("coming-from", "I live in Berlin."),
-    ],
-)
-def test_the_code_of_a_page_on_conversations_runs_as_it_stands(name, shown, capsys):
-    def notes(messages):
-        """What a model says that notes what was said, in the form that it is asked for."""
-        text = messages[0].text
-        said = re.findall(r"user: (.*)", text)
-        if "You keep the profile" in text:
-            change = {"field": "city", "action": "set", "value": "Berlin", "message": 1}
-            return json.dumps({"changes": [change]})
-        return "\n".join(said)
-
-    class Noting(FakeListChatModel):
-        def _call(self, messages, *args, **options):
-            return notes(messages)
-
-    page = (DOCS / f"{name}.md").read_text("utf-8")
-    module = ModuleType(name)
-    module.llm, module.store = Noting(responses=[""]), InMemoryStore()
-
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(block, name, "exec", dont_inherit=True), vars(module))
-
-    assert shown in capsys.readouterr().out
 
 
 @pytest.mark.slow

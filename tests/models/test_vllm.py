@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -25,6 +27,7 @@ with warnings.catch_warnings():
 from doubles import Once
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
+from snippets import snippets
 from tiny_model import tiny_adapter, tiny_model
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
@@ -312,3 +315,17 @@ def test_an_adapter_changes_what_is_written(folder, model, tmp_path):
 
     assert text != model.invoke("Hello there", max_tokens=12).content
     assert adapted._identifying_params != model._identifying_params
+
+
+def test_the_code_of_the_page_about_models_reads_as_a_script(folder, tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    (code,) = [code for code, _ in snippets(page) if "memagent_graph.models.vllm" in code]
+    script = tmp_path / "script.py"
+    script.write_text(code.replace("Qwen/Qwen2.5-7B-Instruct", folder))
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
+from snippets import run, snippets
 
 from memagent_openai_server.http.delivery import ALIVE
 from memagent_openai_server.http.refusals import Refusal
 from memagent_openai_server.upstream.streams import events as passed_events
 
+INTEGRATION = Path(__file__).parents[1]
+PAGES = (INTEGRATION / "README.md", INTEGRATION.parents[1] / "docs" / "server.md")
 SHORT = [{"role": "user", "content": "Hello there"}]
 
 
@@ -273,3 +277,17 @@ def test_a_needle_in_a_million_tokens_is_found_by_the_built_in_reader(builtin, a
 
     assert completion.choices[0].message.content == needle
     assert completion.usage.prompt_tokens > 1_000_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_a_page_asks_the_server_as_it_stands(page, builtin, monkeypatch, capsys):
+    found = snippets(page)
+    here = {"http://localhost:8080": builtin.url, "Qwen/Qwen2.5-7B-Instruct": "extractive"}
+    code = [code for code, _ in found]
+    for theirs, ours in here.items():
+        code = [each.replace(theirs, ours) for each in code]
+
+    printed = "".join(run(page.stem, code, monkeypatch, capsys))
+
+    assert printed.startswith("The disk failed because of its fan.")
+    assert printed.startswith("".join(shown for _, shown in found))

@@ -8,7 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from servers.redis_server import RedisServer
+from snippets import snippets
 
+README = Path(__file__).parents[1] / "README.md"
 CHILD = Path(__file__).with_name("cluster_child.py")
 pytestmark = pytest.mark.slow
 
@@ -45,6 +47,25 @@ def test_failed_tasks_tell_their_error_and_results_go_to_parquet(tmp_path):
 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "answers and errors"
+
+
+def test_the_code_of_the_readme_runs_on_this_machine(tmp_path):
+    ((code, _),) = snippets(README)
+    (tmp_path / "tasks.py").write_text(code)
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "tasks.py"],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"},
+        capture_output=True,
+        text=True,
+        timeout=1000,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = {"Ann Kestrel signed the lease.", "The lease ends in April 2029."}
+    assert answers <= {*done.stdout.splitlines()}
 
 
 def test_the_command_line_reads_on_a_cluster(tmp_path):
