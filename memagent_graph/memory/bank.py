@@ -283,14 +283,18 @@ class MemoryBank:
         """
         await removal.delete(self.records, name)
 
-    async def aforget(self, name: str) -> Forgotten:
-        """Delete a name, its news, and those of its versions that no other memory has.
+    async def aforget(self, name: str, *, preview: bool = False) -> Forgotten:
+        """Delete a name, its news, and those of its versions that no other memory has or needs.
+
+        Args:
+            name: the memory's.
+            preview: whether to say only what would go.
 
         Raises:
             MemoryNotFoundError: There is no such name.
             MemoryConflictError: Somebody writes it again and again meanwhile.
         """
-        return await removal.forget(self.records, name)
+        return await removal.forget(self.records, name, preview=preview)
 
     async def aforget_source(
         self, *documents: str | Source, preview: bool = False

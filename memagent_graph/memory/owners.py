@@ -84,6 +84,7 @@ async def release(
     *,
     spare: bool = False,
     stays: Callable[[str, Value], Value] = lambda _, value: value,
+    preview: bool = False,
 ) -> Released:
     """Take versions from a memory, and delete those that no other has or needs.
 
@@ -98,6 +99,7 @@ async def release(
         keep: ids of versions that the memory keeps.
         spare: whether it keeps those that no other memory has or needs.
         stays: what becomes of the item of a version that stays.
+        preview: whether to say only what would be done.
     """
     first = dict(await records.by_id([*ids]))
     done = Released(0, Counter(), set(), done=True)
@@ -110,7 +112,7 @@ async def release(
                 [(key, first[key]) for key in batch] if lost == 0 else await records.by_id(batch)
             )
             step = _step(records, owner, found, heirs, keep, stays, spare=spare)
-            if not step.puts or await records.commit(step.puts, {**given, **step.given}):
+            if preview or not step.puts or await records.commit(step.puts, {**given, **step.given}):
                 done = done.plus(step.released)
                 heirs = step.heirs
                 break

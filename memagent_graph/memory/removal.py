@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Forgotten(NamedTuple):
-    """What `MemoryBank.forget` did.
+    """What `MemoryBank.forget` did, or would do.
 
     Attributes:
         versions: how many were deleted.
@@ -44,7 +44,7 @@ async def delete(records: Records, name: str) -> None:
     await owners.release(records, name, await records.keys(records.members(name)), {}, spare=True)
 
 
-async def forget(records: Records, name: str) -> Forgotten:
+async def forget(records: Records, name: str, *, preview: bool = False) -> Forgotten:
     """See `MemoryBank.aforget`."""
     deleted, shared, roots = 0, Counter[str](), set[str]()
     for lost in range(MOST_LOST_RACES):
@@ -53,8 +53,12 @@ async def forget(records: Records, name: str) -> Forgotten:
         ids = await records.keys(records.members(name))
         if not ids and not any(pointers.values()):
             break
-        await _unname(records, name)
-        released = await owners.release(records, name, ids, dict.fromkeys(pointers))
+        if not preview:
+            await _unname(records, name)
+        given = dict.fromkeys(pointers)
+        released = await owners.release(records, name, ids, given, preview=preview)
+        if preview:
+            return Forgotten(released.deleted, dict(released.shared))
         deleted, shared = deleted + released.deleted, shared + released.shared
         roots |= released.roots
     else:

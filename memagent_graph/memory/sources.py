@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from langgraph.store.memory import InMemoryStore
+
 from memagent_graph.errors import BadRecordError, ConfigurationError, MemoryConflictError
 from memagent_graph.memory import notices, owners
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.inventory import take_inventory
 from memagent_graph.memory.owners import children_first, owners_of
 from memagent_graph.memory.provenance import READ, Lineage, listed, rows_of
+from memagent_graph.memory.records import Records
 from memagent_graph.memory.removal import forget_topic
 from memagent_graph.memory.version import followed
 from memagent_graph.text.index import forget_recent
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.inventory import Inventory, Rewritten
-    from memagent_graph.memory.records import Place, Records
+    from memagent_graph.memory.records import Place
 
 _AT_ONCE = 100
 _DIGITS = 64
@@ -71,24 +74,11 @@ async def forget(
             "`Source.digest`, or the opened document."
         )
         raise ConfigurationError(message)
-    done = ForgottenSource()
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        if not preview:
-            await notices.post(records, digests)
-        found = await take_inventory(records, digests)
-        touched = {*digests, *found.sources}
-        cached = await asyncio.to_thread(_uncache, touched, preview=preview)
-        done = done.plus(ForgottenSource(cached=cached))
-        done = done._replace(unreadable=tuple(found.unreadable))
-        if preview:
-            return done.plus(_preview(found))
-        if not found.gone:
-            await _forget_leases(records, touched)
-            await _forget_under_way(records, touched)
-            return done
-        done = done.plus(await _remove(records, found))
-    raise MemoryConflictError(_AGAIN)
+    if preview:
+        records, bad = await _copy(records)
+        done = await _forget(records, digests, rehearsed=True)
+        return done._replace(unreadable=(*bad, *done.unreadable))
+    return await _forget(records, digests)
 
 
 async def digests_of(records: Records, name: str) -> list[str]:
@@ -153,12 +143,39 @@ def _uncache(digests: Collection[str], *, preview: bool) -> int:
     return sum(map(forget_converted, digests))
 
 
-def _preview(found: Inventory) -> ForgottenSource:
-    done = ForgottenSource(versions=len(found.gone))
-    for (namespace, name), target in _pointing(found):
-        rewritten = found.rewrite(target) if namespace[-1] == "heads" else None
-        done = done.plus(_of_name(name, rewritten))
-    return done
+async def _copy(records: Records) -> tuple[Records, list[str]]:
+    """A bank in which forgetting can be rehearsed, and the keys of what could not be copied."""
+    copy, bad = Records(InMemoryStore(), records.namespace, None, None), list[str]()
+    for place in (records.versions, records.heads, records.readings, records.all_members):
+        puts = []
+        async for item in records.scan(place):
+            if not isinstance(item, BadRecordError):
+                puts.append(copy.put(tuple(item.namespace), item.key, item.value))
+            elif place == records.versions:
+                bad.append(item.key)
+        await copy.items(puts)
+    return copy, bad
+
+
+async def _forget(
+    records: Records, digests: Sequence[str], *, rehearsed: bool = False
+) -> ForgottenSource:
+    done = ForgottenSource()
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        await notices.post(records, digests)
+        found = await take_inventory(records, digests)
+        touched = {*digests, *found.sources}
+        if lost == 0 or not rehearsed:  # a rehearsal would count again what it does not remove
+            cached = await asyncio.to_thread(_uncache, touched, preview=rehearsed)
+            done = done.plus(ForgottenSource(cached=cached))
+        done = done._replace(unreadable=tuple(found.unreadable))
+        if not found.gone:
+            await _forget_leases(records, touched)
+            await _forget_under_way(records, touched)
+            return done
+        done = done.plus(await _remove(records, found))
+    raise MemoryConflictError(_AGAIN)
 
 
 async def _remove(records: Records, found: Inventory) -> ForgottenSource:

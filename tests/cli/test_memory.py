@@ -103,10 +103,17 @@ def test_memories_move_as_json_lines(memagent, tmp_path):
 def test_a_memory_is_forgotten_with_its_versions(memagent):
     version = memagent("memory", "history", "diary").stdout.split()[0]
 
-    forgotten = memagent("memory", "delete", "diary", "--versions")
+    preview = memagent("memory", "forget", "diary", "--dry-run").stdout
+    refused = memagent("memory", "forget", "diary", input="n\n", check=False)
+    assert "leaves at nine" in memagent("memory", "show", version).stdout
+    forgotten = memagent("memory", "forget", "diary", "--yes")
     gone = memagent("memory", "show", version, check=False)
 
-    assert "versions forgotten" in forgotten.stdout
+    assert preview.startswith("diary\t")
+    assert preview.endswith(" versions that no other memory has\n")
+    assert refused.returncode == 1
+    assert forgotten.stdout == preview
+    assert "versions forgotten" in forgotten.stderr
     assert gone.returncode == 1
     assert gone.stderr.startswith("memagent: error: There is no memory")
 

@@ -105,9 +105,15 @@ def test_a_branch_goes_its_own_way(page, bank):
 def test_forgetting_shows_first_what_goes(page, bank):
     one, two = store_memory(bank, "rent", "one", "two")
     bank.branch(one.id, "older")
+    bank.branch(two.id, "same")
+    bank.move_head("same", one.id, expected=two.id)
 
     html = text_of(page.get("/forget?of=rent"))
 
+    assert "<bdi>rent</bdi> and 0 versions go." in html
+    assert "<bdi>same</bdi>: 2 versions" in html
+    bank.forget("same")
+    html = text_of(page.get("/forget?of=rent"))
     assert "<bdi>rent</bdi> and 1 version go." in html
     assert "<bdi>older</bdi>: 1 version" in html
     assert bank.get("rent").id == two.id

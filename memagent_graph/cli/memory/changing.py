@@ -24,7 +24,7 @@ from memagent_graph.cli.memory.opening import (
 )
 from memagent_graph.cli.memory.printing import counted
 from memagent_graph.cli.options import Namespace
-from memagent_graph.cli.shown import row, shown
+from memagent_graph.cli.shown import row
 
 if TYPE_CHECKING:
     from memagent_graph.memory.bank import MemoryBank
@@ -58,25 +58,10 @@ def edit(
             print(users.edit(user, text, by=operator(), before=newest.id).id)
 
 
-def delete(
-    name: Reference,
-    versions: Annotated[
-        bool,
-        typer.Option("--versions", help="Also delete versions that no other memory needs."),
-    ] = False,
-    store: Store = None,
-    namespace: Namespace = None,
-) -> None:
-    """Remove a memory's name, or delete the memory altogether."""
+def delete(name: Reference, store: Store = None, namespace: Namespace = None) -> None:
+    """Remove a memory's name. Its versions stay: `memagent memory forget` deletes them too."""
     with open_users(store, namespace) as users:
-        bank = bank_of(users, None)
-        if not versions:
-            bank.delete(name)
-            return
-        forgotten = bank.forget(name)
-    print(f"{counted(forgotten.versions, 'version')} forgotten")
-    for other, count in forgotten.shared.items():
-        print(shown(f"{counted(count, 'version')} kept, which {other} has as well"))
+        bank_of(users, None).delete(name)
 
 
 def prune(

@@ -1,4 +1,4 @@
-"""`memagent memory forget`: a document in all memories, or all that is stored of a user."""
+"""`memagent memory forget`: a memory, a document in all memories, or all that is of a user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memagent_graph.cli.resuming import open_saver
 from memagent_graph.cli.shown import row, shown
 
 if TYPE_CHECKING:
-    from memagent_graph.memory.bank import ForgottenSource
+    from memagent_graph.memory.bank import Forgotten, ForgottenSource
     from memagent_graph.memory.users import Users
 
 _DIGEST = 64
@@ -26,6 +26,9 @@ _DIGEST = 64
 
 
 def forget(
+    name: Annotated[
+        str | None, typer.Argument(help="A memory's name, or the key of a reading without one.")
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option("--source", help="A file, folder or glob; a document's name, or its digest."),
@@ -48,7 +51,9 @@ def forget(
     store: Store = None,
     namespace: Namespace = None,
 ) -> None:
-    """Forget a document (--source), or a user of a chatbot (--user).
+    """Forget a memory (NAME), a document (--source), or a user of a chatbot (--user).
+
+    A memory: its name and its versions are deleted, except those that other memories have or need.
 
     A document: all that came from it is deleted, in all memories and in the cache. Statements that
     came from elsewhere stay: a named memory that has some is rewritten.
@@ -59,13 +64,26 @@ def forget(
     from memagent_graph.errors import ConfigurationError
 
     with open_users(store, namespace) as users:
-        if (source is None) == (user is None):
-            message = "Say what to forget: give a document with --source, or a --user."
+        if [name, source, user].count(None) != 2:  # noqa: PLR2004 - one of the three
+            message = "Say what to forget: a NAME, a document with --source, or a --user."
             raise ConfigurationError(message)
-        if source is not None:
+        if name is not None:
+            _forget_memory(users, name, dry_run=dry_run, yes=yes)
+        elif source is not None:
             _forget_source(users, source, dry_run=dry_run, yes=yes)
         elif user is not None:
             _forget_user(users, user, checkpoints, dry_run=dry_run, yes=yes)
+
+
+def _forget_memory(users: Users, name: str, *, dry_run: bool, yes: bool) -> None:
+    bank = bank_of(users, None)
+    _print_forgotten(name, bank.forget(name, preview=True))
+    if dry_run:
+        return
+    if not yes:
+        typer.confirm("Forget it?", abort=True)
+    done = bank.forget(name)
+    print(f"memagent: {counted(done.versions, 'version')} forgotten.", file=sys.stderr)
 
 
 def _forget_source(users: Users, source: str, *, dry_run: bool, yes: bool) -> None:
@@ -141,6 +159,12 @@ def _digests(document: str) -> list[str]:
         return digests_of(open_source(Path(document)))
     except SourceError:
         return []
+
+
+def _print_forgotten(name: str, found: Forgotten) -> None:
+    print(row(name, f"{counted(found.versions, 'version')} that no other memory has"))
+    for other, count in found.shared.items():
+        print(row(other, f"{counted(count, 'version')} that it has as well and keeps"))
 
 
 def _print_forgotten_source(found: ForgottenSource) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from memagent_inspector.http.forms import fields_of, form_of
 from memagent_inspector.pages.asking import bank_of, is_partial, needed
 from memagent_inspector.rendering import page
-from memagent_inspector.views.forgetting import preview
 from memagent_inspector.views.subject import find
 
 if TYPE_CHECKING:
@@ -19,7 +18,8 @@ async def show_preview(request: Request) -> Response:
     """What forgetting a memory would delete."""
     bank, reference = bank_of(request), needed(fields_of(request), "of")
     subject = await find(bank, reference)
-    return page("forget.html", {"subject": subject, "memory": await preview(bank, reference)})
+    found = await bank.aforget(reference, preview=True)
+    return page("forget.html", {"subject": subject, "memory": found})
 
 
 async def show_document(request: Request) -> Response:
