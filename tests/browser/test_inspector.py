@@ -15,7 +15,7 @@ from servers.redis_server import RedisServer, free_port, wait_until
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" / "tests"))
 
 from gated import reading
-from inspecting import at, place_in, store_memory, store_reading, version
+from inspecting import at, place_in, remember, store_memory, store_reading, version
 
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.stores import open_store
@@ -239,12 +239,39 @@ def test_a_memory_is_rolled_back_branched_and_forgotten_after_a_look(visit, bank
     assert [name for name, _ in bank.list()] == ["older"]
 
 
+def test_a_person_is_found_looked_at_and_forgotten_by_keyboard_alone(visit, bank):
+    users = remember(bank.store, "ann", "I breed quokkas in Hobart.")
+    remember(bank.store, "ben", "I breed hens.")
+    page = visit("/people")
+
+    page.get_by_label("Search people").fill("QUOKKAS")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**words=QUOKKAS*")
+    assert page.locator(".row .name a").all_text_contents() == ["ann"]
+    page.locator(".row .name a").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/person?of=ann")
+    page.locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    page.locator("details blockquote").wait_for()
+    assert page.locator("details blockquote").text_content() == "I breed quokkas in Hobart."
+    page.get_by_role("link", name="Forget…").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Forget this person").focus()
+    assert [*users.names()] == ["ann", "ben"]
+    page.keyboard.press("Enter")
+
+    page.get_by_role("heading", name="Forgotten").wait_for()
+    assert users.names() == ["ben"]
+
+
 @pytest.mark.parametrize("width", [375, 1920])
 def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url, width):
     words = f"{HOSTILE} {'long' * 80}"
     told = {"question": words, "source_name": words, "warnings": (words,)}
     old, new = store_memory(bank, words, words, f"{words}\nmore", **told)
     key = store_reading(bank, words, **told)
+    remember(bank.store, words, words, thread=words).edit(words, words, by=words)
     page = visit("/", viewport={"width": width, "height": 800})
 
     for path in (
@@ -258,6 +285,9 @@ def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url
         at("/forget", of=words),
         at("/memory", of=words, version=old.id),
         at("/rollback", of=words, to=old.id),
+        "/people",
+        at("/person", of=words),
+        at("/person/forget", of=words),
     ):
         page.goto(url + path)
         page.locator("main").wait_for()

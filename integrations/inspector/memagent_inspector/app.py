@@ -13,9 +13,18 @@ from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.users import Users
 from memagent_inspector.http.door import LOCAL, Door
 from memagent_inspector.http.login import TokenDoor
-from memagent_inspector.pages import changing, failing, following, forgetting, holding, looking
+from memagent_inspector.pages import (
+    changing,
+    failing,
+    following,
+    forgetting,
+    holding,
+    looking,
+    people,
+)
 from memagent_inspector.rendering import FOLDER
 from memagent_inspector.views.lanes import Tracks
 from memagent_inspector.views.passages import Documents
@@ -43,6 +52,12 @@ _ROUTES = (
     Route("/hold", holding.hold, methods=["POST"]),
     Route("/hold/renew", holding.renew, methods=["POST"]),
     Route("/release", holding.release, methods=["POST"]),
+    Route("/people", people.show_list),
+    Route("/people/rows", people.show_rows),
+    Route("/person", people.show),
+    Route("/person/export", people.export),
+    Route("/person/forget", people.show_preview),
+    Route("/person/forget", people.forget, methods=["POST"]),
     Route("/edit", changing.show_edit),
     Route("/edit", changing.edit, methods=["POST"]),
     Route("/rollback", changing.show_rollback),
@@ -84,6 +99,7 @@ def create_app(
         },
     )
     inside.state.bank = bank
+    inside.state.users = Users(store, namespace, patience=store_seconds)
     inside.state.documents = Documents(roots)
     inside.state.tracks = Tracks(bank)
     app: ASGIApp = inside

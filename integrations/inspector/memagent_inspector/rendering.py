@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 
+_MANY = {"person": "people"}
+"""Nouns that no rule makes many of."""
+
 _BIDI = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 """Characters that change the order in which others are shown."""
 _VISIBLE: dict[int, str] = {
@@ -51,7 +54,7 @@ def moment(time: str) -> str:
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 version, 2,000 memories."""
-    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    many = _MANY.get(noun) or (f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s")
     return f"{number:,} {noun if number == 1 else many}"
 
 

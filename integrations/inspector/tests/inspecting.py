@@ -7,9 +7,12 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
 
+from langchain_core.messages import HumanMessage
 from starlette.testclient import TestClient
 
+from memagent_graph import ConversationMemory
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.users import Users
 from memagent_graph.memory.version import MemoryVersion, child_id, reading_key, root_id
 from memagent_graph.readers.base import Evidence
 from memagent_graph.sync import wait_for
@@ -76,6 +79,14 @@ def store_reading(bank: MemoryBank, *texts: str, ended: bool = True, **more) -> 
     if ended:
         wait_for(bank.arecord_reading(made))
     return reading_key(made.root, made.source)
+
+
+def remember(store, user: str, *texts: str, thread: str = "thread monday") -> Users:
+    """Have a chatbot hear these messages of a person; returns all people."""
+    memory = ConversationMemory(store=store)
+    for number, text in enumerate(texts):
+        memory.save([HumanMessage(text, id=f"{user} {number}")], user=user, thread=thread)
+    return memory.users()
 
 
 def place_in(file: Path, statement: str, *, name: str | None = None) -> dict[str, object]:

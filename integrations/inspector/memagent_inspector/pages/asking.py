@@ -8,11 +8,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from starlette.requests import Request
 
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.users import Users
     from memagent_inspector.views.lanes import Tracks
     from memagent_inspector.views.passages import Documents
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 def bank_of(request: Request) -> MemoryBank:
     """The memories of this server."""
     found: MemoryBank = request.app.state.bank
+    return found
+
+
+def users_of(request: Request) -> Users:
+    """The people of this server's memories."""
+    found: Users = request.app.state.users
     return found
 
 
@@ -38,6 +45,14 @@ def tracks_of(request: Request) -> Tracks:
 def is_partial(request: Request) -> bool:
     """Whether htmx asks, for a part of a page that it has."""
     return request.headers.get("hx-request") == "true"
+
+
+def export_of(name: str, lines: Iterable[str]) -> Response:
+    """Lines as a file to be saved under that name."""
+    plain = (char if char.isascii() and char.isalnum() else "-" for char in name[:80])
+    file = "".join(plain).strip("-") or "memory"
+    headers = {"content-disposition": f'attachment; filename="{file}.jsonl"'}
+    return Response("\n".join([*lines, ""]), headers=headers, media_type="application/jsonl")
 
 
 def nothing_new() -> Response:

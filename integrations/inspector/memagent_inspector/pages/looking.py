@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
 from memagent_inspector.http.forms import fields_of
 from memagent_inspector.pages.asking import (
     bank_of,
     documents_of,
+    export_of,
     is_partial,
     needed,
     number,
@@ -26,6 +26,7 @@ from memagent_inspector.views.words import compare, side
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from memagent_graph.memory.version import MemoryVersion
     from memagent_inspector.views.listing import Kind
@@ -99,11 +100,7 @@ async def show_comparison(request: Request) -> Response:
 async def export(request: Request) -> Response:
     """A memory with its versions as JSON lines, as `memagent memory export` prints it."""
     reference = needed(fields_of(request), "of")
-    lines = await bank_of(request).aexport([reference])
-    plain = (char if char.isascii() and char.isalnum() else "-" for char in reference[:80])
-    name = "".join(plain).strip("-") or "memory"
-    headers = {"content-disposition": f'attachment; filename="{name}.jsonl"'}
-    return Response("\n".join([*lines, ""]), headers=headers, media_type="application/jsonl")
+    return export_of(reference, await bank_of(request).aexport([reference]))
 
 
 async def _list(request: Request, template: str) -> Response:

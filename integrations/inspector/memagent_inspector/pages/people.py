@@ -1,0 +1,62 @@
+"""Pages about people: their list, what is remembered of one, and forgetting them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memagent_graph.cli.memory.opening import operator
+from memagent_graph.errors import MemoryNotFoundError
+from memagent_inspector.http.forms import fields_of, form_of
+from memagent_inspector.pages.asking import export_of, needed, number, users_of
+from memagent_inspector.rendering import page
+from memagent_inspector.views.people import list_people, show_person
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+async def show_list(request: Request) -> Response:
+    """The first people of the list, or of a search."""
+    return await _list(request, "people.html")
+
+
+async def show_rows(request: Request) -> Response:
+    """More rows of the list."""
+    return await _list(request, "people_rows.html")
+
+
+async def show(request: Request) -> Response:
+    """What is remembered of a person, from which messages, and what was done to it."""
+    user = needed(fields_of(request), "of")
+    return page("person.html", {"person": await show_person(users_of(request), user)})
+
+
+async def export(request: Request) -> Response:
+    """All that is stored of a person, as `memagent memory export --user` prints it."""
+    user = needed(fields_of(request), "of")
+    return export_of(user, await users_of(request).aexport([user]))
+
+
+async def show_preview(request: Request) -> Response:
+    """What forgetting a person would delete."""
+    user = needed(fields_of(request), "of")
+    held = await users_of(request).aheld(user)
+    if not held.items:
+        message = f"Nothing is stored of {user!r}."
+        raise MemoryNotFoundError(message)
+    return page("forget_person.html", {"user": user, "held": held})
+
+
+async def forget(request: Request) -> Response:
+    """Forget a person."""
+    user = needed(await form_of(request), "of")
+    done = await users_of(request).aforget(user, by=operator())
+    return page("forgotten_person.html", {"user": user, "done": done})
+
+
+async def _list(request: Request, template: str) -> Response:
+    fields = fields_of(request)
+    words = fields.get("words", "")[:200]
+    people = await list_people(users_of(request), words, number(fields, "start"))
+    return page(template, {"words": words, "people": people})

@@ -1,0 +1,135 @@
+"""People whom a chatbot remembers: found, looked at, exported, and forgotten after a look."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from inspecting import at, remember, text_of
+from test_hostile import HOSTILE, check
+
+
+def test_people_are_listed_apart_from_memories(page, store):
+    remember(store, "ann", "I breed quokkas in Hobart.")
+    remember(store, "ben/ä?", "I breed hens.")
+
+    html = text_of(page.get("/people"))
+
+    assert re.findall(r"<bdi>([^<]+)</bdi></a>", html) == ["ann", "ben/ä?"]
+    assert "I breed hens." in html
+    assert "<bdi>ann</bdi>" not in page.get("/").text
+
+
+def test_nobody_is_said_to_be_remembered(page):
+    assert "are listed here" in page.get("/people").text
+    assert "has all these words" in page.get("/people?words=ann").text
+    assert page.get("/person?of=ann").status_code == 404
+    assert page.get("/person/forget?of=ann").status_code == 404
+
+
+def test_a_list_of_people_comes_in_pages_that_have_each_of_them_once(page, store):
+    for number in range(120):
+        remember(store, f"user-{number:03}", "I am here.")
+
+    found, path = [], "/people"
+    while path:
+        answer = page.get(path)
+        names = re.findall(r"<bdi>(user-\d+)</bdi></a>", answer.text)
+        assert len(names) <= 50
+        found += names
+        more = re.search(r'hx-get="(/people/rows[^"]*)"', answer.text)
+        path = more and more[1].replace("&amp;", "&")
+
+    assert found == [f"user-{number:03}" for number in range(120)]
+
+
+def test_a_search_finds_people_by_their_ids_memories_and_messages(page, store):
+    remember(store, "ann", "I breed quokkas in Hobart.")
+    remember(store, "ben", "I breed hens.", "It rained all day.")
+
+    for words, found in (
+        ("BREED", ["ann", "ben"]),
+        ("quokkas hobart", ["ann"]),
+        ("ben", ["ben"]),
+        ("rained", ["ben"]),
+        ("quokkas hens", []),
+    ):
+        html = page.get(at("/people", words=words)).text
+        assert re.findall(r"<bdi>(\w+)</bdi></a>", html) == found, words
+
+
+def test_a_person_is_shown_with_the_messages_that_lines_came_from(page, store):
+    users = remember(store, "ann", "I breed quokkas in Hobart.")
+    users.edit("ann", "I breed quokkas in Hobart.\nLikes tea.", by="olga")
+
+    html = text_of(page.get("/person?of=ann"))
+
+    line = re.search(r"<details><summary>([^<]+)</summary>(.*?)</details>", html, re.DOTALL)
+    assert line[1] == "I breed quokkas in Hobart."
+    assert "thread monday" in line[2]
+    assert "<p>Likes tea.</p>" in html
+    assert "Edited by <bdi>olga</bdi>" in html
+    assert re.search(r"<ins>\s*Likes tea.</ins>", html)
+    assert "1 message in <bdi>thread monday</bdi>" in html
+
+
+def test_a_person_is_exported_as_the_command_line_does(page, store):
+    users = remember(store, "ann", "I breed quokkas in Hobart.")
+
+    answer = page.get("/person/export?of=ann")
+
+    assert answer.headers["content-disposition"] == 'attachment; filename="ann.jsonl"'
+    lines = answer.text.splitlines()
+    assert lines == users.export(["ann"])
+    assert next(map(json.loads, lines)) == {"user": "ann"}
+
+
+def test_a_person_is_forgotten_after_a_look_at_what_goes(page, store):
+    users = remember(store, "ann", "I breed quokkas in Hobart.", "I like tea.")
+    remember(store, "ben", "I breed hens.")
+    held = users.held("ann")
+
+    html = text_of(page.get("/person/forget?of=ann"))
+
+    assert f"{held.items} items go, among them 2 versions" in html
+    assert "<li><bdi>thread monday</bdi></li>" in html
+    assert users.held("ann") == held
+    answer = page.post("/person/forget", data={"of": "ann"})
+    assert f"{held.items} items deleted" in text_of(answer)
+    assert "thread monday" in answer.text
+    assert users.held("ann").items == 0
+    assert users.names() == ["ben"]
+    assert "Forgotten by" in page.get("/person?of=ann").text
+    assert "quokkas" not in page.get("/person?of=ann").text
+
+
+@pytest.mark.parametrize("text", [text for text in HOSTILE if text.isprintable()])
+def test_hostile_people_and_messages_are_shown_and_do_nothing(page, store, text):
+    remember(store, text, text, thread=text).edit(text, f"{text}\nmore", by=text)
+
+    for path in (
+        "/people",
+        at("/people", words=text),
+        at("/people/rows", words=text),
+        at("/person", of=text),
+        at("/person/forget", of=text),
+        at("/person", of=f"no {text}"),
+    ):
+        answer = page.get(path)
+        assert answer.status_code in {200, 404}, path
+        check(answer.text)
+    forgotten = page.post("/person/forget", data={"of": text})
+    assert forgotten.status_code == 200
+    check(forgotten.text)
+
+
+def test_a_page_of_another_site_forgets_nobody(page, store):
+    users = remember(store, "ann", "I breed quokkas in Hobart.")
+
+    answer = page.post(
+        "/person/forget", data={"of": "ann"}, headers={"origin": "https://evil.example"}
+    )
+
+    assert answer.status_code == 403
+    assert users.names() == ["ann"]
