@@ -58,9 +58,6 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
     each question has its own memory, budget and result. This does not apply with a checkpointer,
     nor to tasks that arrive asynchronously.
 
-        for result in read_many(agent, [{"question": "Who pays?", "document": Path("a.txt")}]):
-            print(result.id, result.error or result.output["answer"])
-
     Args:
         agent: made by `create_memagent`.
         tasks: each a mapping of the graph's input (`question`, `document`, ...), with an `id`
@@ -72,6 +69,15 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
 
     Raises:
         ConfigurationError: `concurrency` is not positive.
+
+    Examples:
+        >>> from memagent_graph import create_memagent, read_many
+        >>> leases = {"quay": "Ann signed the lease.", "mill": "Ben signed the lease."}
+        >>> asked = {"question": "Who signed the lease?"}
+        >>> tasks = ({**asked, "id": name, "document": text} for name, text in leases.items())
+        >>> results = read_many(create_memagent(), tasks)
+        >>> sorted((result.id, result.error or result.output["answer"]) for result in results)
+        [('mill', 'Ben signed the lease.'), ('quay', 'Ann signed the lease.')]
     """
 
     def __init__(

@@ -104,6 +104,12 @@ class ReadingConfig(BaseModel):
             them, "drop" removes them before the memory is stored.
         strict: whether to fail, instead of warn, if a memory could not be stored.
         retry_interval: seconds before the first repeat; they double each time, up to a minute.
+
+    Examples:
+        >>> from memagent_graph import ReadingConfig
+        >>> config = ReadingConfig(chunk_tokens=2000, segments="auto", max_calls=100)
+        >>> config.window_tokens  # that the model needs
+        5328
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -116,6 +116,12 @@ def plan(
         SourceError: The document cannot be read.
         ConfigurationError: `max_calls` is too few for questions and segments, or a number is out
             of range.
+
+    Examples:
+        >>> from memagent_graph import plan
+        >>> cost = plan("Who pays?", "It rained. " * 90_000, price=(2.5, 10))
+        >>> cost.chunks, cost.calls, round(cost.dollars, 2)
+        (49, 50, 1.28)
     """
     _check(questions, price, tokens_per_second)
     config = config or ReadingConfig()

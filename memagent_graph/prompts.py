@@ -184,6 +184,14 @@ class Prompts(BaseModel):
         look_back: what follows it where an update may look back (`ReadingConfig.recalls`); may have
             the field {number}, of the section, and asks for a last line that begins with
             "LOOK BACK:".
+
+    Examples:
+        >>> from memagent_graph import Prompts
+        >>> prompts = Prompts(answer="Notes: {memory}\n\nAnswer in one word: {question}")
+        >>> print(prompts.for_answer("Who signed?", "Ann Kestrel signed."))
+        Notes: Ann Kestrel signed.
+        <BLANKLINE>
+        Answer in one word: Who signed?
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

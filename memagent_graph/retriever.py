@@ -73,11 +73,13 @@ class MemAgentRetriever(BaseRetriever):
         ValueError: An argument is not known, or cannot be used.
         MemAgentError: The corpus cannot be read, or the model fails.
 
-    Example:
-        ```python
-        retriever = MemAgentRetriever(corpus=Path("contracts/"), model="openai:gpt-4o")
-        retriever.invoke("Who may terminate the lease early?")
-        ```
+    Examples:
+        >>> from memagent_graph import MemAgentRetriever
+        >>> lease, people = "Ann Kestrel signed the lease.", "Ann Kestrel lives in Husum."
+        >>> retriever = MemAgentRetriever(corpus=[lease, people], model="extractive")
+        >>> documents = retriever.invoke("Where does the person live who signed the lease?")
+        >>> [document.page_content for document in documents]
+        ['Ann Kestrel signed the lease.', 'Ann Kestrel lives in Husum.']
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

@@ -84,11 +84,14 @@ def create_reading_tool(
     Raises:
         ConfigurationError: There are no sources, or two of the same name.
 
-    Example:
-        ```python
-        read = create_reading_tool("openai:gpt-4o", sources=[Path("lease.pdf"), Path("minutes/")])
-        agent = create_agent("openai:gpt-4o", tools=[read])
-        ```
+    Examples:
+        >>> from memagent_graph import create_reading_tool
+        >>> sources = {"lease": "Ann Kestrel signed the lease."}  # or paths
+        >>> read = create_reading_tool(sources=sources)  # create_agent(..., tools=[read])
+        >>> print(read.invoke({"questions": ["Who signed the lease?"], "source": "lease"}))
+        Ann Kestrel signed the lease.
+        <BLANKLINE>
+        It stands at lease:1.
     """
     named = _named(sources)
     agent: Any = create_memagent(

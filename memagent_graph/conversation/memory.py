@@ -110,12 +110,15 @@ class ConversationMemory(Generic[Shape]):
             the built-in reader can match, `redact` is a coroutine function, or `schema`
             is not a pydantic model, has a field without a default, or needs a chat model.
 
-    Example:
-        ```python
-        memory = ConversationMemory("openai:gpt-4o", store=store)
-        messages = memory.observe(messages, user="ann", thread="monday")
-        reply = chat.invoke([*memory.prompt("ann", about=messages), *messages])
-        ```
+    Examples:
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import ConversationMemory
+        >>> memory = ConversationMemory("openai:gpt-4o", store=InMemoryStore())
+        >>> messages = [("human", "My sister Edda breeds goats in Husum.")]
+        >>> messages = memory.observe(messages, user="ann", thread="monday")
+        >>> memory.load("ann")
+        'My sister Edda breeds goats in Husum.'
+        >>> (notes,) = memory.prompt("ann")  # goes to your model, before the messages
     """
 
     def __init__(

@@ -66,10 +66,13 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     Raises:
         MissingDependencyError: On import, if `langchain` is not installed.
 
-    Example:
-        ```python
-        agent = create_agent(model, tools, middleware=[MemAgentMiddleware()], store=store)
-        ```
+    Examples:
+        >>> from langchain.agents import create_agent
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import ConversationMemory, MemAgentMiddleware
+        >>> memory = ConversationMemory("openai:gpt-4o", window=20)
+        >>> middleware = [MemAgentMiddleware(memory)]
+        >>> agent = create_agent("openai:gpt-4o", middleware=middleware, store=InMemoryStore())
     """
 
     state_schema = MemAgentState

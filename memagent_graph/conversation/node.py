@@ -55,16 +55,23 @@ class ConversationNode(RunnableCallable):
             context, then in `configurable`. Without a user, the thread has a memory of its own.
         strict: whether a run without a user is an error instead.
 
-    Example:
-        ```python
-        builder.add_node("remember", ConversationNode(memory))
-        # reply: model.invoke([*memory.prompt(user, about=messages), *messages])
-        builder.add_node("reply", reply)
-        builder.add_node("note", ConversationNode(memory))
-        builder.add_edge(START, "remember")
-        builder.add_edge("remember", "reply")
-        builder.add_edge("reply", "note")
-        ```
+    Examples:
+        >>> from langgraph.graph import START, MessagesState, StateGraph
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import ConversationMemory, ConversationNode
+        >>> memory = ConversationMemory("openai:gpt-4o", store=InMemoryStore())
+        >>> def reply(state, config):  # in its place, a model that gets notes and messages
+        ...     notes = memory.prompt(config["configurable"]["user_id"], about=state["messages"])
+        ...     return {"messages": [("ai", f"Noted {len(notes)} times.")]}
+        >>> builder = StateGraph(MessagesState)
+        >>> builder = builder.add_node("remember", ConversationNode(memory)).add_node(reply)
+        >>> builder = builder.add_node("note", ConversationNode(memory))
+        >>> builder = builder.add_edge(START, "remember").add_edge("remember", "reply")
+        >>> graph = builder.add_edge("reply", "note").compile()
+        >>> config = {"configurable": {"user_id": "ann", "thread_id": "monday"}}
+        >>> done = graph.invoke({"messages": [("human", "My sister breeds goats.")]}, config)
+        >>> memory.load("ann")
+        'My sister breeds goats.'
     """
 
     def __init__(

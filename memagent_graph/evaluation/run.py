@@ -62,6 +62,28 @@ async def evaluate(
     Raises:
         ConfigurationError: The folder holds results of another model, seed, budget or file; or two
             tasks have one name.
+
+    Examples:
+        >>> import asyncio
+        >>> from pathlib import Path
+        >>> from memagent_graph import ReadingConfig
+        >>> from memagent_graph.evaluation.run import evaluate
+        >>> from memagent_graph.evaluation.tasks import make_task
+        >>> from memagent_graph.readers.resolve import resolve_reader
+        >>> config = ReadingConfig(chunk_tokens=1000)
+        >>> async def scores():
+        ...     results = evaluate(
+        ...         resolve_reader("extractive", config=config),  # or "openai:gpt-4o", ...
+        ...         [make_task("niah_single_1")],
+        ...         lengths=[8192],
+        ...         methods=["memagent", "truncate"],
+        ...         samples=1,
+        ...         out=Path("results"),
+        ...         config=config,
+        ...     )
+        ...     return [(result.method, result.score) async for result in results]
+        >>> asyncio.run(scores())
+        [('memagent', 1.0), ('truncate', 0.0)]
     """
     tokenizer = load_tokenizer(reader.identity.tokenizer)
     about: About = {

@@ -206,12 +206,13 @@ def create_memagent(
         ConfigurationError: The window does not fit the model, the model is not known, the reader
             cannot merge what it reads in segments, or LangGraph does not allow the namespace.
 
-    Example:
-        ```python
-        agent = create_memagent()
-        text = "Filler. " * 9000 + "The vault opens at 6:40."
-        agent.invoke({"question": "When does the vault open?", "document": text})["answer"]
-        ```
+    Examples:
+        >>> from memagent_graph import create_memagent
+        >>> agent = create_memagent()  # the built-in reader; or "openai:gpt-4o", a chat model, ...
+        >>> text = "It rained. " * 9000 + "The vault opens at 6:40."
+        >>> out = agent.invoke({"question": "When does the vault open?", "document": text})
+        >>> out["answer"], out["usage"]["calls"]
+        ('The vault opens at 6:40.', 6)
     """
     config = config or ReadingConfig()
     reader = resolve_reader(

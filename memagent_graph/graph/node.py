@@ -65,13 +65,20 @@ class MemAgentNode(RunnableCallable):
         interrupt_after: nodes of the reading to stop after.
         name: the node's name, which its events carry.
 
-    Example:
-        ```python
-        builder = StateGraph(MyState)  # has the keys "query", "contract" and "finding"
-        builder.add_node(
-            "read", MemAgentNode(model, question="query", document="contract", answer="finding")
-        )
-        ```
+    Examples:
+        >>> from typing import TypedDict
+        >>> from langgraph.graph import START, StateGraph
+        >>> from memagent_graph import MemAgentNode
+        >>> class Review(TypedDict, total=False):
+        ...     query: str
+        ...     contract: str
+        ...     finding: str
+        >>> builder = StateGraph(Review)
+        >>> read = MemAgentNode(question="query", document="contract", answer="finding")
+        >>> graph = builder.add_node("read", read).add_edge(START, "read").compile()
+        >>> asked = {"query": "Who signed the lease?", "contract": "Ann signed the lease."}
+        >>> graph.invoke(asked)["finding"]
+        'Ann signed the lease.'
     """
 
     agent: ReadingGraph

@@ -48,6 +48,17 @@ class MemoryBank:
         namespace: labels of the memories in the store.
         ttl: minutes that a memory lives on without being read; None for the store's default.
         patience: function that returns the seconds that one operation may take; None for no bound.
+
+    Examples:
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import MemoryBank, create_memagent
+        >>> store = InMemoryStore()  # or a RedisStore, a SqliteStore, ...
+        >>> asked = {"question": "Who signed?", "document": "Ann signed.", "memory_name": "lease"}
+        >>> out = create_memagent(store=store).invoke(asked)
+        >>> bank = MemoryBank(store)
+        >>> version = bank.edit("lease", "Ann Kestrel signed.")
+        >>> [version.text for version in bank.history("lease")]
+        ['Ann Kestrel signed.', 'Ann signed.']
     """
 
     def __init__(

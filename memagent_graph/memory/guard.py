@@ -292,7 +292,14 @@ def guard_of(store: BaseStore) -> StoreGuard:
 
 
 def store_metrics(store: BaseStore) -> StoreMetrics:
-    """Counts for a store, and the state of its circuit."""
+    """Counts for a store, and the state of its circuit.
+
+    Examples:
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import store_metrics
+        >>> store_metrics(InMemoryStore())
+        StoreMetrics(retries=0, pending=0, lost_races=0, circuit='closed')
+    """
     guard = guard_of(store)
     retries = guard.retries + getattr(store, "retries", 0)
     return StoreMetrics(retries, guard.pending, guard.lost_races, guard.circuit)

@@ -117,14 +117,22 @@ class Users:
             default.
         patience: see `MemoryBank`.
 
-    Example:
-        ```python
-        users = Users(store)
-        for user, version in users.list():
-            print(user, version.text)
-        users.edit("ann", "Lives in Berlin.", by="support")
-        users.forget("ann", by="support")
-        ```
+    Examples:
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import ConversationMemory
+        >>> from memagent_graph.memory.users import Users
+        >>> store = InMemoryStore()
+        >>> said = [("human", "I moved to Bern.")]
+        >>> memory = ConversationMemory("openai:gpt-4o", store=store)
+        >>> memory.save(said, user="ann", thread="monday")
+        'I moved to Bern.'
+        >>> users = Users(store)
+        >>> [(user, version.text) for user, version in users.list()]
+        [('ann', 'I moved to Bern.')]
+        >>> version = users.edit("ann", "Lives in Berlin.", by="support")
+        >>> [change.by for change in users.history("ann")[1]]
+        ['support', 'conversation']
+        >>> done = users.forget("ann", by="support")
     """
 
     def __init__(

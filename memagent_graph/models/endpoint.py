@@ -69,6 +69,13 @@ class ChatEndpoint(BaseChatModel):
     Raises:
         ConfigurationError: An argument makes no sense; raised on construction.
         ModelError: Of the kind that says what to do; see `models.failures.model_error`.
+
+    Examples:
+        >>> from memagent_graph.models.endpoint import ChatEndpoint
+        >>> name = "Qwen/Qwen2.5-7B-Instruct"
+        >>> model = ChatEndpoint(model=name, base_url="http://localhost:8000/v1")
+        >>> model.health()
+        True
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

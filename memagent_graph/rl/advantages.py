@@ -73,6 +73,11 @@ def group_advantages(
     Raises:
         TraceError: There are no rewards, as many groups as rewards are not there, or a reward is
             no finite number.
+
+    Examples:
+        >>> from memagent_graph.rl.advantages import group_advantages
+        >>> group_advantages([1.0, 0.0, 0.0, 1.0], ["a", "a", "b", "b"])
+        [0.5, -0.5, -0.5, 0.5]
     """
     _check_groups(rewards, groups)
     advantages = [0.0] * len(rewards)

@@ -61,6 +61,16 @@ def grpo_loss(
         dual_clip: c, above 1; infinity leaves the gain without a bound.
         importance_cap: largest weight.
         kl_weight: of the divergence.
+
+    Examples:
+        >>> import torch
+        >>> from memagent_graph.rl import grpo_loss
+        >>> logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
+        >>> old = logprobs.detach()  # the policy at the beginning of the step
+        >>> terms = grpo_loss(logprobs, torch.tensor([1.0, -1.0]), old=old, sampled=old)
+        >>> (terms.loss / 2).backward()  # two tokens
+        >>> logprobs.grad
+        tensor([-0.5000,  0.5000])
     """
     ratio = torch.exp(logprobs - old.detach())
     clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)

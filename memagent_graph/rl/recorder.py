@@ -54,11 +54,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     """Writes what a model was asked and what it wrote, for each chunk and each answer.
 
     One recorder serves any number of runs at once, from any thread and event loop, of this graph
-    or of a host's that it is a node in:
-
-        recorder = TraceRecorder(JSONLinesSink("traces.jsonl"), tokenizer=model.tokenizer)
-        out = await agent.ainvoke(input, recorder.config(rollout="r1", sample="q1"))
-        recorder.feedback("r1", 1.0)
+    or of a host's that it is a node in.
 
     Only the conversations that a memory came from are recorded: not the attempt that failed, nor
     the reply that the graph refused. A chunk that had to be halved has one for each part. Those of
@@ -76,6 +72,22 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     Raises:
         TraceError: The tokenizer does not tell its vocabulary. From the run: the model does not
             tell token ids or log-probabilities, or two readings have the same rollout id.
+
+    Examples:
+        >>> from memagent_graph import create_memagent
+        >>> from memagent_graph.models.transformers import ChatTransformers
+        >>> from memagent_graph.rl import TraceRecorder
+        >>> from memagent_graph.rl.sinks import ListSink
+        >>> from transformers import AutoTokenizer
+        >>> name = "Qwen/Qwen2.5-0.5B-Instruct"
+        >>> model = ChatTransformers(model=name, temperature=1.0, logprobs=True, max_tokens=50)
+        >>> sink = ListSink()
+        >>> recorder = TraceRecorder(sink, tokenizer=AutoTokenizer.from_pretrained(name))
+        >>> asked = {"question": "Who signed?", "document": "Ann Kestrel signed."}
+        >>> out = create_memagent(model).invoke(asked, recorder.config(rollout="r1"))
+        >>> recorder.feedback("r1", 1.0)
+        >>> [type(record).__name__ for record in sink.take()]
+        ['Conversation', 'Conversation', 'End', 'Feedback']
     """
 
     raise_error = True  # else LangChain only logs what goes wrong here

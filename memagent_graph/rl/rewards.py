@@ -98,6 +98,12 @@ def make_reward(parts: str | Reward | Mapping[str | Reward, float]) -> Reward:
     Raises:
         ConfigurationError: There is no reward of that name, or none at all. From the reward:
             `TraceError`, when a part gives something other than a finite number.
+
+    Examples:
+        >>> from memagent_graph.rl.rewards import make_reward
+        >>> reward = make_reward({"exact": 1.0, "f1": 0.2})
+        >>> reward("Edda Hansen", ["Edda Hansen", "Hansen"])
+        1.2
     """
     weights = parts if isinstance(parts, Mapping) else {parts: 1.0}
     if not weights:

@@ -48,6 +48,26 @@ class Training:
 
     Raises:
         ConfigurationError: There is no such model, task, reward or engine.
+
+    Examples:
+        >>> import asyncio
+        >>> from memagent_graph.rl import Training, TrainingSettings
+        >>> settings = TrainingSettings(
+        ...     model="Qwen/Qwen2.5-0.5B-Instruct",
+        ...     out="trained",
+        ...     tasks=["niah_single_1"],
+        ...     length=1000,
+        ...     iterations=1,
+        ...     questions=1,
+        ...     group_size=2,
+        ...     held_out=1,
+        ...     memory_tokens=50,
+        ...     answer_tokens=50,
+        ... )
+        >>> lines = []  # of metrics, one for each iteration and each evaluation
+        >>> last = asyncio.run(Training(settings).run(lines.append))
+        >>> [line["iteration"] for line in lines]
+        [0, 1]
     """
 
     def __init__(

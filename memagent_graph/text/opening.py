@@ -45,6 +45,12 @@ def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
         ConversionLimitError: Converting a document takes too long, or too much memory or text.
         EmptyDocumentError: There is no text, or only white space.
         MissingDependencyError: The file's format needs the `documents` extra.
+
+    Examples:
+        >>> from memagent_graph.text.opening import open_source
+        >>> source = open_source("Ann signed.", name="lease")  # or Path("lease.pdf"), ...
+        >>> source.name, source.read(0, 3)
+        ('lease', 'Ann')
     """
     source = _open(document, name)
     if not _has_text(source):

@@ -58,12 +58,6 @@ class RedisStore(BaseStore):
     written nor read for so long; `omit_expired` is not needed. `start_ttl_sweeper` frees the memory
     of what expired in indexes that nobody reads.
 
-    Example:
-        >>> with RedisStore.from_url("redis://localhost:6379/0") as store:
-        ...     store.put(("alice", "prefs"), "theme", {"dark": True})
-        ...     store.get(("alice", "prefs"), "theme").value
-        {'dark': True}
-
     Args:
         client: a client or connection pool of redis-py, synchronous or asynchronous, without
             `decode_responses`. It stays the caller's to close. `from_url` opens its own.
@@ -72,6 +66,13 @@ class RedisStore(BaseStore):
         ttl: times to live; without one, items stay.
         serializer: wraps the JSON of values, such as LangGraph's `EncryptedSerializer`.
             Namespaces and keys stay readable in Redis.
+
+    Examples:
+        >>> from memagent_graph import RedisStore
+        >>> with RedisStore.from_url("redis://localhost:6379/0") as store:
+        ...     store.put(("alice", "prefs"), "theme", {"dark": True})
+        ...     store.get(("alice", "prefs"), "theme").value
+        {'dark': True}
     """
 
     supports_ttl = True

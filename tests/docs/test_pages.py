@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
 import shlex
 from itertools import groupby
@@ -12,19 +10,17 @@ from pathlib import Path
 
 import pytest
 import typer
-from servers.openai_server import OpenAIServer
-from servers.redis_server import RedisServer
 from snippets import run, snippets
 
 from memagent_graph import ReadingConfig
 from memagent_graph.cli.app import app
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md"), *ROOT.glob("integrations/*/README.md")])
 ELSEWHERE = {
-    "README.md": "begins with files that a shell makes: test_readme.py",
-    "docs/chatbot.md": "is a script that is talked to: test_readme.py",
+    "README.md": "begins with files that a shell makes: tests/docs/test_readme.py",
+    "docs/chatbot.md": "is a script that is talked to: tests/docs/test_readme.py",
     "docs/server.md": "needs the server that it is about: integrations/openai-server/tests",
     "integrations/openai-server/README.md": "likewise",
     "integrations/ray/README.md": "needs a cluster: integrations/ray/tests",
@@ -42,88 +38,14 @@ HERE = [
     if name not in ELSEWHERE
 ]
 
-PROFILES = {
-    "Minou is 4 now": {"pets": {"name": "Minou", "age": 4}, "address.city": "Berlin"},
-    "a vegan in Paris": {
-        "name": "Ann",
-        "diet": "vegan",
-        "address.city": "Paris",
-        "pets": {"name": "Minou"},
-    },
-    "I moved to Berlin": {"city": "Berlin"},
-}
-"""What a model says has changed in a profile, once this was said."""
-ANSWERS = {
-    "harbour belongs to Ann Kestrel": "Ann Kestrel.",
-    "early by Mr. Fox": "The lease may be terminated early by Mr. Fox.",
-    "": "Nothing yet.",
-}
-"""What a model says that has read this."""
-
-
-def reply(body):
-    """As a model that keeps what it is told, and replies in the form that it is asked for."""
-    text = "\n".join(str(message["content"]) for message in body["messages"])
-    if "You keep the profile" in text:
-        found = next(fields for said, fields in PROFILES.items() if said in text)
-        action = {"action": "set", "message": 1}
-        changes = [{"field": name, "value": value, **action} for name, value in found.items()]
-        return json.dumps({"changes": changes})
-    if "response_format" in body:
-        return json.dumps({"tenant": "Ann Kestrel", "rent": 1480})
-    kept = re.findall(r"<notes>\n(?!\()(.*?)\n</notes>", text, re.DOTALL)
-    said = re.findall(r"user: (.*)", text)
-    return "\n".join([*kept, *said]) or next(said for read, said in ANSWERS.items() if read in text)
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """An empty folder, and a server where a reader has OpenAI's."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith(("MEMAGENT_", "OPENAI_"))]:
-        if name not in {"MEMAGENT_CACHE", "MEMAGENT_STORE_SECONDS"}:
-            monkeypatch.delenv(name)
-    server = OpenAIServer(reply)
-    server.models = [{"id": "Qwen/Qwen2.5-7B-Instruct", "max_model_len": 32_768}]
-    given = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
-    exported = {"URL": server.base_url, "KEY": "none", "MODEL": "any"}  # in own-model.md
-    for name, value in {**given, **exported}.items():
-        monkeypatch.setenv(name, value)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def instead(request, machine):
-    """What a test has where a page names what a reader has; made if the page names it."""
-
-    def model():
-        return request.getfixturevalue("tiny").as_posix()
-
-    def redis():
-        server = RedisServer(request.getfixturevalue("tmp_path_factory").mktemp("redis"))
-        request.addfinalizer(server.kill)
-        return server.url
-
-    return {
-        "http://localhost:8000/v1": lambda: machine.base_url,
-        "redis://localhost:6379/0": redis,
-        "Qwen/Qwen2.5-0.5B-Instruct": model,
-    }
-
 
 @pytest.mark.parametrize("name", HERE)
 def test_the_code_of_a_page_runs_from_an_empty_file_and_prints_what_the_page_shows(
     name, instead, monkeypatch, capsys
 ):
     found = [each for each in snippets(ROOT / name) if VLLM not in each[0]]
-    code = [each for each, _ in found]
-    for theirs, ours in instead.items():
-        if any(theirs in each for each in code):
-            place = ours()
-            code = [each.replace(theirs, place) for each in code]
 
-    printed = run(Path(name).stem, code, monkeypatch, capsys)
+    printed = run(Path(name).stem, [instead(code) for code, _ in found], monkeypatch, capsys)
 
     assert printed == [shown for _, shown in found]
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from servers.openai_server import OpenAIServer
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 DOCS = README.with_name("docs")
 RAG = DOCS / "replacing-rag.md"
 NAMES = (
