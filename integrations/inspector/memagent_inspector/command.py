@@ -13,7 +13,6 @@ from memagent_graph.cli.options import Namespace, Store, chosen_namespace
 from memagent_graph.cli.reporting import reporting
 
 TOKEN = "MEMAGENT_INSPECT_TOKEN"  # noqa: S105 - the variable's name
-_HEADER_BYTES = 64 * 2**10
 _HELP = """Look at memories in a browser, edit and forget them.
 
 Readings can be followed as they happen, and versions compared. Documents below --root are opened,
@@ -50,12 +49,11 @@ def inspect(
     ] = False,
 ) -> None:
     """Replaced by `_HELP` above."""
-    import uvicorn
-
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
     from memagent_inspector.app import create_app
     from memagent_inspector.http.door import LOCAL
+    from memagent_inspector.http.running import run
 
     with reporting("memagent: stopped."), open_store(store) as found:
         token = os.environ.get(TOKEN)
@@ -75,15 +73,4 @@ def inspect(
         print(f"memagent: the inspector is at {place}", file=sys.stderr)
         if browse:
             webbrowser.open(place)
-        uvicorn.run(
-            application,
-            host=host,
-            port=port,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
-            http="h11",
-            ws="none",
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            timeout_graceful_shutdown=5,
-        )
+        run(application, host=host, port=port)

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
+import uvicorn
 from inspecting import TOKEN
 from servers.redis_server import free_port, wait_until
 from typer.testing import CliRunner
 
 from memagent_inspector.command import app
+from memagent_inspector.http import forms, running
 
 
 def run(*words, **env):
@@ -18,7 +23,7 @@ def run(*words, **env):
 
 
 def test_it_does_not_listen_for_others_without_a_token(tmp_path, monkeypatch):
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: pytest.fail("it listens"))
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("it listens"))
 
     done = run("--store", tmp_path / "m.sqlite", "--host", "0.0.0.0", MEMAGENT_INSPECT_TOKEN="")
 
@@ -39,6 +44,63 @@ def test_what_cannot_work_is_said_in_a_line(tmp_path, words, env, said):
 
     assert done.exit_code == 1
     assert said in done.output
+
+
+@pytest.fixture
+def connect(tmp_path, monkeypatch):
+    """Opens connections to a server as the command runs it, in a thread; the store is closed."""
+    servers = []
+
+    def run_later(application, **options):
+        servers.append(uvicorn.Server(uvicorn.Config(application, **options)))
+
+    monkeypatch.setattr(uvicorn, "run", run_later)
+    run("--store", tmp_path / "m.sqlite", "--port", 0)
+    (server,) = servers
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    with ExitStack() as connections:
+        wait_until(lambda: server.started, "uvicorn", seconds=240)
+        place = server.servers[0].sockets[0].getsockname()
+        yield lambda: connections.enter_context(socket.create_connection(place, timeout=240))
+    server.should_exit = True
+    thread.join()
+
+
+def wait_until_closed(connection: socket.socket) -> None:
+    with suppress(ConnectionError):  # something was under way to the other side
+        while connection.recv(1 << 16):
+            pass
+
+
+def test_headers_that_never_end_are_given_up_and_a_slow_form_is_not(connect, monkeypatch):
+    monkeypatch.setattr(forms, "_SECONDS", 600.0)
+    asked = b"GET /assets/icon.svg HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    head = "POST /branch HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost\r\n"
+    form = "content-type: application/x-www-form-urlencoded\r\ncontent-length: 2\r\n\r\nx"
+    slow, again = connect(), connect()
+    slow.sendall(f"{head}{form}".encode())
+    again.sendall(asked)
+    assert again.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    monkeypatch.setattr(running, "HEADER_SECONDS", 1.0)
+    silent, stopped, dripping = connect(), connect(), connect()
+    stopped.sendall(asked[:20])
+    again.sendall(asked[:20])
+
+    dripping.settimeout(0.1)
+    with suppress(ConnectionError):
+        for byte in asked[:-2] + b"x: " + b"y" * 10_000:
+            dripping.sendall(bytes([byte]))
+            with suppress(TimeoutError):
+                wait_until_closed(dripping)
+                break
+        else:
+            pytest.fail("It was waited for.")
+
+    for connection in (silent, stopped, again):
+        wait_until_closed(connection)
+    slow.sendall(b"=")
+    assert slow.recv(1 << 16).startswith(b"HTTP/1.1 400")
 
 
 @pytest.mark.slow
