@@ -6,10 +6,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from servers.openai_server import OpenAIServer
+from snippets import run, snippets
 
 README = Path(__file__).parents[2] / "README.md"
 DOCS = README.with_name("docs")
@@ -64,12 +64,8 @@ def test_the_first_commands_of_the_readme_print_what_it_shows(tmp_path, monkeypa
 def test_the_code_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_the_files_of_the_first_commands()
-    module, shown = ModuleType("readme"), []
-    monkeypatch.setitem(sys.modules, "readme", module)  # where LangGraph looks up annotations
 
-    for block in blocks_of(README, "python"):
-        exec(block, vars(module))
-        shown.append(capsys.readouterr().out)
+    shown = run("readme", [code for code, _ in snippets(README)], monkeypatch, capsys)
 
     first, node, retriever, tool, chatbot = shown
     assert first.startswith("The lease was signed by Ann Kestrel on 3 May 2024.\n")
@@ -87,8 +83,7 @@ def test_the_chatbot_of_the_tutorial_remembers_what_it_was_told_in_another_threa
             return "2026-03-05: Ann moved to Berlin with her cat Minou."
         return "In Berlin." if "cat Minou." in text and "Where" in text else "How nice."
 
-    page = (DOCS / "chatbot.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    ((code, _),) = snippets(DOCS / "chatbot.md")
     (tmp_path / "chatbot.py").write_text(code, "utf-8")
     server = OpenAIServer(reply)
 

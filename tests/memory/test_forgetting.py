@@ -1,4 +1,4 @@
-"""What a preview of forgetting says is what is gone afterwards, whatever was done before."""
+"""A preview of forgetting names exactly what is gone afterwards, after any history of a bank."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_of_a_person(store, talks, edited, kept):
 
     assert {user for user in NAMES if held[user].items} == {user for user, _, _ in talks}
     for user in NAMES:
-        assert users.held(user) == held[user]  # whoever was forgotten before
+        assert users.held(user) == held[user]  # though others were forgotten meanwhile
         assert held[user].versions <= kept + (user in edited)
         done = users.forget(user, by="olga")
         assert (done.items, done.threads) == (held[user].items, held[user].threads)

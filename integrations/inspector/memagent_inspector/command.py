@@ -49,11 +49,13 @@ def inspect(
     ] = False,
 ) -> None:
     """Replaced by `_HELP` above."""
+    import uvicorn
+
+    from memagent_graph.cli.serving import HEADER_BYTES, Connection
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
     from memagent_inspector.app import create_app
     from memagent_inspector.http.door import LOCAL
-    from memagent_inspector.http.running import run
 
     with reporting("memagent: stopped."), open_store(store) as found:
         token = os.environ.get(TOKEN)
@@ -73,4 +75,15 @@ def inspect(
         print(f"memagent: the inspector is at {place}", file=sys.stderr)
         if browse:
             webbrowser.open(place)
-        run(application, host=host, port=port)
+        uvicorn.run(
+            application,
+            host=host,
+            port=port,
+            http=Connection,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+            ws="none",
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=5,
+        )

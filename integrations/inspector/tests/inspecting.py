@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -30,6 +31,19 @@ def visitor(app, base_url=HERE, **options) -> TestClient:
 
 def at(path: str, **fields: object) -> str:
     return f"{path}?{urlencode(fields)}"
+
+
+def walk(page: TestClient, path: str) -> list[str]:
+    """The names on all pages of a list, which have at most 50 each."""
+    found: list[str] = []
+    while path:
+        html = page.get(path).text
+        names = re.findall(r"<bdi>([\w-]+)</bdi></a>", html)
+        assert len(names) <= 50
+        found += names
+        more = re.search(r'hx-get="(/[^"]*rows[^"]*)"', html)
+        path = unescape(more[1]) if more else ""
+    return found
 
 
 def text_of(response) -> str:

@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mcp_serving import ACCEPT, INITIALIZE, Running
 
+from memagent_graph.cli import serving
 from memagent_mcp_server import Roots, create_server
-from memagent_mcp_server.http import app, bodies, running
+from memagent_mcp_server.http import app, bodies
 
 HEAD = (
     b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -49,7 +50,7 @@ def answer(connection):
 
 @pytest.mark.slow
 def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(server, monkeypatch):
-    monkeypatch.setattr(running, "HEADER_SECONDS", 3.0)
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 3.0)
 
     with Running(server) as served:
         silent, slow, second = (served.connect() for _ in range(3))

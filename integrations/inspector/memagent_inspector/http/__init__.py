@@ -1,1 +1,1 @@
-"""Who may send a request, how much, and within which time."""
+"""Who may send a request, and how much."""

@@ -42,6 +42,11 @@ def tracks_of(request: Request) -> Tracks:
     return found
 
 
+def sought(fields: Mapping[str, str]) -> tuple[str, int]:
+    """The words that a list is searched for, and how many of it to pass over."""
+    return fields.get("words", "")[:200], number(fields, "start")
+
+
 def is_partial(request: Request) -> bool:
     """Whether htmx asks, for a part of a page that it has."""
     return request.headers.get("hx-request") == "true"

@@ -14,6 +14,7 @@ from memagent_inspector.pages.asking import (
     is_partial,
     needed,
     number,
+    sought,
     tracks_of,
 )
 from memagent_inspector.rendering import page
@@ -106,6 +107,6 @@ async def export(request: Request) -> Response:
 async def _list(request: Request, template: str) -> Response:
     fields = fields_of(request)
     kind: Kind = "readings" if fields.get("kind") == "readings" else "memories"
-    words = fields.get("words", "")[:200]
-    listing = await list_page(bank_of(request), kind, words, number(fields, "start"))
+    words, start = sought(fields)
+    listing = await list_page(bank_of(request), kind, words, start)
     return page(template, {"kind": kind, "words": words, "listing": listing})

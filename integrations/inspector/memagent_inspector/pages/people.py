@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memagent_graph.cli.memory.opening import operator
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_inspector.http.forms import fields_of, form_of
-from memagent_inspector.pages.asking import export_of, needed, number, users_of
+from memagent_inspector.pages.asking import export_of, needed, sought, users_of
 from memagent_inspector.rendering import page
 from memagent_inspector.views.people import list_people, show_person
 
@@ -56,7 +56,6 @@ async def forget(request: Request) -> Response:
 
 
 async def _list(request: Request, template: str) -> Response:
-    fields = fields_of(request)
-    words = fields.get("words", "")[:200]
-    people = await list_people(users_of(request), words, number(fields, "start"))
-    return page(template, {"words": words, "people": people})
+    words, start = sought(fields_of(request))
+    listing = await list_people(users_of(request), words, start)
+    return page(template, {"words": words, "listing": listing})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from langgraph.store.base import SearchOp
 
@@ -21,7 +21,7 @@ Kind = Literal["memories", "readings"]
 """Named memories, or readings without a name."""
 
 ROWS = 50
-"""Memories on a page."""
+"""Memories, or people, on a page."""
 _AT_ONCE = 200
 _MOST_SEEN = 2_000
 """Memories that one request of a search looks at."""
@@ -52,9 +52,12 @@ class Row:
     problem: str = ""
 
 
+Found = TypeVar("Found")
+
+
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """Some memories.
+class Listing(Generic[Found]):
+    """Some memories, or people.
 
     Attributes:
         rows: those that were found.
@@ -62,12 +65,12 @@ class Listing:
         seen: how many were looked at, from the beginning of the list.
     """
 
-    rows: list[Row]
+    rows: list[Found]
     next: int | None
     seen: int
 
 
-async def list_page(bank: MemoryBank, kind: Kind, words: str = "", start: int = 0) -> Listing:
+async def list_page(bank: MemoryBank, kind: Kind, words: str = "", start: int = 0) -> Listing[Row]:
     """The next page of memories that have all the words.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.memory.users import finder
 from memagent_inspector.views.history import changes
-from memagent_inspector.views.listing import ROWS
+from memagent_inspector.views.listing import ROWS, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,21 +39,6 @@ class Row:
     user: str
     line: str
     version: MemoryVersion | None
-
-
-@dataclass(frozen=True, slots=True)
-class People:
-    """Some people.
-
-    Attributes:
-        rows: those that were found.
-        next: where to go on; None at the end.
-        seen: how many were looked at, from the beginning of the list.
-    """
-
-    rows: list[Row]
-    next: int | None
-    seen: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +90,7 @@ class Person:
     changes: list[Changed]
 
 
-async def list_people(users: Users, words: str = "", start: int = 0) -> People:
+async def list_people(users: Users, words: str = "", start: int = 0) -> Listing[Row]:
     """The next page of people; of those whose id, memory or messages have all the words.
 
     Args:
@@ -120,7 +105,7 @@ async def list_people(users: Users, words: str = "", start: int = 0) -> People:
         at += len(batch)
         found = await _search(users, words, batch) if wanted else dict.fromkeys(batch, "")
         rows += await _rows(users, found)
-    return People(rows, at if at < len(names) else None, at)
+    return Listing(rows, at if at < len(names) else None, at)
 
 
 async def show_person(users: Users, user: str) -> Person:

@@ -6,11 +6,10 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import h11
 import uvicorn
 from sse_starlette.sse import AppStatus
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from memagent_graph.cli.serving import HEADER_BYTES, Connection
 from memagent_mcp_server.ending import end_within
 
 if TYPE_CHECKING:
@@ -20,49 +19,12 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HEADER_SECONDS = 30.0
-"""Within which the headers of a request must have come."""
-_HEADER_BYTES = 64 * 2**10
-"""Longest headers."""
 _GRACE = 10
 """Seconds left for readings to end, and then for answers to be sent."""
 _LATEST = 30
 """Seconds from a signal to the end of the process."""
 _TIDYING = 1
 """Seconds left for the store to be closed when all else has ended."""
-
-
-class Connection(H11Protocol):
-    """Hangs up on a client that does not finish the headers of a request."""
-
-    _hanging_up: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Wait for the rest of the headers, unless they are complete."""
-        super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._wait()
-        else:
-            self._stop_waiting()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def _wait(self) -> None:
-        if self._hanging_up is None:
-            self._hanging_up = self.loop.call_later(HEADER_SECONDS, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        if self._hanging_up is not None:
-            self._hanging_up.cancel()
-            self._hanging_up = None
 
 
 class Server(uvicorn.Server):
@@ -86,7 +48,7 @@ class Server(uvicorn.Server):
             host=host,
             port=port,
             http=Connection,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
+            h11_max_incomplete_event_size=HEADER_BYTES,
             ws="none",
             access_log=False,
             log_config=None,

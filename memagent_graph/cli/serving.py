@@ -1,23 +1,19 @@
-"""Run the application with uvicorn, until a signal."""
+"""What commands have in common that serve with uvicorn and h11, which their distributions bring."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import h11
-import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
 
-    from starlette.types import ASGIApp
-
 HEADER_SECONDS = 30.0
 """Within which the headers of a request must have come: uvicorn waits for ever."""
-_HEADER_BYTES = 64 * 2**10
-_GRACE = 5
-"""Seconds that are left for answers when the server is told to stop."""
+HEADER_BYTES = 64 * 2**10
+"""Longest headers."""
 
 
 class Connection(H11Protocol):
@@ -36,40 +32,18 @@ class Connection(H11Protocol):
         if self.conn.their_state is h11.IDLE:
             self._wait()
         else:
-            self._wait_no_more()
+            self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
-        self._wait_no_more()
+        """Stop waiting."""
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def _wait(self) -> None:
         if self._hanging_up is None:
             self._hanging_up = self.loop.call_later(HEADER_SECONDS, self.transport.close)
 
-    def _wait_no_more(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._hanging_up is not None:
             self._hanging_up.cancel()
             self._hanging_up = None
-
-
-def run(app: ASGIApp, *, host: str, port: int) -> None:
-    """Serve the application until a signal.
-
-    Args:
-        app: from `create_app`.
-        host: address to listen on.
-        port: port to listen on.
-    """
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        http=Connection,
-        h11_max_incomplete_event_size=_HEADER_BYTES,
-        ws="none",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=_GRACE,
-    )
