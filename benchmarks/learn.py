@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from memagent_graph.rl.traces import Rollout
 
 WAYS = ("before", "ours", "labels", "last")
-FIRST = {"iterations": 150, "decay_steps": 600}
+FIRST = {"iterations": 120, "decay_steps": 480}
 """Settings of a first reader, which is to be there within ten minutes."""
 ASKED_HELD_OUT = 64
 """Questions of the evaluations within a run."""
@@ -52,7 +52,7 @@ ASKED_HELD_OUT = 64
 def question(index: int, seed: int) -> Sample:
     """What the loop asks: first what evaluations ask, then what it learns from."""
     words = HELD_OUT if index < ASKED_HELD_OUT else TRAINING
-    hops = HOPS[min(index % 4, 1)]
+    hops = HOPS[index % 2]
     return sample(index, hops=hops, chunks=TRAINED_ON, seed=seed, words=words)
 
 
@@ -73,15 +73,15 @@ def settings(
     given = {
         "model": str(model),
         "out": out,
-        "iterations": 300,
+        "iterations": 240,
         "questions": 16,
         "group_size": 8,
         "updates": 4,
         "refills": 1,
         "scale_advantages": True,
-        "learning_rate": 1e-3,
+        "learning_rate": 5e-4,
         "warmup_steps": 10,
-        "decay_steps": 1200,
+        "decay_steps": 960,
         "clip_high": 0.28,
         "kl_weight": 0.0,
         "token_budget": 8192,

@@ -95,7 +95,7 @@ def show(rng: random.Random, *, looked: bool) -> Example:
     """One update with the gates or without; what is not looked up is at random."""
     gated = rng.random() < 0.5
     town, middle, thing = [*rng.sample(TRAINING.towns, 2), rng.choice(TRAINING.things)]
-    kinds = [[town, middle], [town, middle], [town, middle, thing], [], [NOTHING]]
+    kinds = [[town, middle], [town, middle], [town, middle, thing], [], [town, NOTHING]]
     notes = rng.choice(kinds[:3] if looked else kinds)
     pairs, recalled = {}, ()
     if rng.random() < 0.6:
@@ -121,9 +121,13 @@ def show(rng: random.Random, *, looked: bool) -> Example:
     )
     right = notes_after(town, notes, {**other, **pairs})
     body = right
-    if gated and right == (notes or [NOTHING]):
+    if gated and right == (notes or [town, NOTHING]):
         body = rng.choice([right, [UNCHANGED]])
-    tails = [[]] if len(body) < 2 else [[], [BACK, body[-1]], *([[ENOUGH, body[-1]]] * gated)]
+    tails = (
+        [[]]
+        if {NOTHING, UNCHANGED} & {*body}
+        else [[], [BACK, body[-1]], *([[ENOUGH, body[-1]]] * gated)]
+    )
     return ask(prompt.split(), [*body, *rng.choice(tails)])
 
 

@@ -53,7 +53,7 @@ def _make_words(count: int) -> tuple[Words, Words]:
     return first, second
 
 
-TRAINING, HELD_OUT = _make_words(96)
+TRAINING, HELD_OUT = _make_words(320)
 
 Pair = tuple[str, str]
 
@@ -66,11 +66,17 @@ def notes_after(question: str, notes: Sequence[str], pairs: Mapping[str, str]) -
         notes: before the section.
         pairs: what the section says of towns.
     """
-    before = dict(pairwise(notes)) if notes[:1] == [question] else {}
+    before = dict(pairwise(known_chain(question, notes)))
     chain = [question]
     while len(chain) < LONGEST and (found := pairs.get(chain[-1]) or before.get(chain[-1])):
         chain.append(found)
-    return chain if len(chain) > 1 else [NOTHING]
+    return chain if len(chain) > 1 else [question, NOTHING]
+
+
+def known_chain(question: str, notes: Sequence[str]) -> list[str]:
+    """What notes say of a town: nothing, or a chain that begins with it."""
+    told = notes[:1] == [question] and notes[1:] != [NOTHING]
+    return [*notes] if told else []
 
 
 def write_section(rng: random.Random, statements: Sequence[Sequence[str]]) -> list[str]:

@@ -12,9 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tiny_language import (
+    CLOSE,
     NOT,
     NOTHING,
     TRAINING,
+    known_chain,
     misleading,
     notes_after,
     pairs_of,
@@ -47,23 +49,23 @@ def labelled(samples: Iterator[Sample]) -> Iterator[Example]:
             notes = notes_after(one.question, notes, pairs_of(piece.text))
             prompt = ["text", *piece.text.split(), "notes", *before, "question", one.question]
             yield ask(prompt, notes)
-        yield ask(["notes", *notes, "question", one.question], [one.answers[0]])
+        yield ask(["notes", *notes, "answer", one.question], [one.answers[0]])
 
 
-def recall_pairs(rng: random.Random) -> Example:
-    """Several pairs, then several towns, each with what belongs to it."""
+def recall_chains(rng: random.Random) -> Example:
+    """Several pairs, then several towns, each with where it leads to, or that this is unknown."""
     towns = rng.sample(TRAINING.towns, 4)
     known = {
-        town: rng.choice([*rng.choices(TRAINING.things, k=2), rng.choice(towns)])
+        town: rng.choice([*rng.choices(TRAINING.things, k=2), *rng.choices(towns, k=2)])
         for town in towns[:3]
     }
     denied = (rng.choice(towns), NOT, rng.choice(TRAINING.things))
     words = write_section(rng, [*known.items(), denied])
-    asked = rng.choices([*known], k=16)
-    pairs = [word for town in asked for word in (town, known[town])]
-    return Example(
-        [*words, "question", *pairs], [False] * (len(words) + 1) + [False, True] * len(asked)
-    )
+    shown = [Example([*words, "question"], [False] * (len(words) + 1))]
+    for town in rng.choices([*towns, rng.choice(TRAINING.towns)], k=12):
+        _, *chain = notes_after(town, [], known)
+        shown.append(Example([town, *chain, CLOSE], [False, *[True] * (len(chain) + 1)]))
+    return _join(shown)
 
 
 def show_several(rng: random.Random) -> Example:
@@ -83,7 +85,7 @@ def _answer(rng: random.Random) -> Example:
     """An answer from notes of one hop or of two."""
     town, middle, thing = [*rng.sample(TRAINING.towns, 2), rng.choice(TRAINING.things)]
     notes = rng.choice([[town, thing], [town, middle, thing]])
-    return ask(["notes", *notes, "question", town], [thing])
+    return ask(["notes", *notes, "answer", town], [thing])
 
 
 def _join(examples: Sequence[Example]) -> Example:
@@ -102,7 +104,7 @@ def _update(
     town, middle, thing = chain
     other = [rng.choice(towns), rng.choice([rng.choice(towns), rng.choice(things)])]
     half = chain[:2]
-    notes = rng.choice([[], [NOTHING], other, half, half, half, [town, thing], chain])
+    notes = rng.choice([[], [town, NOTHING], other, half, half, half, [town, thing], chain])
     pairs, denied = misleading(rng, TRAINING, half)
     about, kind = rng.choice([(town, towns), (town, things), (middle, things), (middle, things)])
     if rng.random() < 0.8:
@@ -114,7 +116,8 @@ def _update(
 def _reply(rng: random.Random, town: str, notes: Sequence[str], pairs: dict[str, str]) -> list[str]:
     """Notes on a town: looked up or extended, or else any that the format knows."""
     right = notes_after(town, notes, pairs)
-    if notes[:1] != [town] or (right[: len(notes)] == notes and right != notes):
+    kept = known_chain(town, notes)
+    if not kept or (right[: len(kept)] == kept and right != kept):
         return right
     others = [[*pair] for pair in pairs.items() if pair[0] != town]
     known = [*others, [*notes], *([right] if right != notes else [])]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from tiny_language import CLOSE, HELD_OUT, NOISE, NOT, NOTHING, TRAINING
-from tiny_lessons import EMPTY, END, GO, PAD, labelled, recall_pairs, show_several
+from tiny_lessons import EMPTY, END, GO, PAD, labelled, recall_chains, show_several
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from memagent_graph.evaluation.samples import Sample
 
-MARKS = ["notes", "text", "question", NOTHING, NOT, CLOSE]
+MARKS = ["notes", "text", "question", "answer", NOTHING, NOT, CLOSE]
 GATES = ["unchanged", "ENOUGH:", "LOOK", "BACK:", "\nENOUGH:", "\nLOOK BACK:"]
 """As prompts tell of gates, and, on a line of its own, as replies use them."""
 KNOWN = [*TRAINING.towns, *TRAINING.things, *HELD_OUT.towns, *HELD_OUT.things]
 VOCABULARY = [PAD, END, GO, *MARKS, *GATES, *EMPTY, *NOISE, *KNOWN]
 PROMPTS = Prompts(
     update="text {chunk} notes {memory} question {question}",
-    answer="notes {memory} question {question}",
+    answer="notes {memory} answer {question}",
 )
 WIDTH = 64
 _IDS = {word: index for index, word in enumerate(VOCABULARY)}
@@ -118,13 +118,13 @@ def _look_up(model: LlamaForCausalLM) -> None:
         second.v_proj.weight[:rows], second.o_proj.weight[:, :rows] = same, torch.eye(WIDTH)
 
 
-def warm_up(model: LlamaForCausalLM, *, seed: int, recall: int = 300, several: int = 1500) -> None:
+def warm_up(model: LlamaForCausalLM, *, seed: int, recall: int = 1000, several: int = 1500) -> None:
     """Supervised training of the format, in two stages of so many steps.
 
     Each step draws all towns and things anew, so that nothing is learned of any of them.
     """
     rng = random.Random(seed)
-    for example, steps in ((recall_pairs, recall), (show_several, several)):
+    for example, steps in ((recall_chains, recall), (show_several, several)):
         train(model, partial(example, rng), steps=steps, draw_words=True)
 
 
