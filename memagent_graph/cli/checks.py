@@ -49,6 +49,12 @@ def endpoint(model: ChatEndpoint) -> Iterator[Check]:
 
     key = "with a key" if model.api_key else "without a key"
     try:
+        model.check_key()
+    except ModelError as error:
+        text, _, fix = str(error).partition(": ")
+        yield Check("endpoint", "fail", text, fix[:1].upper() + fix[1:])
+        return
+    try:
         served = model.models()
     except TransientModelError as error:
         fix = "Start the server, or correct --base-url or OPENAI_BASE_URL."

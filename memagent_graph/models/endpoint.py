@@ -158,13 +158,26 @@ class ChatEndpoint(BaseChatModel):
             ModelError: It has no model of this name; the message says which it has. Or the server
                 is OpenAI's, and there is no key.
         """
-        self._check_key()
+        self.check_key()
         self._window = await self._server.window(self.model)
         return self._window
 
+    def check_key(self) -> None:
+        """See that there is a key where one is needed.
+
+        Raises:
+            ModelError: The server is OpenAI's, and there is no key.
+        """
+        if self.base_url == _DEFAULT_URL and self.api_key is None:
+            message = (
+                f"There is no API key for {_DEFAULT_URL}: set OPENAI_API_KEY, or name a local "
+                "server with --base-url or OPENAI_BASE_URL."
+            )
+            raise ModelError(message)
+
     async def amodels(self) -> dict[str, int | None]:
         """Names of the models that the server has, with their context lengths where it tells."""
-        self._check_key()
+        self.check_key()
         return await self._server.models()
 
     def models(self) -> dict[str, int | None]:
@@ -253,14 +266,6 @@ class ChatEndpoint(BaseChatModel):
                     yield partial.chunk(part)
             yield partial.last()
 
-    def _check_key(self) -> None:
-        if self.base_url == _DEFAULT_URL and self.api_key is None:
-            message = (
-                f"There is no API key for {_DEFAULT_URL}: set OPENAI_API_KEY, or name a local "
-                "server with --base-url or OPENAI_BASE_URL."
-            )
-            raise ModelError(message)
-
     async def _create(
         self,
         client: AsyncOpenAI,
@@ -268,7 +273,7 @@ class ChatEndpoint(BaseChatModel):
         stop: list[str] | None,
         options: dict[str, object],
     ) -> Any:
-        self._check_key()
+        self.check_key()
         fields = {name: getattr(self, name) for name in _FIELDS} | options
         if stop is not None:
             fields["stop"] = stop

@@ -90,6 +90,15 @@ def test_a_server_and_a_store_that_are_not_there_fail_each_with_what_to_do(found
     assert "call" not in report
 
 
+def test_openai_without_a_key_fails_once_and_says_what_to_set(found):
+    report = found("--model", "openai:gpt-4o")
+
+    assert report["endpoint"]["status"] == "fail"
+    assert report["endpoint"]["text"] == "There is no API key for https://api.openai.com/v1"
+    assert report["endpoint"]["fix"].startswith("Set OPENAI_API_KEY, or name a local server")
+    assert not report.keys() & {"name", "call"}
+
+
 def test_a_wrong_name_lists_the_right_ones_and_the_call_decides(found, openai_server):
     openai_server.script = [404]
 
