@@ -191,7 +191,7 @@ def test_a_reader_that_cannot_merge_is_refused_before_anything_is_read():
     class Alone(Listing):
         merge = Reader.merge
 
-    with pytest.raises(ConfigurationError, match="listing does not merge memories: read in one"):
+    with pytest.raises(ConfigurationError, match="listing does not merge memories: set segments=1"):
         create_memagent(Alone(), config=SMALL)
 
 

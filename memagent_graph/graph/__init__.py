@@ -1,1 +1,1 @@
-"""The fold as a LangGraph state machine."""
+"""The LangGraph graph that reads a document."""

@@ -1,4 +1,4 @@
-"""How a reading begins: its document, its questions, and what the store knows of both."""
+"""Begin a reading: open the document, check the questions, and look both up in the store."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 
 CALLS_EACH = "memagent_calls_each"
-"""Where a run's config says that `max_calls` holds for each question, not for all together."""
+"""Key in a run's config: whether `max_calls` is for each question, not for all together."""
 
 
 async def open_document(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
 ) -> Changes:
-    """Open the document, check the question, and begin with what the store knows of both.
+    """Open the document, check the questions, and begin with what the store has for both.
 
     Raises:
         QuestionError: The question is empty or over its budget.
-        ConfigurationError: The budgets do not fit the model's context.
+        ConfigurationError: The budgets do not fit the model's context, or a store is needed.
         ModelError: The server has no such model.
         SourceError: The document cannot be read, or there is none.
         StoreError: The store cannot be reached, or has no memory of that name.
@@ -72,12 +72,12 @@ async def open_document(
         raise ConfigurationError(message)
     name = state.get("memory_name")
     record = SourceRecord() if stored else await _open(reading, run, len(questions), name)
-    # Else `stream_mode="values"` would repeat the document at every step.
+    # Otherwise `stream_mode="values"` would repeat the document at every step.
     done: Changes = {"document": None}
     several = not state.get("question")
     if several or state.get("answers"):
         done["answers"] = None
-    if left := dict.fromkeys(state.get("folds", ())):  # of a run that was broken off
+    if left := dict.fromkeys(state.get("folds", ())):  # from an interrupted run
         done["folds"] = left
     if several:
         return {**done, "source": record}
@@ -90,7 +90,7 @@ async def open_document(
 async def begin_question(
     reading: Reading, state: QuestionState, run: Run, config: RunnableConfig, _attempt: int
 ) -> Changes:
-    """Begin one of several questions with what the store knows of it.
+    """Begin one of several questions with what the store has for it.
 
     Raises:
         SourceError: The document of a resumed run cannot be opened again.
@@ -100,9 +100,9 @@ async def begin_question(
 
 
 def _asked(state: ReadingState) -> list[str]:
-    """The questions, of which there is one or more."""
+    """The questions, at least one."""
     question, questions = state.get("question"), state.get("questions")
-    if question or questions is None:  # others were asked by the thread's last run
+    if question or questions is None:  # `questions` may be left from the thread's last run
         return [question or ""]
     if not questions:
         raise QuestionError('There are no questions: invoke with {"questions": [...]}.')
@@ -116,7 +116,7 @@ def _asked(state: ReadingState) -> list[str]:
 
 
 async def _open(reading: Reading, run: Run, questions: int, name: str | None) -> SourceRecord:
-    """What identifies the document, which is open and cut now, as each question begins with it."""
+    """Open and, if needed, cut the document, and return its record for all questions."""
     in_parts = reading.config.merges and not name
 
     def open_and_cut() -> Cutter:
@@ -130,7 +130,7 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
     except LateError as error:
         message = (
             f"The document was not open after {reading.config.deadline:g} seconds, the reading's "
-            "deadline. Set it higher, or convert the document to text beforehand."
+            "deadline. Raise the deadline, or convert the document to text beforehand."
         )
         raise SourceError(message) from error
     run.cutter, source = cutter, cutter.source
@@ -161,7 +161,7 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
 def _parts(
     reading: Reading, record: SourceRecord, spans: Sequence[tuple[int, int]]
 ) -> list[SourceRecord]:
-    """The segments of a question's document; all of it, where it is read in one."""
+    """The segments of a question's document; the whole document if it is not segmented."""
     if not is_segmented(record):
         return [record]
     calls = updates_each(record["calls"], len(spans), reading.config)
@@ -178,7 +178,7 @@ async def _begun(
     name: str | None = None,
 ) -> Changes:
     """How a question begins, and its segments if there are any."""
-    if not stored and run.cutter is None:  # a resumed run may have to convert the document again
+    if not stored and run.cutter is None:  # a resumed run may convert the document again
         await to_thread(partial(cutter_of, reading, run, record), reading.seconds_left(run))
     whole = await _fold(reading, run, question, record, stored, name)
     for observer in observers(config):
@@ -203,7 +203,7 @@ async def _begun(
 async def begin_round(
     reading: Reading, state: ReadingState, run: Run, _config: RunnableConfig, _attempt: int
 ) -> Changes:
-    """Begin to read the document's segments once more, with the memory that was merged.
+    """Begin another round over the document's segments, with the merged memory.
 
     Raises:
         SourceError: The document of a resumed run cannot be opened again.
@@ -220,7 +220,7 @@ async def begin_round(
         head=None if chain is None else chain.parent,
         calls=updates_each(left, len(state["folds"]), reading.config),
     )
-    before = replace(memory, dropped=0)  # what was left out so far is counted with the whole
+    before = replace(memory, dropped=0)  # the whole fold counts what was left out so far
     folds = await asyncio.gather(
         *(
             _fold(reading, run, whole["question"], {**part["source"], **again}, memory=before)
@@ -231,7 +231,7 @@ async def begin_round(
 
 
 def _names(record: SourceRecord) -> list[str]:
-    """The folds that the cutter expects of a question."""
+    """The names of a question's folds, as the cutter expects them."""
     name = span_of(record).fold
     if not is_segmented(record):
         return [name]
@@ -241,9 +241,9 @@ def _names(record: SourceRecord) -> list[str]:
 async def _spans(
     reading: Reading, cutter: Cutter, chain: Chain | None, record: SourceRecord
 ) -> list[tuple[int, int]]:
-    """The segments of a question's document, among them those that the store knows.
+    """The segments of a question's document, including those that the store has.
 
-    Where `max_calls` is too few for so many, they are those that an unknown document has.
+    If `max_calls` is too low for so many, they are those of a new document.
     """
     one = reading.config.segments == 1
     known = () if chain is None or one else await chain.begun_at(cutter)
@@ -261,7 +261,7 @@ async def _fold(
     name: str | None = None,
     memory: Memory | None = None,
 ) -> Fold:
-    """A fold as it begins: with a memory, if there is one, or past what the store knows of it."""
+    """A new fold: with the given memory, or continued from the versions in the store."""
     if run.store is None:
         fold = begun(question, record)
         return fold if memory is None else {**fold, **noted(memory)}

@@ -1,4 +1,4 @@
-"""The fold as a LangGraph state machine.
+"""Build the LangGraph graph that reads a document.
 
 START → open_document ─┬→ read_chunk → overwrite_memory ─┬→ read_chunk            more text
                        │                                 └→ write_answer → END    done
@@ -7,7 +7,7 @@ START → open_document ─┬→ read_chunk → overwrite_memory ─┬→ read
                        │       └───────────── begin_round ←─────────────┘  next round
                        └→ question (one for each of several, with the same steps) → END
 
-A fold has read_chunk and overwrite_memory, the same two functions.
+The graph of a fold has the nodes read_chunk and overwrite_memory, with the same functions.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ if TYPE_CHECKING:
     _Stops = tuple[list[str], list[str]]
 
 _THREADS = 256
-"""In which synchronous code answers several questions at once."""
+"""Most threads in which synchronous code reads for several questions at once."""
 
 
 class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOutput]):
-    """What `create_memagent` returns: a compiled graph that reads documents of any length.
+    """A compiled graph that reads documents of any length, as `create_memagent` returns it.
 
-    It differs from its base in three things. The recursion limit is lifted, because callers
-    cannot: langchain-core puts 25 into `batch` and `|`, even over `with_config`. The document
-    travels in the run's context, so that checkpoints can leave it out. And with a checkpointer
-    every step is on disk before the next begins, unless the caller chose another durability.
+    It differs from its base class in three things. The recursion limit is lifted, because callers
+    cannot do so: langchain-core sets 25 in `batch` and `|`, even over `with_config`. The document
+    is in the run's context, so that checkpoints do not contain it. And with a checkpointer, every
+    step is saved before the next begins, unless the caller sets another `durability`.
     """
 
     def __init__(self, *, shape: Shape | None = None, **attributes: Any) -> None:
@@ -90,7 +90,7 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         return self._shaped(await super().ainvoke(input, config, **options))
 
     def _shaped(self, output: Any) -> Any:
-        """An output whose answers are instances of the class that was asked for."""
+        """The output, with answers as instances of the `response_format`."""
         if self.shape is None or not isinstance(output, dict):
             return output
         found = dict(output)
@@ -109,13 +109,13 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         """Stream a reading; arguments are those of `CompiledStateGraph.stream`.
 
         Args:
-            input: `{"question": str, "document": ...}`, or None to go on with a stopped run.
+            input: `{"question": str, "document": ...}`, or None to continue a stopped run.
             config: the run's config; with a checkpointer it names a `thread_id`.
             options: among them `context={"document": ...}`, which keeps the document out of
                 the input, and so out of the first checkpoint.
         """
         config, saver = self._lift(config)
-        if config.get("max_concurrency") is None:  # else as many questions as the pool has threads
+        if config.get("max_concurrency") is None:  # the default is the size of the thread pool
             config["max_concurrency"] = _THREADS
         run = _new_run(config, options)
         if saver is not None and run.document is None and _continues(input):
@@ -195,7 +195,7 @@ def create_memagent(
             `answer`. A reply that does not match is sent back once.
         interrupt_before: nodes to stop before, "overwrite_memory" for example.
         interrupt_after: nodes to stop after.
-        name: the graph's name, which its events carry.
+        name: the graph's name, also in its events.
 
     Returns:
         A compiled graph: `agent.invoke({"question": str, "document": document})` returns the
@@ -203,8 +203,9 @@ def create_memagent(
         of them at once. A `str` document is text; a `Path` is a file or a folder.
 
     Raises:
-        ConfigurationError: The window does not fit the model, the model is not known, the reader
-            cannot merge what it reads in segments, or LangGraph does not allow the namespace.
+        ConfigurationError: The budgets do not fit the model's context, there is no such model, the
+            reader does not merge and there are several segments or rounds, or LangGraph does not
+            allow the namespace.
 
     Examples:
         >>> from memagent_graph import create_memagent
@@ -257,7 +258,7 @@ def create_memagent(
 
 
 def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Questioning:
-    """What answers one of several questions: the same steps, without opening a document."""
+    """The graph of one of several questions: the same steps without open_document."""
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=QuestionState, output_schema=Answered
     )
@@ -270,7 +271,7 @@ def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Ques
 
 
 def _fold_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Segmenting:
-    """What reads one segment."""
+    """The graph of one segment."""
     builder = StateGraph(ReadingState, context_schema=Run, input_schema=Fold, output_schema=Fold)
     builder.add_edge(START, "read_chunk")
     _add_fold(builder, reading, retry)
@@ -280,13 +281,13 @@ def _fold_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Segmenti
 
 
 def _known(builder: _Builder, stops: _Stops) -> _Stops:
-    """The nodes to stop before and after that a graph has."""
+    """The interrupts whose nodes a graph has."""
     before, after = ([name for name in names if name in builder.nodes] for names in stops)
     return before, after
 
 
 def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _Stops) -> list[str]:
-    """What reads for one question and answers it; those of the steps that can come first."""
+    """Add the steps that read for a question and answer it; return those that can be first."""
     steps = ["read_chunk", "write_answer"]
     _add_fold(builder, reading, retry)
     builder.add_conditional_edges("overwrite_memory", _next_step, [*steps])
@@ -305,7 +306,7 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
     builder.add_node("write_answer", waiting_node(write_answer, reading), retry_policy=retry)
     if reading.config.skim is None:
         builder.add_edge("write_answer", END)
-    else:  # where the answer is not found, what was skipped is read after all
+    else:  # if the answer is not found, skipped chunks are read after all
         builder.add_conditional_edges("write_answer", _until_it_stops, ["read_chunk", END])
     return steps
 
@@ -364,15 +365,15 @@ def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
     host = runtime_of(config)
     if host is not None and host.execution_info is not None:
         run.task = host.execution_info.task_id
-        if config["configurable"].get("checkpoint_ns"):  # a node of its host, and no tool
+        if config["configurable"].get("checkpoint_ns"):  # a node of its host, not a tool
             run.host = config
     if host is not None and "custom" not in (options.get("stream_mode") or ()):
-        run.write = host.stream_writer  # else the host sees events with subgraphs=True only
+        run.write = host.stream_writer  # otherwise the host needs subgraphs=True to see events
     return run
 
 
 def _carry(input: Any, run: Run) -> Any:
-    """The input with its document moved to the run, except for what a checkpoint can keep."""
+    """The input with its document moved to the run; plain documents also stay for checkpoints."""
     given = input.update if isinstance(input, Command) else input
     if not isinstance(given, dict):
         if input is None or isinstance(input, Command):
@@ -392,12 +393,12 @@ def _carry(input: Any, run: Run) -> Any:
 
 
 def _fresh(given: Mapping[str, object]) -> dict[str, object]:
-    """What an input does not say and the thread's last run may have left."""
+    """Resets of channels that the thread's last run may have left."""
     if given.get("question") and given.get("questions") is not None:
         raise QuestionError('Ask either {"question": ...} or {"questions": [...]}.')
     if "questions" in given:
         return {"version": None, "question": ""}
-    # A question is known to be asked alone; what is not written is in no checkpoint.
+    # With a question, `questions` is ignored; a channel that is not written is not checkpointed.
     return {"version": None} if given.get("question") else {"version": None, "questions": None}
 
 
@@ -411,14 +412,14 @@ def _chosen(
 
 
 def _thread_of(config: RunnableConfig) -> RunnableConfig:
-    """Where the checkpoints of a run are."""
+    """The config that finds the checkpoints of a run."""
     keys = ("thread_id", "checkpoint_ns")
     place = {key: config["configurable"].get(key, "") for key in keys}
     return {"configurable": place}
 
 
 _FIRST = {"source": "input"}
-"""What the checkpoint's metadata say in which a run keeps its input; the newest comes first."""
+"""Metadata of the checkpoint that has a run's input; the newest is listed first."""
 
 
 def _document_of(saved: CheckpointTuple | None) -> object:
@@ -428,7 +429,7 @@ def _document_of(saved: CheckpointTuple | None) -> object:
 
 
 def _plain(document: object) -> bool:
-    """Whether a checkpoint can keep this document and open it again: no streams, no objects."""
+    """Whether a checkpoint can keep this document: no streams and no other objects."""
     if isinstance(document, list | tuple):
         return all(map(_plain, document))
     return isinstance(document, str | bytes | PurePath | dict | Document)

@@ -1,4 +1,4 @@
-"""Where a run gets its chunks from: each is cut once, ahead of the reader that takes its time."""
+"""Cut the chunks of a run: each only once, and ahead of a slow reader."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 _PATIENCE = 0.002
-"""Seconds after which a reader is one that waits for a model: others need all of the processor."""
+"""Time after which a reader is taken to wait for a model and not for the processor, in seconds."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
-"""Seconds between two looks at how far other folds are."""
+"""Interval of checks on the progress of other folds, in seconds."""
 _FEW_TOKENS = 256
-"""Of a chunk that is cut in less time than a thread takes to begin."""
+"""Chunks up to this many tokens are cut inline: starting a thread takes longer."""
 
 
 _KEPT = 8
-"""Chunks of a segment that wait for slower folds: no fold gets further ahead than half."""
+"""Chunks of a segment kept for slower folds; no fold gets further ahead than half of it."""
 _LONGEST_WAIT = 5.0
-"""Seconds for which a fold waits for slower ones; cutting a chunk anew is not worth more."""
+"""Longest wait of a fold for slower ones, in seconds; cutting a chunk again costs less."""
 
 
 class _Begun:
-    """A chunk that is cut, for as many folds as there are.
+    """A chunk that is being cut, for all folds that need it.
 
     Attributes:
-        future: has it.
-        taken: how many have taken it.
+        future: holds the chunk.
+        taken: number of folds that have taken it.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ class Cutter:
     """Cuts one document for a run, each chunk once for all folds that read it.
 
     Args:
-        reading: knows how.
+        reading: gives tokenizer and budgets.
         source: the document.
-        shared: how many folds read the same.
+        shared: number of folds that read the same chunks.
     """
 
     def __init__(self, reading: Reading, source: Source, shared: int = 1) -> None:
@@ -73,19 +73,19 @@ class Cutter:
         self._starts: set[int] = set()  # of segments
         self._left: set[str] = set()
         self._lock = threading.Lock()
-        self._cuts: dict[int, tuple[int, int]] = {}  # a fold that skips is far ahead of others
+        self._cuts: dict[int, tuple[int, int]] = {}  # a skipping fold can be far ahead
 
     @cached_property
     def cuts(self) -> dict[int, tuple[int, int]]:
-        """Where each chunk begins, with its end and its tokens: cuts the whole document, once."""
+        """End and tokens of each chunk, by start; cuts the whole document at the first use."""
         cut = self._reading.chunks(self.source)
         return {chunk.start: (chunk.end, chunk.tokens) for chunk in cut}
 
     def spans(self, known: Collection[int] = ()) -> list[tuple[int, int]]:
-        """Where the segments begin and end that the document is read in; cuts all of it.
+        """Return the starts and ends of the document's segments; cuts the whole document.
 
         Args:
-            known: chunks, counted from 0, at which segments began that have been read before.
+            known: numbers, from 0, of chunks at which segments of earlier readings began.
         """
         reading, begins = self._reading, [*self.cuts]
         room = room_of(reading.config, len(begins), reading.reader.concurrency, self._shared)
@@ -93,7 +93,7 @@ class Cutter:
         return [*pairwise([*(begins[place] for place in places), self.source.length])]
 
     def chunk(self, fold: Fold) -> Chunk:
-        """The chunk at a fold's position.
+        """Return the chunk at a fold's position.
 
         Raises:
             SourceChangedError: The document ends before it.
@@ -104,18 +104,21 @@ class Cutter:
             _settle(begun.future, partial(self.cut, position))
         chunk = begun.future.result()
         if chunk is None:
-            message = f"{self.source.name} ends before the position that the reading had reached."
+            message = (
+                f"{self.source.name} ends before the position that the reading had reached: start "
+                "over with the question and the document."
+            )
             raise SourceChangedError(message)
         return chunk
 
     def at_once(self, position: int) -> bool:
-        """Whether the chunk there takes less time than handing the work to a thread does."""
+        """Whether the chunk at a position is cut already, or faster to cut than in a thread."""
         begun = self._begun.get(position)
         return self._few or (begun is not None and begun.future.done())
 
     @contextmanager
     def ahead(self, chunk: Chunk, end: int) -> Iterator[None]:
-        """Cut the chunk after `chunk` while a reader that takes its time reads this one."""
+        """Cut the chunk after `chunk` in a thread, while a slow reader reads this one."""
         if self._few or chunk.end >= end:
             yield
             return
@@ -126,19 +129,24 @@ class Cutter:
             starting.cancel()
 
     def expect(self, record: SourceRecord) -> None:
-        """A fold is going to begin: those that read the same and are faster wait for it."""
+        """Announce a fold, for which faster folds over the same segment will wait."""
         name, start, _ = span_of(record)
         self._left.discard(name)
         self._folds[name] = start, 0
         self._starts.add(start)
 
     async def turn(self, fold: Fold, seconds: float | None) -> None:
-        """Wait for folds that are far behind this one, for so many seconds and not for ever."""
-        if self._shared == 1 or round_of(fold["source"]) > 1:  # nobody waits for another's rounds
+        """Wait for folds that are far behind this one, for a few seconds at most.
+
+        Args:
+            fold: the fold that waits.
+            seconds: time left until the deadline; None without one.
+        """
+        if self._shared == 1 or round_of(fold["source"]) > 1:  # later rounds do not wait
             return
         name, start, _ = span_of(fold["source"])
         step = fold["progress"]["step"]
-        if name not in self._left:  # else it goes on only until its cancellation arrives
+        if name not in self._left:  # otherwise it is about to be cancelled
             self._folds[name] = start, step
         longest = _LONGEST_WAIT if seconds is None else min(seconds, _LONGEST_WAIT)
         give_up, pause = monotonic() + longest, _SHORTEST_PAUSE
@@ -148,14 +156,14 @@ class Cutter:
             if same == start and step - at > _KEPT // 2
         ]:
             if monotonic() > give_up:
-                for slow in far:  # until they move
+                for slow in far:  # until they advance
                     self._folds.pop(slow, None)
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def leave(self, folds: Iterable[str]) -> None:
-        """Folds ended, or do not begin: nobody waits for them any more."""
+        """Note that folds have ended, or will not begin: others no longer wait for them."""
         for name in folds:
             self._left.add(name)
             self._folds.pop(name, None)
@@ -166,7 +174,7 @@ class Cutter:
             in_thread(partial(_settle, begun.future, partial(self.cut, position)))
 
     def _taken(self, position: int, taken: int) -> tuple[_Begun, bool]:
-        """The chunk at a position, and whether who asks is to cut it."""
+        """The chunk at a position, and whether the caller has to cut it."""
         with self._lock:
             found = self._begun.get(position)
             begun = found or _Begun()
@@ -180,8 +188,8 @@ class Cutter:
             return begun, found is None
 
     def cut(self, position: int) -> Chunk | None:
-        """The chunk that begins there; None at the end of the document."""
-        known = self.__dict__.get("cuts", self._cuts).get(position)  # not to be cut for this
+        """Return the chunk that begins at a position; None at the end of the document."""
+        known = self.__dict__.get("cuts", self._cuts).get(position)  # does not compute `cuts`
         if known is not None:
             end, tokens = known
             text = self.source.read(position, end - position)
@@ -202,16 +210,16 @@ class Cutter:
 def _settle(future: Future[Chunk | None], cut: Callable[[], Chunk | None]) -> None:
     try:
         future.set_result(cut())
-    except BaseException as error:  # noqa: BLE001 - it is raised where the chunk is taken
+    except BaseException as error:  # noqa: BLE001 - raised by those who take the chunk
         future.set_exception(error)
 
 
 def cutter_of(reading: Reading, run: Run, record: SourceRecord) -> Cutter:
-    """The run's cutter; of a resumed run, over the document given again or found by its uri.
+    """Return the run's cutter; a resumed run opens its document again, given or by its uri.
 
     Raises:
-        SourceError: It cannot be opened again.
-        SourceChangedError: It is not what the reading began with.
+        SourceError: The document cannot be opened again.
+        SourceChangedError: The document is not the one that the reading began with.
     """
     with run.opening:
         if run.cutter is None:
@@ -230,8 +238,8 @@ def _reopened(document: Any, record: SourceRecord) -> Source:
     source = open_source({"uri": record["uri"]} if document is None else document)
     if source.digest != record["digest"]:
         message = (
-            f"{record['name']} is not what it was when the reading began. Start over by "
-            "invoking with the question and the document."
+            f"{record['name']} has changed since the reading began. Start over by invoking with "
+            "the question and the document."
         )
         raise SourceChangedError(message)
     return source

@@ -1,4 +1,4 @@
-"""The events that a reading emits, for `stream_mode="custom"`."""
+"""The events of a reading, in `stream_mode="custom"`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class OpenedEvent(TypedDict):
     """The document was opened.
 
     Attributes:
-        task: id of the host's task in which this reading runs; empty without a host. It tells
-            branches of a host's own `Send` apart.
-        length: code points.
-        skipped: files of a folder that are hidden, not text, or lead out of it.
+        task: id of the host's task that this reading runs in, which distinguishes branches of the
+            host's own `Send`; "" without a host.
+        length: length of the document, in code points.
+        skipped: number of files skipped as hidden, binary, or links out of the folder.
     """
 
     event: Literal["opened"]
@@ -30,20 +30,20 @@ class ChunkEvent(TypedDict):
 
     Attributes:
         task: as in `OpenedEvent`.
-        question: that it was read for.
-        fold: tells the folds of one reading apart: "2" is that of the second question, "2.3" that
-            of its third segment; empty for the only one.
-        round: which time the document is read, counted from 1.
-        chunk: its number, counted from 1.
-        chunks: how many there will be, estimated from those read so far.
+        question: the question.
+        fold: name of the fold: "2" for the second question, "2.3" for its third segment, "" if
+            there is only one fold.
+        round: number of the round, counted from 1.
+        chunk: number of the chunk, counted from 1.
+        chunks: number of chunks in total, estimated from those read so far.
         position: code points read by this fold, out of `length`.
         tokens: tokens read so far.
-        memory_tokens: size of the memory now.
-        gate: "closed" if the reader left the memory as it was, by the update gate.
+        memory_tokens: tokens of the memory now.
+        gate: "closed" if the update gate left the memory unchanged.
         enough: whether reading ends here because the reader has enough.
-        recalled: places of the passages and memories that were shown again with it.
-        added: lines that the memory gained.
-        removed: lines that it lost.
+        recalled: places of the passages and memories that were shown again.
+        added: lines added to the memory.
+        removed: lines removed from the memory.
     """
 
     event: Literal["chunk"]
@@ -67,7 +67,7 @@ class ChunkEvent(TypedDict):
 
 
 class AnswerEvent(TypedDict):
-    """The answer was written; fields are those of the events before."""
+    """The answer was written; for the fields, see the events above and `Answered`."""
 
     event: Literal["answer"]
     agent: str
@@ -79,14 +79,14 @@ class AnswerEvent(TypedDict):
 
 
 class MergeEvent(TypedDict):
-    """The memories of the segments were merged, or that of a round was judged.
+    """The memories of the segments were merged, or a round's memory was judged.
 
     Attributes:
-        round: that ended.
-        query: what the next round looks for; None if there is none.
-        memories: how many there were that held anything.
-        calls: of the reader, for all merges.
-        memory_tokens: size of the memory now.
+        round: number of the round that ended, counted from 1.
+        query: what the next round looks for; None without a next round.
+        memories: number of memories that were not empty.
+        calls: reader calls of all merges.
+        memory_tokens: tokens of the memory now.
     """
 
     event: Literal["merge"]
@@ -103,12 +103,12 @@ class MergeEvent(TypedDict):
 
 
 class SkipEvent(TypedDict):
-    """A chunk was skimmed and not read in this round.
+    """A chunk was skimmed, and not read in this round.
 
     Attributes:
-        round: as in `ChunkEvent`.
-        start: of the chunk, in code points of the document.
-        end: one past its last.
+        round: see `ChunkEvent`.
+        start: first code point of the chunk.
+        end: one past its last code point.
         position: code points that this fold has read or skipped, out of `length`.
     """
 
@@ -126,7 +126,7 @@ class SkipEvent(TypedDict):
 
 
 class FallbackEvent(TypedDict):
-    """The answer is not in the memory: what was skipped is read after all.
+    """The memory lacks the answer, so skipped chunks are read after all.
 
     Attributes:
         position: code points read so far, out of `length`.
@@ -143,11 +143,11 @@ class FallbackEvent(TypedDict):
 
 
 class PausedFold(TypedDict):
-    """What is told of a fold whose memory is, or was, held.
+    """Fields of events of a fold whose memory is or was held.
 
     Attributes:
-        memory: that is held: its name, or the key of a reading without one.
-        version: of the memory as it is now; None before the first chunk.
+        memory: the held memory: its name, or the key of a reading without one.
+        version: id of the memory's current version; None before the first chunk.
         position: code points that this fold has read, out of `length`.
     """
 
@@ -164,11 +164,11 @@ class PausedFold(TypedDict):
 
 
 class HeldEvent(PausedFold):
-    """A fold waits, since somebody holds its memory.
+    """A fold pauses because its memory is held.
 
     Attributes:
         by: who holds it.
-        since: when they asked for it, ISO 8601, UTC.
+        since: time of the hold, ISO 8601, UTC.
     """
 
     event: Literal["held"]
@@ -177,10 +177,10 @@ class HeldEvent(PausedFold):
 
 
 class ReleasedEvent(PausedFold):
-    """A fold that was held goes on from its `version`.
+    """A fold that was held continues from its `version`.
 
     Attributes:
-        edited: whether a person wrote that meanwhile.
+        edited: whether a person made that version by an edit.
     """
 
     event: Literal["released"]

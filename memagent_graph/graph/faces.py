@@ -1,4 +1,4 @@
-"""The two faces of each node: one function, for synchronous code and for asynchronous code."""
+"""Make LangGraph nodes, for synchronous and asynchronous code, from one function each."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 State = TypeVar("State")
 
 NO_LIMIT = 2**31
-"""Supersteps: the document's length is the only limit that a reading needs."""
+"""Recursion limit in supersteps: a reading ends with the document."""
 
 
 def question_node(asking: Questioning) -> RunnableCallable:
-    """A node that answers one of several questions; one that fails does not end the others.
+    """Return a node that answers one of several questions; its failure does not end the others.
 
     Args:
         asking: the compiled graph of one question.
@@ -66,7 +66,7 @@ def question_node(asking: Questioning) -> RunnableCallable:
 
 
 def fold_node(reading: Segmenting) -> RunnableCallable:
-    """A node that reads one segment; if it fails, its question does.
+    """Return a node that reads one segment; if it fails, its question fails.
 
     Args:
         reading: the compiled graph of one fold.
@@ -90,10 +90,10 @@ def _unlimited(config: RunnableConfig) -> RunnableConfig:
 def text_node(
     work: Callable[[Reading, ReadingState, Run], Changes], reading: Reading
 ) -> RunnableCallable:
-    """A node that only reads text."""
+    """Return a node that only reads text."""
 
     def sync(state: ReadingState, runtime: Runtime[Run]) -> Changes:
-        if runtime.context.cutter is None:  # a resumed run may have to convert the document again
+        if runtime.context.cutter is None:  # a resumed run may convert the document again
             return wait_for(from_async(state, runtime))
         return work(reading, state, runtime.context)
 
@@ -104,7 +104,7 @@ def text_node(
         try:
             return await to_thread(partial(work, reading, state, run), reading.seconds_left(run))
         except LateError:
-            return {"chunk": None}  # who reads it sees the deadline too
+            return {"chunk": None}  # overwrite_memory handles the deadline
 
     return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
 
@@ -113,7 +113,7 @@ def waiting_node(
     work: Callable[[Reading, State, Run, RunnableConfig, int], Awaitable[Changes]],
     reading: Reading,
 ) -> RunnableCallable:
-    """A node that waits for the reader or the store."""
+    """Return a node that waits for the reader or the store."""
 
     async def from_async(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         run, info = runtime.context, runtime.execution_info

@@ -1,4 +1,4 @@
-"""One step of the fold, with the rules that keep a memory safe whatever the reader does."""
+"""One step of the fold, with rules that protect the memory from faults of the reader."""
 
 from __future__ import annotations
 
@@ -40,33 +40,34 @@ async def advance(
     skim: Skim | None = None,
     config: RunnableConfig | None = None,
 ) -> Fold:
-    """Read one chunk, or skip it: the fold after it. Nothing else overwrites a memory.
+    """Read or skip one chunk, and return the fold after it. Nothing else overwrites a memory.
 
     Args:
         reading: the reader and its budgets.
-        fold: before the chunk.
-        chunk: the one at the fold's position; after the last, an empty one for what it recalls.
-        chain: the fold's versions in the store.
-        seconds: how long the reader may take; None for no limit.
-        tell: who is told of the fold after the chunk, of the tokens of its memory and of what was
-            shown again, before its version is stored; not of a chunk that is skipped.
+        fold: the fold before the chunk.
+        chunk: the chunk at the fold's position; after the last one, an empty chunk to show what
+            was recalled.
+        chain: the fold's versions in the store; None without a store.
+        seconds: time limit of the reader in seconds; None for no limit.
+        tell: called with the fold after the chunk, its memory's tokens and what was recalled,
+            before the version is stored; not called for a skipped chunk.
         skim: decides whether the chunk is worth a call; None reads it.
-        config: of the run, for the reader.
+        config: the run's config, for the reader.
 
     Raises:
-        TimeoutError: The reader, or who reads the same and is followed, took longer.
-        LateError: To look something up took longer.
-        ModelError: As the reader raised it; the memory is what it was.
-        MemoryConflictError: A named memory moved on too many times.
+        TimeoutError: The reader, or another reading that is followed, took longer.
+        LateError: A look-up in the document took longer.
+        ModelError: The reader failed; the memory is unchanged.
+        MemoryConflictError: A named memory was changed by others too many times.
     """
     if skim is not None and chunk.text and await is_skipped(skim, fold, chunk):
         passed = skip(fold["progress"], chunk, span_of(fold["source"]).end)
         if looks_of(passed)["wanted"] is not None:
-            passed["stopped"] = None  # the last chunk may be skipped before that is shown
+            passed["stopped"] = None  # what was asked for must still be shown
         return await _ended({**fold, "progress": passed}, chain)
     memory = memory_of(fold) if chain is None else await chain.before(fold)
     recalled = await recall(reading, fold, chunk, chain, seconds)
-    if not (chunk.text or recalled):  # nothing was found of what the last chunk asked for
+    if not (chunk.text or recalled):  # nothing that the last update asked for was found
         looks: Looks = {**looks_of(fold["progress"]), "wanted": None}
         ended: Progress = {**fold["progress"], "looks": looks, "stopped": "end"}
         return await _ended({**fold, "progress": ended}, chain)
@@ -97,7 +98,7 @@ async def advance(
         update = theirs
     else:
         update = await read(memory)
-        if other := await chain.overtaken():  # somebody else had read the last chunk first
+        if other := await chain.overtaken():  # another reading had stored the last chunk first
             memory, update = other, await read(other)
     after, tokens = overwritten(reading, fold, chunk, memory, update, recalled)
     if tell is not None:
@@ -109,7 +110,7 @@ async def advance(
 
 
 async def _ended(after: Fold, chain: Chain | None) -> Fold:
-    """A fold after a step without an update, and its versions if it ends there."""
+    """The fold after a step without an update; if it ends there, its chain is ended."""
     if chain is None or not after["progress"]["stopped"]:
         return after
     return await chain.end(after)
@@ -123,15 +124,15 @@ def overwritten(
     update: Update,
     recalled: tuple[Recalled, ...] = (),
 ) -> tuple[Fold, int]:
-    """The fold after a chunk, and the tokens of its memory.
+    """Return the fold after a chunk, and the tokens of its memory.
 
     Args:
-        reading: has the budgets.
-        fold: before the chunk.
-        chunk: what was read.
-        memory: that it was read from.
-        update: what the reader made of both.
-        recalled: what it was shown again.
+        reading: gives the budgets.
+        fold: the fold before the chunk.
+        chunk: the chunk that was read.
+        memory: the memory before it.
+        update: the reader's update.
+        recalled: what the reader was shown again.
     """
     before, usage = fold["progress"], update.usage
     if update.memory is not None:
@@ -179,21 +180,21 @@ def overwritten(
 async def overwrite(
     reading: Reading, step: Step, *, again: bool, config: RunnableConfig | None = None
 ) -> Update:
-    """Ask for what replaces the memory, in as many calls as the model's window asks for.
+    """Ask the reader for the new memory, in as many calls as the model's window requires.
 
-    A chunk that the model's context cannot hold is halved until it fits. White space is not
-    worth a call. A memory over its budget is asked for once more.
+    A chunk that does not fit the model's context is halved until it does. White space costs no
+    call. A memory over its budget is asked for once more.
 
     Args:
         reading: the reader and its budgets.
-        step: what is read.
-        again: whether there are calls left to ask once more.
-        config: of the run.
+        step: the step.
+        again: whether there are calls left for asking once more.
+        config: the run's config.
 
     Raises:
-        EmptyReplyError: The reader returned nothing, which must not replace a memory.
-        ContextLengthError: Not even a single code point of the chunk fits.
-        ModelError: As the reader raised it.
+        EmptyReplyError: The reader returned an empty memory, which must not replace one.
+        ContextLengthError: Not even one code point of the chunk fits the context.
+        ModelError: The reader failed.
     """
     if not (step.recalled or step.chunk.text.strip()):
         return Update(None)
@@ -215,7 +216,7 @@ async def overwrite(
 async def _within_budget(
     reading: Reading, step: Step, *, again: bool, config: RunnableConfig | None
 ) -> Update:
-    """Ask the reader, and once more if its memory has no room and it is able to be briefer."""
+    """Ask the reader, and once more if its memory is over the budget and it can be shorter."""
     update = await _ask(reading, step, config)
     over = update.memory is not None and (update.unfinished or reading.is_over(update.memory))
     if not (over and again and reading.reader.shortens):
@@ -225,7 +226,7 @@ async def _within_budget(
         kept = await _ask(reading, replace(step, shorter=True), config)
         refused = -2
     except (EmptyReplyError, RefusalError):
-        pass  # then the first is cut
+        pass  # the first memory is cut
     if config is not None:
         for observer in observers(config):
             observer.refused(step_of(config), refused)
@@ -234,11 +235,11 @@ async def _within_budget(
 
 
 async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> Update:
-    """One call, and what of its memory is to be kept.
+    """Make one call, and return its update with the memory to keep.
 
     Raises:
-        EmptyReplyError: The reader returned nothing.
-        ModelError: As the reader raised it.
+        EmptyReplyError: The reader returned an empty memory.
+        ModelError: The reader failed.
     """
     update = await reading.reader.update(step, config=config)
     update = replace(
@@ -247,7 +248,7 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
     if update.memory is None:
         return update
     if not update.memory.text.strip():
-        raise EmptyReplyError("The reader returned an empty memory; the last one was kept.")
+        raise EmptyReplyError("The reader returned an empty memory; the previous one is kept.")
     memory = reading.supported(replace(update.memory, dropped=step.memory.dropped))
     if not memory.text.strip():
         memory = replace(step.memory, dropped=memory.dropped)
@@ -264,7 +265,7 @@ async def _overwrite_halves(
         usage = total.usage + update.usage
         unfinished = total.unfinished or update.unfinished
         memory = update.memory or total.memory
-        # Enough is what the last half says: what it would leave out counts as read.
+        # The last half decides on "enough": what it would leave out counts as read.
         wanted = update.recall or total.recall
         total = replace(update, memory=memory, usage=usage, unfinished=unfinished, recall=wanted)
     return total

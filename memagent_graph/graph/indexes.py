@@ -1,4 +1,4 @@
-"""The indexes of the documents that an agent read last."""
+"""The indexes of the documents that an agent has read last."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 _KEPT = 4
-"""Documents."""
+"""Number of documents whose indexes are kept."""
 
 
 class Indexes:
-    """Opens each once, for all that look something up in a document."""
+    """Opens indexes, each only once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Index] = {}
         self._lock = threading.Lock()
 
     async def of(self, source: Source, seconds: float | None = None) -> Index:
-        """The index of a document.
+        """Return the index of a document.
 
         Args:
             source: the document.
-            seconds: that it may take to open it; None for no limit.
+            seconds: time limit for opening it, in seconds; None for no limit.
 
         Raises:
             LateError: It took longer.
@@ -39,7 +39,7 @@ class Indexes:
         return await to_thread(partial(self._open, source), seconds)
 
     def _open(self, source: Source) -> Index:
-        with self._lock:  # the second finds what the first has made
+        with self._lock:  # a second caller finds the first one's index
             known = self._known.get(source.digest)
             if known is None:
                 known = self._known[source.digest] = open_index(source)

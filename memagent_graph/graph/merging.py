@@ -1,4 +1,4 @@
-"""Segments: parts of a document that are read at once, and one memory made of theirs."""
+"""Merge the memories of a document's segments, which are read at once."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Merge
 
 _BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "done", "end")
-"""Why a document's reading ended: for the first of these that is true of a segment."""
+"""Reasons why a reading ended; the first one that applies to any segment is the document's."""
 
 
 def parts_of(
     record: SourceRecord, spans: Sequence[tuple[int, int]], calls: int | None
 ) -> list[SourceRecord]:
-    """What identifies the segments of a question's document.
+    """Return the records of the segments of a question's document.
 
     Args:
-        record: of the document.
-        spans: where its segments begin and end.
-        calls: most updates of each; None for no limit.
+        record: the document's record.
+        spans: starts and ends of the segments, in code points.
+        calls: most updates per segment; None for no limit.
     """
     whole = record.get("fold", "")
     return [
@@ -69,13 +69,13 @@ def parts_of(
 
 
 class Merged(NamedTuple):
-    """What the memories of several segments became.
+    """The result of merging the memories of several segments.
 
     Attributes:
-        memories: one in the end, none if all were empty.
-        usage: of the calls.
-        cut: whether one was over its budget and lost its end.
-        query: what to look for next, as the call for the last of them said; None if it has enough.
+        memories: one memory at the end; none if all were empty.
+        usage: cost of the calls.
+        cut: whether a memory was over its budget and lost its end.
+        query: what the last call wants to look for next; None if it has enough.
     """
 
     memories: list[Memory]
@@ -84,7 +84,7 @@ class Merged(NamedTuple):
     query: str | None = None
 
     def with_(self, other: Merged) -> Merged:
-        """Both, one after the other."""
+        """Return both, in order."""
         usage = self.usage + other.usage
         memories = [*self.memories, *other.memories]
         return Merged(memories, usage, self.cut or other.cut, other.query)
@@ -99,21 +99,21 @@ async def merge(
     lead: bool = False,
     config: RunnableConfig | None = None,
 ) -> Merged:
-    """One memory for those of several segments, by a tree of calls, each within the window.
+    """Merge the memories of several segments, by a tree of calls that each fit the window.
 
-    One that is empty costs no call. A group that the model's context cannot hold is halved. The
-    last call says what to look for next, if anything.
+    An empty memory costs no call. A group that does not fit the model's context is halved. The last
+    call decides what to look for next, if anything.
 
     Args:
         reading: the reader and its budgets.
-        question: what the reading is for.
+        question: the question of the reading.
         memories: in the order of their segments.
-        query: what they were read for, if not the question.
-        lead: whether a single memory is shown to the reader too, that it may say what to look for.
-        config: of the run, for the reader.
+        query: what this round looked for; the question by default.
+        lead: whether to call the reader even for a single memory, to ask what to look for next.
+        config: the run's config, for the reader.
 
     Returns:
-        The memory, if there is any, within its budget, and what all the calls cost.
+        The memory, if any, within its budget, and the cost of all calls.
 
     Raises:
         ModelError: A call failed for good.
@@ -151,7 +151,7 @@ async def _merged(
     memories: list[Memory],
     config: RunnableConfig | None,
 ) -> Merged:
-    """What one group becomes: one memory, or two where the context cannot hold all."""
+    """Merge one group to one memory, or to two if the context cannot hold all."""
 
     async def ask() -> Merged:
         started = perf_counter()
@@ -172,7 +172,7 @@ async def _merged(
     try:
         return await repeat(ask, reading.config)
     except ContextLengthError:
-        if len(memories) <= 2:  # noqa: PLR2004 - a smaller group is none
+        if len(memories) <= 2:  # noqa: PLR2004 - a group has at least two
             raise
         halves = memories[: len(memories) // 2], memories[len(memories) // 2 :]
         first, second = [
@@ -189,24 +189,25 @@ async def _asked(
     memories: list[Memory],
     config: RunnableConfig | None,
 ) -> Merge:
-    """One call.
+    """Make one call.
 
     Raises:
-        EmptyReplyError: The reader returned nothing.
-        ModelError: As the reader raised it.
+        EmptyReplyError: The reader returned an empty memory.
+        ModelError: The reader failed.
     """
     made = await reading.reader.merge(question, query, memories, config=config)
     if not made.memory.text.strip():
-        raise EmptyReplyError("The reader returned an empty memory for several.")
+        raise EmptyReplyError("The reader returned an empty memory when merging several.")
     return made
 
 
 def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """Runs of memories that are merged by one call: their starts and ends.
+    """Yield starts and ends of the groups of memories that are merged by one call.
 
     Args:
-        sizes: tokens of the memories.
-        room: for those of one call, and for what stands around each; two are always taken.
+        sizes: tokens of each memory.
+        room: tokens for the memories of one call, with the text around each; a group always has
+            at least two.
     """
     start, used = 0, 0
     for number, size in enumerate(sizes):
@@ -218,7 +219,7 @@ def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
 
 
 def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
-    """How many memories each merge takes, level by level, if all are as long as they may be."""
+    """Yield the number of memories in each merge, by level, if all have the longest length."""
     if segments == 1 and config.rounds > 1:
         yield [1]
     while segments > 1:
@@ -228,15 +229,16 @@ def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
 
 
 def most_merges(segments: int, config: ReadingConfig) -> int:
-    """Calls that merge the memories of one round, at most."""
+    """Return the largest number of calls that merge the memories of one round."""
     return sum(map(len, merge_levels(segments, config)))
 
 
 def calls_each(config: ReadingConfig, questions: int, segments: int) -> int | None:
-    """How many calls each of several questions may make before its answer.
+    """Return the calls that each of several questions may make before its answer.
 
     Raises:
-        ConfigurationError: `max_calls` is too few for an update each, the merges and an answer.
+        ConfigurationError: `max_calls` is too low for one update per segment, the merges and an
+            answer.
     """
     most = config.max_calls
     if most is None:
@@ -251,12 +253,12 @@ def calls_each(config: ReadingConfig, questions: int, segments: int) -> int | No
 
 
 def updates_each(calls: int | None, segments: int, config: ReadingConfig) -> int | None:
-    """How many of a question's calls are left for each of its segments when merges have theirs."""
+    """Return the calls left for each of a question's segments, after those of merges."""
     return None if calls is None else (calls - most_merges(segments, config)) // segments
 
 
 def in_doubt(reading: Reading, parts: Sequence[Fold]) -> dict[str, Fold]:
-    """The segments that ended with different answers, where that is not safe: to be read on."""
+    """Return the segments to continue because, with `exit="safe"`, their answers differ."""
     if reading.config.exit != "safe":
         return {}
     done = [part for part in parts if part["progress"]["stopped"] == "done"]
@@ -274,18 +276,18 @@ _WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
 
 
 def calls_left(whole: Fold) -> int | None:
-    """How many calls a question has left before its answer; None for no limit."""
+    """Return the calls that a question has left before its answer; None for no limit."""
     calls = whole["source"].get("calls")
     return None if calls is None else calls - whole["progress"]["calls"]
 
 
 def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
-    """The fold of a document after a round of its segments.
+    """Return the fold of a document after a round of its segments.
 
     Args:
-        whole: as the round began.
-        parts: the segments' folds, in their order.
-        merged: what became of their memories, where they have others than the round began with.
+        whole: the document's fold before the round.
+        parts: the segments' folds, in order.
+        merged: the merge of those of their memories that changed.
     """
     before, memory = memory_of(whole), next(iter(merged.memories), None)
     same = [memory_of(part).dropped for part in parts if part["memory"] == before.text]
@@ -323,7 +325,7 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
 
 
 def _unread(whole: Fold, parts: Sequence[Fold]) -> tuple[list[list[int]], list[list[int]]]:
-    """What no round has read: spans that were skipped in one, and those that none has reached."""
+    """The spans that no round has read: those skipped, and those not reached."""
     spans = [(part["progress"], span_of(part["source"]).end) for part in parts]
     skipped = merge_spans([span for progress, _ in spans for span in progress["skipped"]])
     rest = [[progress["position"], end] for progress, end in spans if progress["position"] < end]

@@ -1,4 +1,4 @@
-"""The fold as one node of someone else's graph."""
+"""A reading as one node of another graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Update = dict[str, object]
 """An update of the host's state."""
 Key = str | Callable[[Any], Any]
-"""A key or attribute of the host's state, or a function that takes the value out of it."""
+"""A key or attribute of the host's state, or a function that returns the value from it."""
 
 
 class MemAgentNode(RunnableCallable):
@@ -57,7 +57,7 @@ class MemAgentNode(RunnableCallable):
         store: store for memories; the host's store by default.
         namespace: labels of the memories in the store.
         checkpointer: checkpointer of the reading; the host's by default.
-        prompts: the two prompts for a chat model.
+        prompts: prompts for a chat model.
         tokenizer: counts tokens and cuts chunks.
         verify: decides which statements are supported, as for `create_memagent`.
         response_format: the shape of the answer, as for `create_memagent`.

@@ -1,4 +1,4 @@
-"""What the nodes of the state machine do; `faces` makes nodes of it."""
+"""The functions of the graph's nodes; `faces` makes nodes of them."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
 async def overwrite_memory(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, attempt: int
 ) -> Changes:
-    """Compute the next memory and move on by one chunk, in one write.
+    """Compute the next memory and move to the next chunk, in one write.
 
     Raises:
-        TransientModelError: This attempt failed and another may not.
+        TransientModelError: This attempt failed, and is repeated.
         ModelError: Reading this chunk failed for good.
-        StoreError: Strict, and the store cannot be written.
-        MemoryConflictError: A named memory moved on too many times.
+        StoreError: The store cannot be written, and the configuration is strict.
+        MemoryConflictError: A named memory was changed by others too many times.
     """
     fold = await _held(reading, run, fold_of(state), reads=True)
     left = reading.seconds_left(run)
@@ -116,7 +116,7 @@ async def overwrite_memory(
                 skim=skim,
                 config=config,
             )
-    except HeldUpError:  # who is followed waits, or went on from an edit
+    except HeldUpError:  # the reading that is followed is held, or continued from an edit
         return await overwrite_memory(reading, state, run, config, attempt)
     except (LateError, TimeoutError):
         return _changes(state, _late(fold))
@@ -138,7 +138,7 @@ async def overwrite_memory(
 
 
 async def _skim(reading: Reading, cutter: Cutter, fold: Fold, left: float | None) -> Skim | None:
-    """What decides whether the chunk is read; without it, wait for slower folds."""
+    """The skim that decides on the chunk; without one, wait for slower folds, and return None."""
     skims = is_skimmed(reading.config, fold["question"], query_of(fold))
     if skims and not fold["progress"]["again"]:
         return await reading.skims.of(cutter.source, left)
@@ -147,12 +147,12 @@ async def _skim(reading: Reading, cutter: Cutter, fold: Fold, left: float | None
 
 
 def _late(fold: Fold) -> Fold:
-    """A fold that ends here, at the deadline."""
+    """The fold, ended by the deadline."""
     return {**fold, "progress": {**fold["progress"], "stopped": "deadline"}}
 
 
 def _changes(state: ReadingState, after: Fold) -> Changes:
-    """What a step changed: what is not written is no copy in the checkpointer."""
+    """The channels that a step changed; others are not copied to the checkpointer."""
     changed = {key: value for key, value in after.items() if value != state.get(key)}
     return {"document": None, "chunk": None, **changed}
 
@@ -160,11 +160,11 @@ def _changes(state: ReadingState, after: Fold) -> Changes:
 async def merge_memories(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
 ) -> Changes:
-    """Make one memory of those of the segments, or let those read on that found other answers.
+    """Merge the memories of the segments, or continue segments whose answers differ.
 
     Raises:
         ModelError: A merge failed for good.
-        StoreError: Strict, and the store cannot be written.
+        StoreError: The store cannot be written, and the configuration is strict.
     """
     whole = fold_of(state)
     parts = sorted(state["folds"].values(), key=lambda part: part["source"]["start"])
@@ -220,7 +220,7 @@ async def _merge(reading: Reading, whole: Fold, memories: list[Memory], **asked:
 
 
 def _next_round(reading: Reading, run: Run, fold: Fold, query: str | None, segments: int) -> Fold:
-    """The fold of a document after a round, ready for the next one if there is to be any."""
+    """The fold of a document after a round, prepared for the next round if there is one."""
     if query is None:
         return fold
     progress, calls, left = fold["progress"], calls_left(fold), reading.seconds_left(run)
@@ -239,16 +239,16 @@ def _next_round(reading: Reading, run: Run, fold: Fold, query: str | None, segme
 async def write_answer(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, attempt: int
 ) -> Changes:
-    """Answer from the memory alone, and sum up what the reading cost.
+    """Answer from the memory alone, and add up the cost of the reading.
 
     Raises:
-        TransientModelError: This attempt failed and another may not.
+        TransientModelError: This attempt failed, and is repeated.
         ModelError: Answering failed for good.
-        StoreError: Strict, and the store cannot be written.
+        StoreError: The store cannot be written, and the configuration is strict.
     """
     fold = await _held(reading, run, fold_of(state))
     memory, warnings = await _finish(reading, run, fold)
-    # What the fold has skipped is read after all if this answer is that nothing was found.
+    # If the answer is not found, what the fold has skipped is read after all.
     again = not state.get("version") and _further(reading, fold) is not None
     speech = Speech(config, run.host, held=again)
     started = monotonic()
@@ -316,7 +316,7 @@ async def write_answer(
 
 
 def _further(reading: Reading, fold: Fold) -> Progress | None:
-    """Where to read what was skipped, because the answer is not in the memory; None if nowhere."""
+    """The progress from which to read what was skipped; None if that is not done."""
     most = reading.most_updates(fold)
     if not reading.config.fallback or (most is not None and fold["progress"]["calls"] >= most):
         return None
@@ -335,7 +335,7 @@ def _lost(reading: Reading, progress: Progress) -> list[str]:
 
 
 async def _held(reading: Reading, run: Run, fold: Fold, *, reads: bool = False) -> Fold:
-    """A fold once nobody holds its memory, or its time is over, with what was edited of it."""
+    """Wait until a fold's memory is not held, or the deadline; return the fold with any edit."""
     left, chain = reading.seconds_left(run), chain_of(reading, run, fold)
     if chain is None or (left is not None and left <= 0):
         return fold
@@ -344,10 +344,10 @@ async def _held(reading: Reading, run: Run, fold: Fold, *, reads: bool = False) 
 
 
 async def _finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[str]]:
-    """Wait until a fold is stored; its memory, or what another agent stored first, and warnings.
+    """Wait until a fold is stored; return its memory (or that of another writer) and warnings.
 
     Raises:
-        StoreError: Strict, and something could not be stored.
+        StoreError: A version could not be stored, and the configuration is strict.
     """
     chain = chain_of(reading, run, fold)
     other, warnings = (None, []) if chain is None else await chain.finish(fold)
@@ -355,7 +355,7 @@ async def _finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[
 
 
 async def _leave(run: Run, fold: Fold, chain: Chain | None) -> None:
-    """Let nobody wait for a fold that failed, nor for those that it takes with it."""
+    """Keep others from waiting for a fold that failed, and for the folds that fail with it."""
     if run.cutter is not None:
         record = fold["source"]
         whole, segments = record.get("whole"), range(record.get("segments", 1))

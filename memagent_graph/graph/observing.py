@@ -1,4 +1,4 @@
-"""Who is told what a reading does, beside the events: callback handlers of its run."""
+"""Observers of a reading: callback handlers that see its folds and replies."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """What a `BaseCallbackHandler` is besides, to be told; each method may be left out.
+    """A mixin for a `BaseCallbackHandler` that observes readings; all methods are optional.
 
-    In all of them `step` is the run id of a node's attempt: models that are called in it have it
-    above them, and above it is the run of its fold. What a method raises ends the run.
+    `step` is the run id of a node's attempt: model calls in it are its children, and its parent is
+    the run of its fold. An error in a method ends the run.
     """
 
     def opened(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
-        """A document is open; `fold` begins there, and `about` is the run's metadata."""
+        """The document was opened; `fold` begins, and `about` is the run's metadata."""
 
     def begins(self, step: UUID) -> None:
-        """The reader is going to be asked; if it fails, this is all that is heard of it."""
+        """The reader is about to be called; if it fails, no further method is called."""
 
     def refused(self, step: UUID, reply: int) -> None:
-        """A reply became no memory: it was empty or over the budget, and another was asked for.
+        """A reply was refused, because it was empty or over the budget; another was asked for.
 
         Args:
-            step: which attempt.
-            reply: -1 for the last reply of the attempt, or of the `part` of it that is at work;
-                -2 for the one before it.
+            step: the attempt.
+            reply: -1 for the last reply of the attempt, or of its current `part`; -2 for the one
+                before.
         """
 
     def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
@@ -48,16 +48,16 @@ class Observer:
 
 
 part: ContextVar[object] = ContextVar("part", default=None)
-"""Which of several calls that one step makes at once is at work here."""
+"""The current one of several concurrent calls of a step."""
 
 
 def observers(config: RunnableConfig) -> list[Observer]:
-    """Those in a node's config."""
+    """Return the observers in a node's config."""
     handlers = getattr(config.get("callbacks"), "handlers", ())
     return [handler for handler in handlers if isinstance(handler, Observer)]
 
 
 def step_of(config: RunnableConfig) -> UUID:
-    """The run id of the node that has this config."""
+    """Return the run id of the node with this config."""
     found: UUID = config["callbacks"].parent_run_id  # type: ignore[assignment,union-attr]
     return found

@@ -1,4 +1,4 @@
-"""What the nodes of one graph share, and the rules that need no state of LangGraph's."""
+"""What the nodes of a graph share: reader, budgets, tokenizer, and rules on both."""
 
 from __future__ import annotations
 
@@ -39,10 +39,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """A reader with its budgets, its tokenizer, its store if it has its own, and its namespace.
+    """A reader with its budgets, tokenizer, store and namespace.
 
     Attributes:
-        cut: makes a memory that is over its budget fit, given the text and its most tokens.
+        name: name of the agent, in events.
+        reader: the reader.
+        config: the budgets and switches.
+        tokenizer: counts tokens.
+        store: the agent's own store; None to take the host's, if any.
+        namespace: namespace of the memories.
+        cut: shortens a memory that is over its budget to a number of tokens.
     """
 
     name: str
@@ -55,17 +61,17 @@ class Reading:
 
     @cached_property
     def skims(self) -> Skims:
-        """What decides for the documents that are skimmed."""
+        """The skims of the documents read last."""
         return Skims(self.config, self.indexes)
 
     @cached_property
     def indexes(self) -> Indexes:
-        """Where in the documents words stand that are looked for."""
+        """The indexes of the documents read last."""
         return Indexes()
 
     @property
     def fingerprint(self) -> str:
-        """Stands for everything that shapes the memories of this reading."""
+        """Digest of everything that shapes the memories of this reading."""
         config = self.config
         budgets: list[object] = [config.chunk_tokens, config.memory_tokens, config.exact_cuts]
         if config.unsupported == "drop":
@@ -86,7 +92,11 @@ class Reading:
         return how == "model" or (how == "safe" and scope(question) == "one")
 
     def check_question(self, question: str | None) -> int:
-        """Count the question's tokens; `QuestionError` when it is empty or over its budget."""
+        """Check a question, and return its length in tokens.
+
+        Raises:
+            QuestionError: It is not a string, is empty, or is over its budget.
+        """
         if question is not None and not isinstance(question, str):
             message = (
                 f"A question is a string, not {type(question).__name__}: ask several with "
@@ -99,23 +109,23 @@ class Reading:
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
         if tokens > budget:
             message = (
-                f"The question has {tokens} tokens and its budget is {budget}: shorten it, move "
-                "what is to be read into the document, or raise question_tokens."
+                f"The question has {tokens} tokens, but its budget is {budget}: shorten it, move "
+                "text to be read into the document, or raise question_tokens."
             )
             raise QuestionError(message, question=question)
         return tokens
 
     async def prepare(self, question_tokens: int) -> None:
-        """Let the reader find out about its model, and check that the model's context suffices.
+        """Prepare the reader, and check that the model's context holds the budgets.
 
         Raises:
-            ConfigurationError: It does not.
+            ConfigurationError: The context is too short.
             ModelError: There is no such model.
         """
         check_window(await self.reader.prepare(), self.config, question_tokens)
 
     def chunks(self, source: Source) -> Iterator[Chunk]:
-        """All chunks of a source."""
+        """Yield all chunks of a source."""
         return chunks(
             source,
             tokenizer=self.tokenizer,
@@ -126,7 +136,14 @@ class Reading:
     async def judged(
         self, error: ModelError, attempt: int, step: int | None, record: SourceRecord
     ) -> ModelError:
-        """The error to raise: this one while attempts are left, else one that names the chunk."""
+        """Return the error to raise: this one while attempts are left, or one that names the chunk.
+
+        Args:
+            error: the reader's error.
+            attempt: number of the attempt, from 1.
+            step: number of the chunk, from 1; None for the answer.
+            record: the fold's record, for its question, segment and round.
+        """
         if isinstance(error, TransientModelError) and attempt < self.config.max_attempts:
             await obey(error)
             return error
@@ -140,11 +157,11 @@ class Reading:
         return lasting(message, chunk=step)
 
     def supported(self, memory: Memory) -> Memory:
-        """The memory, without unsupported statements if these are to be dropped."""
+        """Return the memory, without unsupported statements if they are to be dropped."""
         return drop_unsupported(memory) if self.config.unsupported == "drop" else memory
 
     def short(self, query: str) -> str:
-        """What to look for, cut to its budget."""
+        """Return a query, cut to its budget."""
         return query[: self.tokenizer.prefix(query, QUERY_TOKENS)].strip()
 
     def is_over(self, memory: Memory) -> bool:
@@ -152,7 +169,7 @@ class Reading:
         return self.tokenizer.count(memory.text) > self.config.memory_tokens
 
     def within_budget(self, memory: Memory) -> tuple[Memory, int, bool]:
-        """The memory, with evidence for what is in it, its tokens, and whether it had to be cut."""
+        """Return a memory within its budget, its tokens, and whether it was cut."""
         text, budget = memory.text, self.config.memory_tokens
         tokens = self.tokenizer.count(text)
         if tokens <= budget:
@@ -161,12 +178,12 @@ class Reading:
         return backed(text, memory), self.tokenizer.count(text), True
 
     def most_updates(self, fold: Fold) -> int | None:
-        """How many calls a fold may make; None for no limit."""
+        """Return the most calls of a fold; None for no limit."""
         most = self.config.max_calls
         return fold["source"].get("calls", None if most is None else most - 1)  # one answers
 
     def seconds_left(self, run: Run) -> float | None:
-        """Seconds until the deadline, None without one."""
+        """Return the seconds until the deadline; None without one."""
         deadline = self.config.deadline
         return None if deadline is None else run.started + deadline - monotonic()
 
@@ -179,7 +196,7 @@ def _kept(chunks: int) -> str:
 
 
 def where(record: SourceRecord) -> str:
-    """Which of several questions and segments a fold is of, for messages."""
+    """Return the question, segment and round of a fold, for messages; "" for the only one."""
     name, whole = record.get("fold", ""), record.get("whole")
     again = f" in round {record['round']}" if round_of(record) > 1 else ""
     if whole is not None:
@@ -189,13 +206,16 @@ def where(record: SourceRecord) -> str:
 
 
 def check_window(identity: Identity, config: ReadingConfig, question_tokens: int) -> None:
-    """Raise `ConfigurationError` when the model's context, if known, is too short for the budgets.
+    """Check that the model's context, if known, holds the budgets.
 
     Args:
-        identity: of the reader; knows the context's length.
+        identity: the reader's identity, with the length of the context.
         config: the budgets.
-        question_tokens: of the question; 0 while there is none. Its budget would be too much to
-            ask: with it, the default budgets would not fit the 8,192 tokens that they are for.
+        question_tokens: tokens of the question; 0 if there is none yet. Its budget is not used,
+            since with it the default budgets would exceed the 8,192 tokens that they are made for.
+
+    Raises:
+            ConfigurationError: The context is too short.
     """
     needed = config.window_tokens - config.question_tokens + question_tokens
     holds = identity.window_tokens

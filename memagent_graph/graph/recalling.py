@@ -1,7 +1,7 @@
-"""Look-back: what an update asks for is found again, and shown with the next step.
+"""Look-back: find what an update asks for, and show it with the next step.
 
-A fold looks in what it has passed of the document: all that stands before the chunk that it reads
-next, read or skipped, except for what the step that asked was shown.
+A fold searches the part of the document before its next chunk, read or skipped, except for what the
+asking step was shown.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 _MOST_READ = 16
-"""Code points that are read of a span, for each token that there is room for."""
+"""Code points read of a span, per token of room."""
 _LONGEST_PLACE = 64
-"""Tokens of the name of what is shown."""
+"""Longest name of a shown passage or memory, in tokens."""
 
 
 def may_look_back(reading: Reading, fold: Fold, chunk: Chunk) -> bool:
-    """Whether the update after a chunk may ask for something: there is a step that can show it."""
+    """Whether the update of a chunk may ask to look back, since a later step can show it."""
     looks, most = looks_of(fold["progress"]), reading.config.recalls
     shown = looks["shown"] + (0 if looks["wanted"] is None else most)
     if not most or shown + most > MOST_RECALLED:
@@ -47,12 +47,12 @@ def may_look_back(reading: Reading, fold: Fold, chunk: Chunk) -> bool:
 
 
 def is_last_look(progress: Progress, end: int) -> bool:
-    """Whether the next step is one after the last chunk, to show what was recalled."""
+    """Whether the next step comes after the last chunk, to show what was recalled."""
     return looks_of(progress)["wanted"] is not None and progress["position"] >= end
 
 
 def _is_look(chunk: Chunk) -> bool:
-    """Whether a step is one after the last chunk."""
+    """Whether a step comes after the last chunk."""
     return not chunk.text
 
 
@@ -63,14 +63,14 @@ def look_on(
     recall: Recall | None,
     recalled: Sequence[Recalled],
 ) -> Looks:
-    """How a fold looks back after a step.
+    """Return the state of look-back after a step.
 
     Args:
-        reading: has the bounds.
-        fold: before the step.
-        chunk: that was read.
+        reading: gives the limits.
+        fold: the fold before the step.
+        chunk: the chunk that was read.
         recall: what the update asked for.
-        recalled: what was shown again.
+        recalled: what was shown in the step.
     """
     before = looks_of(fold["progress"])
     wanted = None
@@ -82,11 +82,11 @@ def look_on(
 
 
 def wanted_of(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None:
-    """What the next step is to show, as plain values; None for nothing.
+    """Return what the next step should show, as plain values; None for nothing.
 
     Args:
         recall: what the update asked for.
-        shown: the spans of the document that it was shown.
+        shown: spans of the document that it was shown.
     """
     if recall.memory is not None:
         return Wanted(memory=recall.memory)
@@ -99,14 +99,14 @@ def wanted_of(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None
 
 
 def spans_of(recalled: Sequence[Recalled]) -> list[tuple[int, int]]:
-    """Where in the document what is shown again stands, as far as it is of the document."""
+    """Return the spans of recalled passages in the document; memories have none."""
     return [
         (item.start, item.start + len(item.text)) for item in recalled if item.start is not None
     ]
 
 
 def recall_of(wanted: Wanted | None) -> Recall | None:
-    """What an update asked for, from plain values."""
+    """Return the request of plain values, the inverse of `wanted_of`."""
     if wanted is None:
         return None
     start, end = wanted.get("span", (0, 0))
@@ -121,14 +121,14 @@ def recall_of(wanted: Wanted | None) -> Recall | None:
 async def recall(
     reading: Reading, fold: Fold, chunk: Chunk, chain: Chain | None, seconds: float | None
 ) -> tuple[Recalled, ...]:
-    """What the update before this chunk asked for; nothing if it is not found.
+    """Find what the previous update asked for; () if nothing is found.
 
     Args:
-        reading: has the budgets and the indexes.
-        fold: before the chunk.
-        chunk: that is read next.
-        chain: the fold's versions.
-        seconds: that it may take.
+        reading: gives budgets and indexes.
+        fold: the fold before the chunk.
+        chunk: the next chunk.
+        chain: the fold's versions; None without a store.
+        seconds: time limit in seconds; None for no limit.
 
     Raises:
         LateError: It took longer.
@@ -159,7 +159,7 @@ async def recall(
 
 
 def _without(span: tuple[int, int], besides: Sequence[list[int]]) -> Iterator[tuple[int, int]]:
-    """What is left of a span."""
+    """The parts of a span outside of other spans."""
     start, end = span
     for first, last in sorted(besides):
         if first < end and last > start:
@@ -173,7 +173,7 @@ def _without(span: tuple[int, int], besides: Sequence[list[int]]) -> Iterator[tu
 def _passages(
     reading: Reading, source: Source, spans: Sequence[tuple[int, int]], words: str
 ) -> Iterator[Recalled]:
-    """What stands there, each within its budget, from the statement on that fits the words best."""
+    """The texts of spans, within the budget, from the statement that matches best."""
     counter, sought = reading.tokenizer, {*content_terms(words)}
     for start, end in spans:
         whole = source.read(start, max(min(end - start, _MOST_READ * RECALL_TOKENS), 0))
@@ -190,7 +190,7 @@ def _passages(
 
 
 def _place(source: Source, start: int) -> str:
-    """For a model: of a document alone without its name, which may be a path."""
+    """A place for the model; without the name of a single document, which may be a path."""
     at = locate("", source, start, start)
     if isinstance(source, JoinedSource):
         return at.place
@@ -198,7 +198,7 @@ def _place(source: Source, start: int) -> str:
 
 
 async def _memory(reading: Reading, chain: Chain, wanted: Wanted) -> Recalled | None:
-    """An earlier memory of the reading, or another that it may see."""
+    """An earlier memory of the reading, or another memory that it may see."""
     if "memory" in wanted:
         name = wanted["memory"]
         if name not in reading.config.recall_from:

@@ -1,7 +1,7 @@
-"""What a fold is: one question over one span of a document, with the memory so far.
+"""The fold: one question over one span of a document, with its memory so far.
 
-Whatever is checkpointed is plain (strings, numbers, lists, dicts) and does not grow with the
-document: other types would warn on load, and come back as dicts in LangGraph's strict mode.
+All that is checkpointed consists of plain values (strings, numbers, lists, dicts) and does not grow
+with the document: other types cause warnings on load, and become dicts in LangGraph's strict mode.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 Stopped = Literal["end", "done", "max_calls", "deadline"]
-"""Why a reading ended: the document's end, the reader had enough, or a budget was spent."""
+"""Why a reading ended: end of the document, reader had enough, or a budget was used up."""
 
 
 Row = list[Any]
-"""The fields of an `Evidence`, in order, without page and heading where there are none; those of an
-`Unsupported`; or `Memory.dropped` alone, if it is not 0."""
+"""The fields of an `Evidence`, in order, without a page and heading that are None; the fields of an
+`Unsupported`; or `Memory.dropped`, if it is not 0."""
 
 
 class SourceRecord(TypedDict, total=False):
-    """Identifies the document, and the memory that it goes into, from one run to the next.
+    """Identifies a fold's document, memory and span across runs.
 
     Attributes:
-        name: what to call the document.
-        digest: of its content.
-        length: code points.
-        uri: what opens it again, if anything does.
+        name: name of the document.
+        digest: digest of its content.
+        length: its length, in code points.
+        uri: opens it again; None if it cannot be.
         memory_name: the named memory that this reading continues, if any.
-        head: the version that it had when the reading began; of a segment in a later round, that
-            of the memory which the round began with.
-        fold: as start and end, of a `Span`, where there are several folds.
-        calls: most calls of that fold, and of those that it is merged from; None for no limit.
-        shared: folds that read the same, if more than one.
-        segments: parts that are read at once, each by a fold of its own, if it is read in parts.
-        whole: of such a part, the name of the fold that all of them are merged into.
-        round: how often the document is read with this reading, if more than once.
+        head: that memory's version when the reading began; for a segment in a later round, the
+            version that the round began with.
+        fold: name of the fold, if there are several; see `Span`.
+        start: first code point of the fold's span; 0 by default.
+        end: one past the span's last code point; `length` by default.
+        calls: most calls of the fold, including its segments; None for no limit.
+        shared: number of folds that read the same chunks, if more than one.
+        segments: number of segments, if the document is read in segments.
+        whole: for a segment, name of the fold that the segments are merged into.
+        round: number of the round, if later than the first.
         query: what a later round looks for.
     """
 
@@ -63,10 +65,10 @@ class SourceRecord(TypedDict, total=False):
 
 
 class Wanted(TypedDict, total=False):
-    """What an update asked to be shown again: the fields of `Recall` that it has.
+    """What an update asked to be shown again: the set fields of a `Recall`.
 
     Attributes:
-        besides: spans that it was shown when it asked, where it gave words.
+        besides: with `words`, spans that it was shown when it asked.
     """
 
     words: str
@@ -77,12 +79,12 @@ class Wanted(TypedDict, total=False):
 
 
 class Looks(TypedDict):
-    """How a fold looks back.
+    """The state of a fold's look-back.
 
     Attributes:
-        wanted: what the next step is to show; None for nothing.
-        shown: passages and memories so far.
-        after: steps after the last chunk.
+        wanted: what the next step should show; None for nothing.
+        shown: number of passages and memories shown so far.
+        after: number of steps after the last chunk.
     """
 
     wanted: Wanted | None
@@ -91,24 +93,24 @@ class Looks(TypedDict):
 
 
 class Progress(TypedDict):
-    """How far a reading got and what it cost; only `overwrite_memory` moves it.
+    """The progress of a fold, and its cost; only `overwrite_memory` advances it.
 
     Attributes:
-        position: where the next chunk begins; at the end, where reading ended.
-        step: chunks read, and steps after the last one.
+        position: begin of the next chunk, or where reading ended, in code points.
+        step: number of chunks read, and of steps after the last one.
         tokens: tokens of those chunks.
-        calls: reader calls that returned.
-        gated: chunks that added nothing, by the update gate.
+        calls: number of reader calls that returned.
+        gated: number of chunks for which the update gate was closed.
         input_tokens: prompt tokens of those calls.
         output_tokens: completion tokens of those calls.
-        seconds: time spent in them.
+        seconds: time spent in those calls, in seconds.
         skipped: spans that were skimmed and not read, in code points of the document.
-        unreached: of a document read in segments, the spans that these ended before, in all rounds.
-        again: whether these are read after all, one after the other.
-        looks: back, if there were any.
+        unreached: with segments, spans that no round has reached.
+        again: whether skipped and unreached spans are being read after all.
+        looks: the state of look-back, if any.
         cut: whether the memory, or one before it, was over its budget and lost its end.
-        enough: the answer with which the reader said that it has enough; None if it did not.
-        stopped: why the reading ended; None while it goes on.
+        enough: the answer with which the reader had enough; None if it had not.
+        stopped: why the reading ended; None while it continues.
         version: id of the memory's version, or of the chain's root; None without a store.
     """
 
@@ -134,9 +136,9 @@ class Span(NamedTuple):
     """The part of a document that a fold reads.
 
     Attributes:
-        fold: tells the folds of a graph apart; empty for the only one.
-        start: where it begins, in code points of the document.
-        end: where it ends.
+        fold: name of the fold; "" for the only one.
+        start: its first code point in the document.
+        end: one past its last code point.
     """
 
     fold: str
@@ -148,12 +150,12 @@ class Fold(TypedDict):
     """One question over one span of a document, with the memory so far: plain values.
 
     Attributes:
-        question: what to find out.
-        source: what identifies the document.
-        memory: the notes so far.
-        places: what is known of the notes as rows, which are half the size of dicts with text
-            this short; each checkpoint has them.
-        progress: how far reading got.
+        question: the question.
+        source: identifies document and span.
+        memory: text of the memory so far.
+        places: evidence and marks of the memory as rows, which in checkpoints take half the space
+            of dicts.
+        progress: the progress so far.
     """
 
     question: str
@@ -171,7 +173,7 @@ class Noted(TypedDict):
 
 
 def begun(question: str, source: SourceRecord) -> Fold:
-    """A fold that has read nothing."""
+    """Return a fold that has read nothing."""
     progress = Progress(
         position=source.get("start", 0),
         step=0,
@@ -194,55 +196,55 @@ def begun(question: str, source: SourceRecord) -> Fold:
 
 
 def record_of(source: Source) -> SourceRecord:
-    """What identifies a document."""
+    """Return the record of a document."""
     return SourceRecord(
         name=source.name, digest=source.digest, length=source.length, uri=source.uri
     )
 
 
 def looks_of(progress: Progress) -> Looks:
-    """How a fold looks back."""
+    """Return the state of a fold's look-back."""
     return progress.get("looks", Looks(wanted=None, shown=0, after=0))
 
 
 def fold_name(question: int) -> str:
-    """What tells the fold of one of several questions from the others', by its number from 0."""
+    """Return the name of the fold of one of several questions, by its number from 0."""
     return str(question + 1)
 
 
 def segment_name(whole: str, segment: int) -> str:
-    """What tells the fold of a segment apart: its question's number and its own, from 1.
+    """Return the name of a segment's fold: numbers of question and segment, from 1.
 
     Args:
-        whole: name of the question's fold.
-        segment: its number from 0.
+        whole: name of the question's fold; "" for the only one.
+        segment: number of the segment, from 0.
     """
     return f"{whole or 1}.{segment + 1}"
 
 
 def query_of(fold: Fold) -> str:
-    """What a fold looks for: the question, except for later rounds."""
+    """Return what a fold looks for: the question in the first round, a query in later ones."""
     return fold["source"].get("query") or fold["question"]
 
 
 def round_of(record: SourceRecord) -> int:
-    """Which round a fold is of, from 1."""
+    """Return the number of a fold's round, from 1."""
     return record.get("round", 1)
 
 
 def is_segmented(record: SourceRecord) -> bool:
-    """Whether a fold is merged from those of several segments."""
+    """Whether a fold is merged from the folds of segments."""
     return "segments" in record and "whole" not in record
 
 
 def span_of(record: SourceRecord) -> Span:
-    """What a fold reads: the whole document, unless its record says otherwise."""
+    """Return the span that a fold reads; the whole document by default."""
     end = record.get("end", record["length"])
     return Span(record.get("fold", ""), record.get("start", 0), end)
 
 
 def noted(memory: Memory) -> Noted:
-    """A memory as the graph's channels hold it."""
+    """Return a memory in the form of the graph's channels."""
     rows = [_row(item) for item in memory.evidence]
     rows += [[item.text, [*item.missing]] for item in memory.unsupported]
     if memory.dropped:
@@ -258,7 +260,7 @@ def _row(item: Evidence) -> Row:
 
 
 def memory_of(fold: Fold) -> Memory:
-    """The memory, with what is known of what is still in it: a person may have edited it since."""
+    """Return the memory of a fold, with evidence and marks that match its possibly edited text."""
     evidence, unsupported, dropped = [], [], 0
     for row in fold["places"]:
         match row:
@@ -273,7 +275,7 @@ def memory_of(fold: Fold) -> Memory:
 
 
 def backed(text: str, memory: Memory) -> Memory:
-    """A memory of another text, with the evidence and the marks of what is in both."""
+    """Return a memory with another text, and the evidence and marks that still apply."""
     evidence = tuple(item for item in memory.evidence if item.text in text)
     unsupported = tuple(item for item in memory.unsupported if item.text in text)
     return replace(memory, text=text, evidence=evidence, unsupported=unsupported)

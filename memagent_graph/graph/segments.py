@@ -1,4 +1,4 @@
-"""Which parts of a document are read at once: runs of whole chunks, counted from its beginning."""
+"""Cut a document into segments: runs of whole chunks, counted from its beginning."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
 
 _LEAST_ALONE = 4
-"""Chunks of a segment that `segments="auto"` makes, at least."""
+"""Least number of chunks in a segment with `segments="auto"`."""
 _SLACK = 4
-"""Times `segments` that a document which grew bit by bit has, about, for each doubling."""
+"""How many times `segments` a document that grows bit by bit gains, roughly, per doubling."""
 
 
 class Room(NamedTuple):
-    """How a document is to be cut.
+    """Limits on the segments of a document.
 
     Attributes:
-        most: segments that are read at once.
-        least: chunks of each, except for the last.
+        most: most segments.
+        least: least chunks of each segment, except for the last.
     """
 
     most: int
@@ -28,13 +28,13 @@ class Room(NamedTuple):
 
 
 def room_of(config: ReadingConfig, chunks: int, concurrency: int, questions: int = 1) -> Room:
-    """How to cut a document of so many chunks.
+    """Return the limits for a document.
 
     Args:
-        config: says how many segments.
-        chunks: of the document.
-        concurrency: calls that the model answers at once.
-        questions: that are read for at once.
+        config: gives `segments`.
+        chunks: number of chunks of the document.
+        concurrency: number of calls that the model answers at once.
+        questions: number of questions read for at once.
     """
     match config.segments:
         case "chunks":
@@ -46,16 +46,16 @@ def room_of(config: ReadingConfig, chunks: int, concurrency: int, questions: int
 
 
 def starts(chunks: int, room: Room, known: Collection[int] = ()) -> list[int]:
-    """The chunks at which segments begin, counted from 0.
+    """Return the chunks at which segments begin, counted from 0.
 
-    The same number of chunks each, of a few sizes that grow by a quarter at most. Segments that
-    are known from an earlier reading, when the document may have been shorter, stay as they are:
-    only what follows the last of them is cut anew.
+    Segments have the same number of chunks, from a series of sizes that grow by at most a quarter.
+    Segments of an earlier reading, when the document may have been shorter, are kept; only the part
+    after the last of them is cut again.
 
     Args:
-        chunks: of the document.
-        room: how many segments, and how long.
-        known: chunks at which a segment began that has been read.
+        chunks: number of chunks of the document.
+        room: the limits.
+        known: chunks at which segments of an earlier reading began.
     """
     found, size = [0], room.least
     while True:
@@ -69,7 +69,7 @@ def starts(chunks: int, room: Room, known: Collection[int] = ()) -> list[int]:
 
 
 def _size(chunks: int, segments: int) -> int:
-    """The smallest size of which no more than so many segments are needed."""
+    """The smallest size with which at most so many segments are needed."""
     least = -(-chunks // segments)
     step = _step(least)
     return -(-least // step) * step

@@ -1,7 +1,6 @@
-"""Skim: a look that costs no model call decides which chunks are worth one.
+"""Skim: decide, without a model call, which chunks are worth one.
 
-What is skipped is on record in the fold, as spans, and is read after all where the answer is not
-found.
+Skipped spans are recorded in the fold, and are read after all if the answer is not found.
 """
 
 from __future__ import annotations
@@ -35,43 +34,43 @@ if TYPE_CHECKING:
 
 # Chosen on questions of NQ, XQuAD and HotpotQA other than those in docs/benchmarks.md.
 _PASSAGES = 12
-"""Passages that match the question best, of which the chunks are read."""
+"""Number of best passages for the question whose chunks are read."""
 _SHARE = 0.5
-"""Of the best passage's score, below which one is left out."""
+"""Share of the best passage's score below which a passage is left out."""
 _LINES = 4
-"""Of the memory: those that match best, whose names are looked for as well."""
+"""Number of best lines of the memory whose names are searched for as well."""
 _FOCUS = 4
-"""How fast what a name counts falls with the match of its line: as its fourth power."""
+"""Power with which a name's weight falls with the score of its line."""
 _LED = 6
-"""Passages that match question and names together best, of which the chunks are read."""
+"""Number of best passages for question and names together whose chunks are read."""
 _LED_SHARE = 0.7
-"""As `_SHARE`, of these: against the best match of the question alone."""
+"""Share of the best score for the question alone below which such a passage is left out."""
 _LEAST = 0.5
-"""The score of a function from which on a chunk is read."""
+"""Least score of a function with which a chunk is read."""
 _MOST_RUNS = 256
-"""Spans that a fold can have skipped; what would be one more is read."""
+"""Most skipped spans of a fold; further chunks are read."""
 _KEPT = 4
-"""Documents whose indexes and embeddings an agent keeps."""
+"""Number of documents whose indexes and embeddings an agent keeps."""
 
 
 class Skim(Protocol):
-    """Decides for one document."""
+    """Decides on the chunks of one document."""
 
     async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """Whether a chunk is worth a call, for what is looked for and with the memory as it is.
+        """Whether a chunk is worth a call, for a query and the current memory.
 
         Raises:
-            ModelError: What decides has failed.
+            ModelError: The skim failed.
         """
         ...
 
 
 class Skims:
-    """The skims of one agent: of each document that it read last.
+    """The skims of an agent, for the documents that it has read last.
 
     Args:
-        config: says how to skim.
-        indexes: of the documents.
+        config: gives `skim`.
+        indexes: the indexes of documents.
     """
 
     def __init__(self, config: ReadingConfig, indexes: Indexes) -> None:
@@ -80,11 +79,11 @@ class Skims:
         self._known: dict[str, Skim] = {}
 
     async def of(self, source: Source, seconds: float | None = None) -> Skim:
-        """What decides for a document.
+        """Return the skim of a document.
 
         Args:
             source: the document.
-            seconds: that it may take to open its index; None for no limit.
+            seconds: time limit for opening its index, in seconds; None for no limit.
 
         Raises:
             ModelError: The embeddings' provider failed.
@@ -107,10 +106,10 @@ class Skims:
 
 
 class Lexical:
-    """Looks for the words of the query, and for names that the memory has introduced.
+    """Searches for the words of the query, and for names that the memory has introduced.
 
     Args:
-        index: of the document.
+        index: the document's index.
     """
 
     def __init__(self, index: Index) -> None:
@@ -119,18 +118,18 @@ class Lexical:
         self._of_query = lru_cache(64)(self._scores)
 
     async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """Whether one of the passages that are to be read is in a chunk, wholly or in part."""
+        """Whether a chunk has a passage, or part of one, that is to be read."""
         return self.decide(query, memory, chunk)
 
     def decide(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """As `is_worth`, for code that does not wait."""
+        """Return `is_worth`, from synchronous code."""
         return _is_in(chunk, self._wanted(query, memory), self._index)
 
     def _scores(self, query: str) -> NDArray[Any]:
         return self._index.scores(dict.fromkeys(content_terms(query), 1.0))
 
     def _look(self, query: str, memory: str) -> frozenset[int]:
-        """Numbers of the passages that are worth reading."""
+        """Numbers of the passages to read."""
         scores = self._of_query(query)
         best = float(scores.max(initial=0))
         found = _best(scores, _PASSAGES, _SHARE * best)
@@ -142,12 +141,12 @@ class Lexical:
 
 
 class Semantic:
-    """Looks for passages that mean what the query asks, and what the memory knows of it.
+    """Searches by embeddings for passages close to the query and to the memory's best line.
 
     Args:
-        index: of the document, for its passages' places.
-        vectors: of the passages, of length 1.
-        embeddings: that they were made with.
+        index: the document's index, for the spans of passages.
+        vectors: unit vectors of the passages, `[passages, dimensions]`.
+        embeddings: the embeddings model.
     """
 
     def __init__(self, index: Index, vectors: NDArray[Any], embeddings: Embeddings) -> None:
@@ -170,7 +169,7 @@ class Semantic:
         return cls(index, _of_length_one(vectors), embeddings)
 
     async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """Whether one of the passages that are nearest is in a chunk, wholly or in part."""
+        """Whether a chunk has one of the nearest passages, or part of one."""
         wanted = await self._nearest(query, _PASSAGES)
         lines = [line for line in memory.splitlines() if line.strip()]
         best = Index.of(lines).find(query, 1)
@@ -191,13 +190,13 @@ class Semantic:
 
 
 class Scored:
-    """Asks a function of query, memory and chunk: it reads what scores 0.5 or more."""
+    """Calls a function of query, memory and chunk; a score of at least 0.5 means to read."""
 
     def __init__(self, score: Any) -> None:
         self._score = score
 
     async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """Whether the function finds so."""
+        """Whether the function's score is at least 0.5."""
         try:
             score = self._score(query, memory, chunk.text)
             return float(await score if isawaitable(score) else score) >= _LEAST
@@ -206,18 +205,18 @@ class Scored:
 
 
 def is_skimmed(config: ReadingConfig, question: str, query: str | None = None) -> bool:
-    """Whether chunks may be skipped: not for what needs all of the document.
+    """Whether chunks may be skipped, which they are not if the whole document is needed.
 
     Args:
-        config: says how to skim.
-        question: that is read for.
-        query: what a later round looks for.
+        config: gives `skim`.
+        question: the question of the reading.
+        query: what a later round looks for; None in the first.
     """
     return config.skim is not None and "all" not in {scope(question), scope(query or question)}
 
 
 async def is_skipped(skim: Skim, fold: Fold, chunk: Chunk) -> bool:
-    """Whether a fold leaves out a chunk, for now.
+    """Whether a fold skips a chunk, for now.
 
     Raises:
         ModelError: What decides has failed.
@@ -229,13 +228,13 @@ async def is_skipped(skim: Skim, fold: Fold, chunk: Chunk) -> bool:
 
 
 def has_room(progress: Progress, start: int) -> bool:
-    """Whether what begins at `start` can be put down as skipped."""
+    """Whether a span that begins at `start` can be recorded as skipped."""
     skipped = progress["skipped"]
     return len(skipped) < _MOST_RUNS or skipped[-1][1] == start
 
 
 def skip(progress: Progress, chunk: Chunk, end: int) -> Progress:
-    """How far a fold is when it has skipped a chunk.
+    """Return the progress of a fold after it has skipped a chunk.
 
     Args:
         progress: before it.
@@ -248,7 +247,7 @@ def skip(progress: Progress, chunk: Chunk, end: int) -> Progress:
 
 
 def merge_spans(spans: Sequence[list[int]]) -> list[list[int]]:
-    """Spans in their order, those that touch each other as one."""
+    """Return sorted spans, with adjacent ones joined."""
     merged: list[list[int]] = []
     for start, end in spans:
         if merged and merged[-1][1] == start:
@@ -259,7 +258,7 @@ def merge_spans(spans: Sequence[list[int]]) -> list[list[int]]:
 
 
 def common_spans(spans: Sequence[list[int]], others: Sequence[list[int]]) -> list[list[int]]:
-    """What is in both of two lists of spans, each in its order and without overlaps."""
+    """Return the intersection of two sorted lists of spans without overlaps."""
     found, left, right = list[list[int]](), iter(spans), iter(others)
     one, other = next(left, None), next(right, None)
     while one and other:
@@ -274,7 +273,7 @@ def common_spans(spans: Sequence[list[int]], others: Sequence[list[int]]) -> lis
 
 
 def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int]]]:
-    """Where a fold goes on when it has read a chunk, and what it has then still skipped.
+    """Return a fold's position, and its skipped spans, after it has read a chunk.
 
     Args:
         progress: before it.
@@ -290,11 +289,11 @@ def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int
 
 
 def reopen(progress: Progress, end: int) -> Progress | None:
-    """Where a fold begins to read what it has skipped; None if there is nothing.
+    """Return the progress from which a fold reads what it has skipped; None if nothing is left.
 
     Args:
-        progress: of a fold that has ended.
-        end: of what the fold reads.
+        progress: progress of a fold that has ended.
+        end: end of the fold's span.
     """
     if progress["again"] or progress["stopped"] not in {"end", "done"}:
         return None
@@ -315,7 +314,7 @@ def reopen(progress: Progress, end: int) -> Progress | None:
 
 
 def covered(progress: Progress, start: int, end: int) -> int:
-    """Code points that a fold has read, of those from `start` to `end`."""
+    """Return how many code points a fold has read between `start` and `end`."""
     reached = end if progress["again"] else progress["position"]
     return reached - start - sum(last - first for first, last in progress["skipped"])
 
@@ -331,7 +330,7 @@ def _best(scores: NDArray[Any], most: int, least: float) -> set[int]:
 
 
 def _leads(query: str, memory: str) -> dict[str, float]:
-    """Terms of names that the lines of a memory introduce, and what each of them counts."""
+    """Terms of the names that lines of a memory introduce, with weights."""
     lines = [line for line in memory.splitlines() if line.strip()]
     known = set(content_terms(query))
     found: dict[str, float] = {}

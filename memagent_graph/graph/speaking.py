@@ -1,4 +1,4 @@
-"""An answer in `stream_mode="messages"`, while it is written: of the graph itself or its host."""
+"""Stream an answer as it is written, in `stream_mode="messages"` of the graph or its host."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Speech:
-    """Puts the pieces of an answer into the stream of messages.
+    """Puts the pieces of an answer into the message stream.
 
     Args:
-        config: of the node that answers.
-        host: of the host's node in which the graph runs: then the pieces are messages of that
-            node, and are seen with `subgraphs=True` and without it.
-        held: whether the answer may yet be put aside, so that nothing is said before `release`.
+        config: config of the node that answers.
+        host: config of the host's node that the graph runs in, if any. The pieces are then
+            messages of that node, visible with and without `subgraphs=True`.
+        held: whether the answer may still be discarded; pieces are then kept until `release`.
 
     Attributes:
-        config: of the reader's call.
+        config: config for the reader's call.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Speech:
         self._held: list[str] | None = [] if held else None
 
     def release(self) -> None:
-        """Say what was held."""
+        """Stream the pieces that were kept."""
         held, self._held = self._held, None
         if held:
             self._hear("".join(held), True)  # noqa: FBT003 - the listener's signature

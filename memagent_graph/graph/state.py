@@ -1,4 +1,4 @@
-"""What goes into the graph and comes out of it, what its channels hold, and what a call has."""
+"""The graph's input, output and channels, and the context of a run."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Gathering = TypeVar("Gathering")
 
 
 class ReadingInput(TypedDict, total=False):
-    """What a reading is asked.
+    """The input of a reading.
 
     Attributes:
-        question: what to find out.
-        questions: instead of one, several, for each of which the document is read at the same time.
-        document: what to read: anything that `open_source` takes.
-        version: instead of a document, the id of a stored memory, or its name: answer from it.
-        memory_name: continue the memory of this name with the document, or begin it.
+        question: the question.
+        questions: several questions instead of one; the document is read for all at the same time.
+        document: the document: anything that `open_source` accepts.
+        version: instead of a document, a stored memory to answer from: a version's id or a name.
+        memory_name: name of a memory to continue with the document, or to begin.
     """
 
     question: str
@@ -58,23 +58,23 @@ Folds = dict[str, Fold]
 def _gathered(
     answers: list[QuestionAnswer], more: list[QuestionAnswer] | None
 ) -> list[QuestionAnswer]:
-    """Records in the order of their questions; None forgets them."""
+    """Records in the order of their questions; None removes them."""
     return [] if more is None else sorted([*answers, *more], key=lambda record: record["number"])
 
 
 def _moved(folds: Folds, more: Mapping[str, Fold | None]) -> Folds:
-    """The segments' folds by their names, each as it was last; None forgets one."""
+    """The latest fold of each segment, by name; None removes one."""
     return {name: fold for name, fold in {**folds, **more}.items() if fold is not None}
 
 
 class Gathered(BinaryOperatorAggregate[Gathering]):
-    """Holds what several tasks bring; nothing, where there is one task."""
+    """A channel that collects values of several tasks, and is empty with a single task."""
 
     def get(self) -> Gathering:
-        """What they brought.
+        """Return the collected values.
 
         Raises:
-            EmptyChannelError: Nothing yet.
+            EmptyChannelError: There are none yet.
         """
         if not self.value:
             raise EmptyChannelError
@@ -82,7 +82,7 @@ class Gathered(BinaryOperatorAggregate[Gathering]):
         return found
 
     def is_available(self) -> bool:
-        """Whether there is anything."""
+        """Whether there are values."""
         return bool(self.value)
 
 
@@ -99,12 +99,16 @@ class Place(TypedDict):
 
 
 class Cost(TypedDict):
-    """What a reading cost.
+    """The cost of a reading.
 
     Attributes:
-        gated: chunks for which no memory was written, by the update gate.
-        recalled: passages and memories that were shown again.
-        document_tokens: of the chunks that were read; the others are those of `Usage`.
+        calls: see `Usage`.
+        gated: number of chunks for which the update gate was closed.
+        recalled: number of passages and memories that were shown again.
+        input_tokens: see `Usage`.
+        output_tokens: see `Usage`.
+        seconds: see `Usage`.
+        document_tokens: tokens of the chunks that were read.
     """
 
     calls: int
@@ -117,24 +121,24 @@ class Cost(TypedDict):
 
 
 class Answered(TypedDict, total=False):
-    """What a reading returns for a question.
+    """The result of a reading for one question.
 
     Attributes:
         answer: the answer itself.
         response: the whole reply that the answer was taken from.
-        structured_response: with `response_format`, the answer in that shape: from `invoke` an
-            instance of the class that was named, in streams and checkpoints what JSON has for it.
+        structured_response: with `response_format`, the answer in that shape: an instance of the
+            class from `invoke`, JSON values in streams and checkpoints.
         memory: the final memory.
         evidence: where the memory's statements stand in the document, as far as that is known.
-        citations: likewise, where the answer stands.
-        usage: what it cost.
+        citations: where the answer stands in the document, as far as that is known.
+        usage: the cost of the reading.
         coverage: share of the document that was read, 0 to 1.
-        skipped: the spans of it that were skimmed and read in no round: starts and ends in code
-            points.
+        skipped: spans of the document that were skimmed and read in no round: starts and ends in
+            code points.
         stopped: why reading ended: "end", "done", "max_calls" or "deadline".
         reader: name of the reader that answered.
-        version: id of the final memory's version, None without a store.
-        warnings: what went wrong without stopping the reading, such as an unreachable store.
+        version: id of the final memory's version; None without a store.
+        warnings: problems that did not stop the reading, such as an unreachable store.
     """
 
     answer: str | None
@@ -153,13 +157,13 @@ class Answered(TypedDict, total=False):
 
 
 class QuestionAnswer(Answered):
-    """What a reading returns for one of several questions.
+    """The result of a reading for one of several questions.
 
     Attributes:
-        number: of the question, from 0.
-        question: what was asked.
-        error: why it failed; None if it did not.
-        error_type: name of the error's type, "ModelError" for example.
+        number: number of the question, from 0.
+        question: the question.
+        error: message of the error; None if the question was answered.
+        error_type: name of the error's type, such as "ModelError".
     """
 
     number: int
@@ -169,22 +173,24 @@ class QuestionAnswer(Answered):
 
 
 class ReadingOutput(Answered, total=False):
-    """What a reading returns.
+    """The output of a reading.
 
     Attributes:
-        answers: for several questions: one for each, in their order.
+        answers: with several questions, one result for each, in order.
     """
 
     answers: Annotated[list[QuestionAnswer], Gathered(list, _gathered)]
 
 
 class ReadingState(ReadingInput, ReadingOutput, total=False):
-    """All channels. Document and chunk are left out of checkpoints, and so gone on a resume.
+    """All channels. Document and chunk are not checkpointed, and so are missing on a resume.
 
     Attributes:
-        chunk: the `Chunk` being read.
-        source: as `places` and `progress`, of the `Fold`.
-        folds: of the segments, while they are read.
+        chunk: the chunk being read.
+        folds: folds of the segments, while they are read.
+        source: see `Fold`.
+        places: see `Fold`.
+        progress: see `Fold`.
     """
 
     chunk: Annotated[Chunk | None, UntrackedValue]
@@ -195,13 +201,13 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
 
 
 class QuestionState(TypedDict):
-    """One of several questions, as it is sent to be answered.
+    """The input of the graph for one of several questions.
 
     Attributes:
-        number: counted from 0.
-        question: what to find out.
-        source: what identifies the document, for this question's fold.
-        version: the stored memory to answer from, if nothing is read.
+        number: number of the question, from 0.
+        question: the question.
+        source: identifies the document, for this question's fold.
+        version: the stored memory to answer from; None to read the document.
     """
 
     number: int
@@ -212,20 +218,20 @@ class QuestionState(TypedDict):
 
 @dataclass
 class Run:
-    """What lives as long as one call of the graph; handed to the nodes as its context.
+    """The context of one call of the graph, passed to all nodes.
 
     Attributes:
-        document: the document as the caller gave it, None when only its record is known.
-        write: where events go; None until a node knows the run's own stream.
-        started: when the call began, in seconds of the monotonic clock.
-        config: of the node that runs.
-        store: where versions go, None without one.
-        namespace: labels under which they are in it.
-        chains: the versions of each fold that is read, by its name, once they were asked for.
-        cutter: what the chunks come from, once the document is open.
-        opening: who opens the document again.
-        task: of the host's node in which this runs; empty at the top.
-        host: config of that node, by which its host hears the answer.
+        document: the document as given by the caller; None if only its record is known.
+        write: writes events to the stream; None until a node knows the run's stream.
+        started: time when the call began, in seconds of the monotonic clock.
+        config: config of the current node.
+        store: store of the versions; None without one.
+        namespace: namespace of the versions in the store.
+        chains: versions of each fold, by name of the fold.
+        cutter: cuts the chunks; None until the document is open.
+        opening: held while the document is opened again.
+        task: id of the host's task that the graph runs in; "" without a host.
+        host: config of the host's node, to stream the answer as its message.
     """
 
     document: Any = None
@@ -247,7 +253,7 @@ class Run:
 
 
 def fold_of(state: ReadingState) -> Fold:
-    """The fold in the graph's channels."""
+    """Return the fold in the graph's channels."""
     return Fold(
         question=state["question"],
         source=state["source"],

@@ -1,4 +1,4 @@
-"""Statements of a memory that nothing which was read supports: left out, or warned of."""
+"""Drop unsupported statements of a memory, or warn about them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Memory
 
 _SHOWN = 80
-"""Code points of a statement that a warning quotes."""
+"""Code points quoted of a statement in a warning."""
 
 
 def drop_unsupported(memory: Memory) -> Memory:
-    """The memory without its unsupported statements, which are counted in `dropped`."""
+    """Return the memory without its unsupported statements, which are counted in `dropped`."""
     if not memory.unsupported:
         return memory
     text = leave_out(memory.text, {item.text for item in memory.unsupported})
@@ -25,7 +25,7 @@ def drop_unsupported(memory: Memory) -> Memory:
 
 
 def warn(memory: Memory) -> list[str]:
-    """Warnings of what was left out of the final memory, and of what should perhaps have been."""
+    """Return warnings about unsupported statements in the final memory, kept or left out."""
     warnings = []
     if memory.unsupported:
         first, count = memory.unsupported[0], len(memory.unsupported)

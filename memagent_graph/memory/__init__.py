@@ -1,1 +1,1 @@
-"""Where memories live, and who else can use them."""
+"""Memories in stores: versions, names, people, and the stores themselves."""

@@ -1,4 +1,4 @@
-"""Any of LangGraph's stores as an `AtomicStore`, as far as it can be one."""
+"""Adapt any LangGraph store to `AtomicStore`, as far as possible."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def atomic(store: BaseStore) -> AtomicStore:
-    """The store itself if it can, LangGraph's SQLite stores with what they lack, or a substitute.
+    """Return the store itself if it is atomic, an adapter for a SQLite store, or a substitute.
 
-    The substitute reads and then writes: within one process nothing is lost on an
-    `InMemoryStore`; on others, a write between the two is, which is said once in a warning.
+    The substitute reads, and then writes. On an `InMemoryStore`, nothing is lost; on other stores,
+    a write of another process in between can be lost, which a warning says.
     """
     if isinstance(store, AtomicStore):
         return store
@@ -43,10 +43,10 @@ def atomic(store: BaseStore) -> AtomicStore:
 
 
 class GetThenPut:
-    """The substitute: see `atomic`.
+    """The substitute of `atomic`: a get, followed by a put.
 
     Args:
-        store: where the items are.
+        store: the store.
     """
 
     def __init__(self, store: BaseStore) -> None:
@@ -56,9 +56,9 @@ class GetThenPut:
             self._alone = _locks.setdefault(store, threading.Lock())
         else:
             message = (
-                f"{type(store).__name__} has no compare-and-put: when two writers move the same "
-                "named memory at once, one update can be lost. Use RedisStore or SQLite if "
-                "several write."
+                f"{type(store).__name__} has no compare-and-put: if two writers update the same "
+                "named memory at once, one update can be lost. Use RedisStore or SQLite for "
+                "several writers."
             )
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
@@ -105,20 +105,20 @@ class GetThenPut:
         *,
         after: str = "$",
     ) -> AsyncIterator[Announcement]:
-        """Not possible.
+        """Refuse: the store has no announcements.
 
         Raises:
             StoreError: Always.
         """
         message = f"{type(self._store).__name__} cannot be watched. Use RedisStore or SQLite."
         raise StoreError(message)
-        yield  # what makes this an iterator, as the others are
+        yield  # makes this an iterator, as in other stores
 
     async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
-        """Nothing: there are no announcements."""
+        """Do nothing: there are no announcements."""
 
     async def _batch(self, ops: Sequence[Op]) -> list[Any]:
-        if isinstance(self._store, InMemoryStore):  # never waits, so that `_alone` holds up nobody
+        if isinstance(self._store, InMemoryStore):  # never waits, so the lock is held only briefly
             return self._store.batch(ops)
         return await self._store.abatch(ops)
 

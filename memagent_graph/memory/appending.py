@@ -1,4 +1,4 @@
-"""One version stored, unless it is there: what is there then, and what stands beside it."""
+"""Store a version unless it exists, and return what is stored."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _log = logging.getLogger(__name__)
 
 
 class Appended(NamedTuple):
-    """What is stored now.
+    """The result of `append`.
 
     Attributes:
-        version: the one that was to be stored, or what another writer stored first.
-        beside: the item that was asked for, if there is one.
-        edited: whether a person has put another version in its place.
+        version: the version now stored: the given one, or that of a writer who was first.
+        beside: the other item that was asked for; None if there is none.
+        edited: whether a person has replaced the version by an edit.
     """
 
     version: MemoryVersion
@@ -47,12 +47,12 @@ async def append(
     """See `MemoryBank.aappend`.
 
     Args:
-        records: of the bank.
-        version: as `owner` and `topic`, of `MemoryBank.aappend`.
-        owner: see there.
-        topic: see there.
-        also: what else is put, in the same round trip.
-        beside: what else is read in it.
+        records: the bank's records.
+        version: see `MemoryBank.aappend`.
+        owner: see `MemoryBank.aappend`.
+        topic: see `MemoryBank.aappend`.
+        also: further puts in the same round trip.
+        beside: another item to read in it.
     """
     value = {**version.to_record(), "owners": [] if owner is None else [owner]}
     listed = [] if owner is None else [records.put(records.members(owner), version.id, {})]

@@ -1,4 +1,4 @@
-"""Writes that lose nothing, and news: what a memory needs and `BaseStore` does not have."""
+"""Conditional writes and announcements: what a memory needs and `BaseStore` lacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Namespace = tuple[str, ...]
 Value = dict[str, Any]
-"""Of an item, as LangGraph's stores give it."""
+"""The value of an item in a LangGraph store."""
 Given = Mapping[tuple[Namespace, str], Mapping[str, object] | EllipsisType | None]
 
 MOST_LOST_RACES = 100
@@ -26,16 +26,17 @@ _LONGEST_PAUSE = 0.02
 
 
 async def pause(lost: int) -> None:
-    """Let other writers by, up to 20 ms for each race that was lost to them."""
+    """Wait before the next try: a random time of up to 20 ms for each race lost."""
     await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
 
 
 class Present(NamedTuple):
-    """What is there after `AtomicStore.aput_if_absent`.
+    """The result of `AtomicStore.aput_if_absent`.
 
     Attributes:
-        value: what was put, or what another writer put first.
-        beside: the other item that was asked for; None if there is none, or it cannot be read.
+        value: the value now stored: the given one, or that of a writer who was first.
+        beside: value of the other item that was asked for; None if there is none, or it cannot
+            be read.
     """
 
     value: Value
@@ -43,11 +44,11 @@ class Present(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """Something new.
+    """An announced item.
 
     Attributes:
-        id: what `watch` takes as `after` to go on from here.
-        item: the item, as it is when read.
+        id: pass it to `watch` as `after` to continue from here.
+        item: the item as it was when read.
     """
 
     id: str
@@ -56,7 +57,7 @@ class Announcement(NamedTuple):
 
 @runtime_checkable
 class AtomicStore(Protocol):
-    """Operations that `RedisStore` has, and that `atomic` gives to other stores."""
+    """Atomic operations, which `RedisStore` has and `atomic` adds to other stores."""
 
     async def aput_if_absent(
         self,
@@ -69,22 +70,21 @@ class AtomicStore(Protocol):
         beside: tuple[Namespace, str] | None = None,
         ttl: float | None = None,
     ) -> Present:
-        """Put an item unless there is one.
+        """Put an item, unless there is one.
 
         Args:
-            namespace: where.
-            key: its key.
+            namespace: namespace of the item.
+            key: key of the item.
             value: the value to put.
-            topic: tell those who `watch` this topic of the namespace, if it was put.
-            also: carried out in the same atomic step, whether the item was there or not: puts
-                that can be repeated, such as entries of an index. Their namespaces begin with
-                the same label.
-            beside: another item that is read in the same round trip. Its time to live does not
-                begin again.
-            ttl: minutes to live; None for the store's default.
+            topic: if it was put, announce it to those who `watch` this topic of the namespace.
+            also: puts to carry out in the same atomic step in any case, such as entries of an
+                index; they must be repeatable. Their namespaces begin with the same label.
+            beside: another item to read in the same round trip, without restarting its time to
+                live.
+            ttl: time to live in minutes; None for the store's default.
 
         Returns:
-            The value that is there now, and that of the item beside it.
+            The value that is stored now, and that of the item beside it.
 
         Raises:
             ValueError: The namespaces begin with different labels.
@@ -95,19 +95,19 @@ class AtomicStore(Protocol):
     async def acommit(
         self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
     ) -> bool:
-        """Carry out all puts in one atomic step if items are as given, or none of them.
+        """Carry out all puts in one atomic step, if items are as given; otherwise none.
 
-        All namespaces begin with the same label: in a Redis cluster, that makes them neighbours.
+        All namespaces must begin with the same label, which puts them on one node of a Redis
+        cluster.
 
         Args:
-            puts: what to put, or to delete where the value is None. The last put of an item
-                counts. A `ttl` of None stands for the store's default.
-            given: items and the values that they must have; None where there must be no item,
-                `...` where there must be one, whatever its value.
+            puts: the puts; a value of None deletes. The last put of an item counts. A `ttl` of None
+                stands for the store's default.
+            given: items, and the values that they must have: None for no item, `...` for any value.
             topic: announce the first of `puts` to those who `watch` this topic of its namespace.
 
         Returns:
-            Whether it was done. If not, read again and decide anew.
+            Whether it was done. If not, read the items again, and decide again.
 
         Raises:
             ValueError: The namespaces begin with different labels, or there are none.
@@ -118,13 +118,13 @@ class AtomicStore(Protocol):
     def watch(
         self, namespace: Namespace, topic: str, *, after: str = "$"
     ) -> AsyncIterator[Announcement]:
-        """Follow what `aput_if_absent` and `acommit` announce under `topic`, without end.
+        """Yield what `aput_if_absent` and `acommit` announce under `topic`, without end.
 
         Args:
-            namespace: where the items are.
-            topic: as given to `aput_if_absent` or `acommit`.
-            after: an announcement's id; "0" for all that the store still knows of; "$" for
-                those made after the first step of the iteration.
+            namespace: namespace of the items.
+            topic: the topic, as given to `aput_if_absent` or `acommit`.
+            after: id of an announcement; "0" for all that the store still has; "$" for those made
+                after the iteration began.
 
         Raises:
             StoreError: The store cannot be reached, or cannot be watched.
@@ -143,12 +143,12 @@ class AtomicStore(Protocol):
 def arrange(
     puts: Iterable[PutOp], beside: Iterable[Namespace], ttl: TTLConfig | None
 ) -> list[PutOp]:
-    """What one atomic step has to write: the last put of each item, deletes last.
+    """Return the puts of one atomic step: the last one of each item, deletes last.
 
     Args:
-        puts: with times to live in minutes, None for the default.
+        puts: the puts; a time to live of None stands for the default.
         beside: other namespaces that the step touches.
-        ttl: the store's configuration, which has the default.
+        ttl: the store's configuration, with the default time to live in minutes.
 
     Raises:
         ValueError: The namespaces begin with different labels, or there are none.
@@ -161,7 +161,7 @@ def arrange(
     if len({namespace[:1] for namespace in namespaces}) != 1:
         message = (
             "The namespaces of one atomic step must begin with the same label, not "
-            f"{sorted(namespaces)}. Put what changes together under one first label."
+            f"{sorted(namespaces)}. Put items that change together under one first label."
         )
         raise ValueError(message)
     ops = [op._replace(ttl=default) if op.ttl is None else op for op in last.values()]
@@ -171,7 +171,7 @@ def arrange(
 def agrees(
     value: Mapping[str, object] | None, expected: Mapping[str, object] | EllipsisType | None
 ) -> bool:
-    """Whether an item, None if absent, is as given to `acommit`."""
+    """Whether an item's value (None if absent) is as `acommit` expects."""
     if value is None or expected is None:
         return value is expected
     return isinstance(expected, EllipsisType) or _plain(value) == _plain(expected)

@@ -1,4 +1,4 @@
-"""The fold's history in a store: versions found again, walked, branched, edited and forgotten."""
+"""Memories in a store: append, find, walk, branch, edit, hold and forget versions."""
 
 from __future__ import annotations
 
@@ -33,21 +33,22 @@ __all__ = ["Forgotten", "ForgottenSource", "History", "MemoryBank", "diff"]
 
 
 class MemoryBank:
-    """Memories in a LangGraph store, for every agent that shares it.
+    """Memories in a LangGraph store, shared by all agents that use it.
 
-    A *reference* is the name of a memory, which points to a version, its head; the key under which
-    a reading without a name is listed; or a version's id. Each method has an async twin whose name
-    begins with an a.
+    A *reference* is the name of a memory, which points to a version, its head; the key of a reading
+    without a name; or the id of a version. Each method has an async twin whose name begins with
+    an a.
 
-    Every version says which memories it belongs to, its owners, and every memory lists its
-    versions. A head moves in one step with the check that its version exists, and a version is
-    deleted in one step with the check that no memory needs it, so a head never leads to nothing.
+    Every version records the memories that it belongs to, its owners, and every memory lists its
+    versions. Moving a head checks, in the same atomic step, that its version exists; deleting a
+    version checks that no memory needs it. So a head never points to a missing version.
 
     Args:
         store: any LangGraph store. `RedisStore` and the SQLite stores never lose a write.
         namespace: labels of the memories in the store.
-        ttl: minutes that a memory lives on without being read; None for the store's default.
-        patience: function that returns the seconds that one operation may take; None for no bound.
+        ttl: minutes after which a memory that is not read expires; None for the store's default.
+        patience: function that returns the time limit of one operation, in seconds; None for no
+            limit.
 
     Examples:
         >>> from langgraph.store.memory import InMemoryStore
@@ -74,20 +75,20 @@ class MemoryBank:
         self.records = Records(store, self.namespace, ttl, patience)
 
     async def items(self, ops: Sequence[Op]) -> list[Any]:
-        """The results of a store's operations, whichever of its two sides works."""
+        """Carry out operations of the store, and return their results."""
         return await self.records.items(ops)
 
     async def aappend(
         self, version: MemoryVersion, *, owner: str | None = None, topic: str | None = None
     ) -> MemoryVersion:
-        """Store a version unless its id is known; return the one that is stored.
+        """Store a version unless its id exists, and return the stored one.
 
         A record that cannot be read is replaced.
 
         Args:
-            version: what to store.
-            owner: the memory that it belongs to; what no memory has is collected some day.
-            topic: name whose watchers are notified.
+            version: the version.
+            owner: the memory that it belongs to; `collect` deletes versions without an owner.
+            topic: topic whose watchers are notified; the version's root by default.
         """
         return (await append(self.records, version, owner, topic)).version
 
@@ -100,14 +101,17 @@ class MemoryBank:
         also: Sequence[PutOp] = (),
         given: Given | None = None,
     ) -> bool:
-        """Store a version and point a name to it in one step, unless somebody moved the name.
+        """Store a version and point a name to it in one step, unless the name has moved.
 
         Args:
             name: the memory's name.
             version: its new head.
-            expected: the id that the head had; None if the name was free.
-            also: what else is to be written in that step.
-            given: what else must be stored for that; see `AtomicStore.acommit`.
+            expected: id of the current head; None if the name does not exist.
+            also: further puts in the same step.
+            given: further conditions; see `AtomicStore.acommit`.
+
+        Returns:
+                Whether it was done.
         """
         records = self.records
         head, place = (records.heads, name), (records.versions, version.id)
@@ -128,11 +132,11 @@ class MemoryBank:
             now, known = await records.values([head, place])
             if now != _pointer(expected) or (given and known == stored):
                 break
-            stored = known if isinstance(known, dict) else None  # somebody stored it before
+            stored = known if isinstance(known, dict) else None  # another writer stored it first
         return False
 
     async def aadopt(self, owner: str, key: str) -> None:
-        """Let a version, and all that led to it, belong to a memory besides those that have it.
+        """Add a memory to the owners of a version, and of all that led to it.
 
         Args:
             owner: the memory's name.
@@ -141,38 +145,41 @@ class MemoryBank:
         await owners.adopt(self.records, owner, key)
 
     async def afind(self, ids: Iterable[str]) -> MemoryVersion | None:
-        """The last version of the longest prefix of `ids` that is known.
+        """Return the last version of the longest prefix of `ids` that is stored; None if none is.
 
-        Looks at 1, 2, 4, ... ids at once, so that nothing known costs one round trip and a
-        thousand chunks cost ten; no more of `ids` is asked for than that, and in a thread, since
-        each may take the cutting of a chunk.
+        It looks up 1, 2, 4, ... ids at once: if nothing is stored, that costs one round trip, and
+        a thousand chunks cost ten. `ids` is iterated in a thread and no further than needed, since
+        each id may require cutting a chunk.
         """
         return await lookup.find(self.records, ids)
 
     async def aget(self, reference: str) -> MemoryVersion:
-        """The version that a reference leads to.
+        """Return the version of a reference.
 
         Raises:
-            MemoryNotFoundError: It is neither a name nor the id of a version.
-            BadRecordError: What is stored of it cannot be read.
+            MemoryNotFoundError: It is neither a name, nor the key of a reading or a version's id.
+            BadRecordError: Its record cannot be read.
         """
         return await lookup.get(self.records, reference)
 
     async def ahead(self, name: str) -> MemoryVersion | None:
-        """The newest version of a named memory, or None if there is no such name."""
+        """Return the newest version of a named memory; None if there is no such name."""
         return await lookup.head(self.records, name)
 
     async def areading(self, key: str) -> MemoryVersion | None:
-        """The newest version of a reading without a name, None if there is none to be read."""
+        """Return the newest version of a reading without a name; None if it cannot be read."""
         return await lookup.reading(self.records, key)
 
     async def amove_head(self, name: str, to: str, *, expected: str | None) -> bool:
-        """Point a name to another version, unless somebody moved it since it was read.
+        """Point a name to another version, unless the name has moved.
 
         Args:
             name: the memory's name.
-            to: the id of its new head.
-            expected: the id that the head had; None if the name was free.
+            to: id of its new head.
+            expected: id of the current head; None if the name does not exist.
+
+        Returns:
+                Whether the name points to the version now.
 
         Raises:
             MemoryNotFoundError: There is no such version.
@@ -191,15 +198,15 @@ class MemoryBank:
                 return True
             (now,) = await records.values([(records.heads, name)])
             if now != _pointer(expected):
-                return now == {"version": to}  # the first to move it has read the same
+                return now == {"version": to}  # another writer moved it to the same version
         return False
 
     async def ahistory(self, reference: str) -> History:
-        """All versions that led to a memory, newest first, and where some are gone."""
+        """Return all versions that led to a memory, newest first, and the gaps between them."""
         return await lookup.history(self.records, reference)
 
     async def abranch(self, reference: str, name: str) -> MemoryVersion:
-        """Give a memory another name, which from here on goes its own way.
+        """Give a memory another name; from now on, the two are independent.
 
         Raises:
             MemoryConflictError: The name is taken.
@@ -212,19 +219,19 @@ class MemoryBank:
         return version
 
     async def aedit(self, reference: str, text: str, *, hold: Hold | None = None) -> MemoryVersion:
-        """Store another text for a memory, as a version that follows the one it replaces.
+        """Replace the text of a memory, as a new version that follows the current one.
 
-        What was made of a reading without a name is what the next one who asks the same goes on
-        from, with what is left of the document.
+        For a reading without a name, the next reading of the same question continues from the
+        edit, with the rest of the document.
 
         Args:
-            reference: of the memory; of one that is held, the `version` that `under_way` says.
-            text: the memory from now on.
-            hold: that of the memory: those who read into it go on from the edit when it is let go.
+            reference: the memory; if it is held, the `version` that `under_way` reports.
+            text: the new text.
+            hold: the hold on the memory: paused readings continue from the edit on its release.
 
         Raises:
             MemoryNotFoundError: There is no such memory.
-            MemoryConflictError: The memory was changed meanwhile, or it is no longer held.
+            MemoryConflictError: The memory changed meanwhile, or the hold has ended.
         """
         before = await self.aget(reference)
         after = edited(before, text)
@@ -240,54 +247,55 @@ class MemoryBank:
         return after
 
     async def ahold(self, memory: str, by: str, *, seconds: float = HOLD_SECONDS) -> Hold:
-        """Let those who read into a memory pause, in whatever process they run.
+        """Pause the readings that write to a memory, in any process.
 
-        A reading pauses before its next chunk, merge or answer; `under_way` says when it does.
-        It goes on when the memory is released, or the hold was not renewed for `seconds`.
+        A reading pauses before its next chunk, merge or answer; `under_way` reports when it has.
+        It continues when the memory is released, or the hold was not renewed for `seconds`.
 
         Args:
             memory: its name, or the key of a reading without one; it need not exist yet.
-            by: who asks, for others to see.
-            seconds: how long it holds without being renewed.
+            by: who holds it, shown to others.
+            seconds: time after which the hold ends if it is not renewed, in seconds.
 
         Raises:
-            MemoryConflictError: Somebody holds it already.
+            MemoryConflictError: It is held already.
         """
         return await holding.hold(self.records, memory, by, seconds)
 
     async def arenew(self, hold: Hold) -> Hold:
-        """Hold a memory for as many seconds more; returns the hold from now on.
+        """Renew a hold for its number of seconds, and return the renewed hold.
 
         Raises:
-            MemoryConflictError: It is no longer held.
+            MemoryConflictError: The hold has ended.
         """
         return await holding.renew(self.records, hold)
 
     async def arelease(self, memory: str, *, hold: Hold | None = None) -> bool:
-        """Let a memory go; say whether it was held.
+        """Release a memory, and return whether it was held.
 
         Args:
-            memory: which.
-            hold: let go only this one; without it, anybody's.
+            memory: its name or key.
+            hold: end only this hold; without it, any.
         """
         return await holding.release(self.records, memory, hold)
 
     async def aheld(self, memory: str) -> Hold | None:
-        """Who holds a memory; one that lapsed stays in some stores until a reading meets it."""
+        """Return the hold on a memory, if any; an expired one may be returned by some stores."""
         return await holding.held(self.records, memory)
 
     async def aunder_way(self, memory: str | None = None) -> list[UnderWay]:
-        """The readings that are under way, a fold each, without those known to have ended.
+        """Return the readings under way, one entry per fold, without those known to have ended.
 
-        One whose process was killed on another machine stays: `UnderWay.seen` grows old.
+        A reading whose process was killed on another machine stays listed; its
+        `UnderWay.seen` shows its age.
 
         Args:
-            memory: only those that read into it.
+            memory: only readings that write to this memory.
         """
         return await holding.under_way(self.records, memory)
 
     async def adelete(self, name: str) -> None:
-        """Take a name away; its versions stay until `collect` finds nothing that leads to them.
+        """Delete a name; its versions stay until `collect` finds that no name leads to them.
 
         Raises:
             MemoryNotFoundError: There is no such name.
@@ -303,7 +311,7 @@ class MemoryBank:
 
         Raises:
             MemoryNotFoundError: There is no such name.
-            MemoryConflictError: Somebody writes it again and again meanwhile.
+            MemoryConflictError: Other writers kept changing it.
         """
         return await removal.forget(self.records, name, preview=preview)
 
@@ -335,7 +343,7 @@ class MemoryBank:
         return await sources.forget(self.records, digests, preview=preview)
 
     async def adigests_of(self, name: str) -> list[str]:
-        """The digests of the documents of that name that memories were made from."""
+        """Return the digests of the documents of this name that memories were made from."""
         return await sources.digests_of(self.records, name)
 
     async def athin(
@@ -346,38 +354,38 @@ class MemoryBank:
         replaced: datetime | None = None,
         preview: bool = False,
     ) -> int:
-        """Delete all but the newest versions of a memory; say how many.
+        """Delete all but the newest versions of a memory, and return their number.
 
         Args:
-            name: the memory's.
-            keep: how many stay, at least 1; None for all.
-            replaced: when a version must have been replaced to stay, at the earliest.
-            preview: whether to say only how many would go.
+            name: the memory's name.
+            keep: number of versions to keep, at least 1; None for all.
+            replaced: versions that were replaced before this time are deleted; None for none.
+            preview: whether only to return how many would be deleted.
         """
         return await removal.thin(self.records, name, keep, replaced, preview=preview)
 
     async def acollect(self, older_than: timedelta | None = None) -> int:
-        """Delete versions that nothing leads to and that are older than that; say how many.
+        """Delete old versions that no name leads to, and return their number.
 
         Args:
-            older_than: 30 days by default.
+            older_than: least age of a version to delete; 30 days by default.
         """
         return await upkeep.collect(self, older_than)
 
     async def acheck(self, *, repair: bool = False) -> list[upkeep.Finding]:
-        """Look for what is not as it should be: heads that lead nowhere, gaps, bad records.
+        """Find defects: heads that point to nothing, gaps in histories, unreadable records.
 
         Args:
-            repair: mend what can be mended; the findings say how, and what is lost.
+            repair: whether to repair them; the findings then say how, and what is lost.
         """
         return await upkeep.check(self, repair=repair)
 
     async def aclear(self) -> int:
-        """Delete everything below this namespace, by all writers; say how many items."""
+        """Delete everything below this namespace, and return the number of items."""
         return await removal.clear(self.records)
 
     async def arecord_reading(self, version: MemoryVersion) -> bool:
-        """Remember a reading without a name by its newest version, so that it can be listed."""
+        """List a reading without a name, under its key, with its newest version; return whether."""
         records = self.records
         key = reading_key(version.root, version.source)
         newest = await lookup.newest_edit(records, version.id, key) or version
@@ -387,9 +395,9 @@ class MemoryBank:
     async def alist(
         self, *, question: str | None = None, source: str | None = None
     ) -> list[tuple[str, MemoryVersion]]:
-        """Names with their newest versions: named memories first, then readings.
+        """Return names with their newest versions: named memories first, then readings.
 
-        A memory that cannot be read is left out, and a warning logged that names it.
+        A memory that cannot be read is skipped, and a warning that names it is logged.
 
         Args:
             question: only memories of this question.
@@ -398,27 +406,27 @@ class MemoryBank:
         return await lookup.list_memories(self.records, question=question, source=source)
 
     async def aexport(self, names: Iterable[str] | None = None) -> list[str]:
-        """Memories as JSON lines: their versions, oldest first, and then the names.
+        """Return memories as JSON lines: versions, oldest first, and then names.
 
         Args:
-            names: of which memories; all that can be read by default.
+            names: names of the memories; all that can be read by default.
         """
         return await upkeep.export(self, names)
 
     async def aimport(self, lines: Iterable[str]) -> int:
-        """Store what `export` gave; say how many versions. Names that exist stay as they are.
+        """Store the lines of an `export`, and return the number of versions.
 
         Raises:
-            StoreError: A line is none of `export`'s, or a name's version is not there.
+            StoreError: A line is not from `export`, or the version of a name is missing.
         """
         return await upkeep.import_lines(self, lines)
 
     async def watch(self, name: str, *, after: str = "$") -> AsyncIterator[MemoryVersion]:
-        """Follow a memory's new versions, without end.
+        """Yield a memory's new versions, without end.
 
         Args:
-            name: of a named memory, or a reading's root id.
-            after: "0" for all that the store still knows of, "$" for new ones.
+            name: name of the memory, or root id of a reading.
+            after: "0" for all that the store still has, "$" for new ones.
         """
         records = self.records
         async for found in records.atomic.watch(records.versions, name, after=after):

@@ -1,8 +1,7 @@
-"""What was done to a person's memory, when and by whom: a line for each change, without its words.
+"""A log of changes to a person's memory: what, when and by whom, without the content.
 
-Lines outlive the versions that they are about, which retention deletes. When a person is
-forgotten, their lines go too. What stays is one line, under a digest of the person's id, that
-says when they were forgotten, and by whom.
+Entries outlive the versions that they are about. When a person is forgotten, their entries are
+deleted too. One entry stays, under a digest of the person's id: when they were forgotten, by whom.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 What = Literal["folded", "edited", "imported", "forgotten"]
 
 _MOST = 1_000
-"""Lines of a person that stay; the oldest go first."""
+"""Entries kept per person; the oldest are deleted first."""
 _OFTEN = 64
-"""Changes, on average, between two looks at how many lines there are."""
+"""Mean number of changes between two checks of the number of entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +34,11 @@ class Change:
     """One change of a person's memory.
 
     Attributes:
-        at: when, ISO 8601, UTC.
-        what: was done.
-        by: who did it: "conversation" for a chatbot, else what the caller said.
-        version: id of the version that it made; empty if it made none.
-        thread: whose messages were folded.
+        at: time, ISO 8601, UTC.
+        what: the kind of change.
+        by: who made it: "conversation" for a chatbot, otherwise as given by the caller.
+        version: id of the new version; "" if there is none.
+        thread: id of the thread whose messages were folded.
         messages: ids of those messages.
         model: name of the model that folded them.
     """
@@ -61,26 +60,26 @@ def of_version(
     messages: Sequence[str] = (),
     model: str = "",
 ) -> Change:
-    """The line of a change that made a version; arguments as the attributes of `Change`."""
+    """Return the entry for a new version; for the arguments, see `Change`."""
     thread = (version.thread or "") if messages else ""
     return Change(version.created_at, what, by, version.id, thread, tuple(messages), model)
 
 
 def put(records: Records, change: Change) -> PutOp:
-    """What writes a line, in one step with the change that it is about."""
+    """Return the put of an entry, to be carried out in one step with its change."""
     value = {name: found for name, found in asdict(change).items() if found}
     return records.put(_place(records), f"{change.at} {change.version[:8]}", value)
 
 
 async def listed(records: Records) -> list[Change]:
-    """The lines of a person, newest first; those that cannot be read are left out."""
+    """Return the entries of a person, newest first; unreadable ones are skipped."""
     found = [item async for item in records.scan(_place(records))]
     values = [(item.key, item.value) for item in found if not isinstance(item, BadRecordError)]
     return [change for _, value in sorted(values)[::-1] if (change := _change(value))]
 
 
 async def trim(records: Records, change: Change) -> None:
-    """Now and then, delete the oldest lines where there are too many."""
+    """Now and then, delete the oldest entries if there are too many."""
     if not change.version or int(change.version[:8], 16) % _OFTEN:
         return
     keys = sorted(await records.keys(_place(records)))
@@ -90,20 +89,20 @@ async def trim(records: Records, change: Change) -> None:
 
 
 async def note_forgotten(records: Records, namespace: Namespace, user: str, by: str) -> None:
-    """Write that a person was forgotten, where nothing but a digest says who that was.
+    """Record that a person was forgotten, under a digest of their id.
 
     Args:
-        records: of any namespace in the store.
-        namespace: of the library there.
-        user: who was forgotten.
-        by: whom.
+        records: records of any namespace in the store.
+        namespace: namespace of the memories.
+        user: id of the person.
+        by: who forgot them.
     """
     value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
     await records.items([records.put((*namespace, *_FORGOTTEN), _digest(user), value)])
 
 
 async def forgotten(records: Records, namespace: Namespace, user: str) -> Change | None:
-    """The line that a person was forgotten; arguments as of `note_forgotten`."""
+    """Return the entry that a person was forgotten; for the arguments, see `note_forgotten`."""
     (value,) = await records.values([((*namespace, *_FORGOTTEN), _digest(user))])
     return _change(value)
 
@@ -121,7 +120,7 @@ def _digest(user: str) -> str:
 
 
 def _change(value: object) -> Change | None:
-    """The line of a record; None if it is none."""
+    """The entry in a record; None if it has none."""
     if not isinstance(value, dict):
         return None
     found = {name: value[name] for name in _FIELDS if name in value}

@@ -1,4 +1,4 @@
-"""A memory edited where a reading goes on from it: the edit, and what leads there, in one step."""
+"""Edit a memory that a reading continues from: store the edit and point to it in one step."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ async def replace_for(
     after: MemoryVersion,
     hold: Hold | None = None,
 ) -> None:
-    """Store what a person made of a version, for who reads into a memory and comes to it.
+    """Store an edit of a version, for readings that write to a memory and reach that version.
 
-    Where the memory points to that version, it points to the edit from then on.
+    If the memory points to the version, it points to the edit afterwards.
 
     Args:
-        records: of the bank.
+        records: the bank's records.
         memory: its name, or the key of a reading without one.
         before: the version that was edited.
-        after: what it became.
-        hold: of the memory; nothing is stored if it is gone. Without one, the memory must point to
-            the version.
+        after: the edit.
+        hold: the hold on the memory; nothing is stored if it has ended. Without one, the memory
+            must point to the version.
 
     Raises:
-        MemoryConflictError: Somebody else edited it first, or it is no longer held.
+        MemoryConflictError: Somebody else edited it first, or the hold has ended.
         MemoryNotFoundError: The version is gone.
     """
     own, new = (records.versions, before.id), (records.versions, after.id)
@@ -74,12 +74,12 @@ async def replace_for(
 
 
 def _is_same(hold: Hold, stored: object) -> bool:
-    """Whether a memory is still held by this hold, however often that was renewed."""
+    """Whether a memory is still held by this hold, renewed or not."""
     there = hold_of(stored)
     return there is not None and there.id == hold.id
 
 
 def was_changed(reference: str) -> MemoryConflictError:
-    """The error of somebody whose edit came second."""
-    message = f"{reference!r} was changed meanwhile: look at it and edit it again."
+    """The error for the second of two concurrent edits."""
+    message = f"{reference!r} was changed meanwhile: read the new text, and edit it again."
     return MemoryConflictError(message)

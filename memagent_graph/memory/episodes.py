@@ -1,13 +1,12 @@
-"""What a person and their assistant said, word for word: the newest of it, in pages of a store.
+"""The newest messages of a person and their assistant, verbatim, in pages of a store.
 
 | namespace, below the person's | key | value |
 |---|---|---|
-| episodes | "contents" | `pages`: key, digest, tokens and newest day of each; `next` |
+| episodes | "contents" | `pages`: key, digest, tokens, newest day of each; `next`: next number |
 | episodes | a page's key | `said`: messages, in the order in which they were folded |
 
-Pages are written, and the contents with them, in one step with the memory into which their
-messages were folded: what is listed is there, and nothing is kept twice. A process that has a page
-with the listed digest at hand does not ask for it again.
+Pages and contents are written in one step with the memory that their messages were folded into, so
+that all listed pages exist, and no message is kept twice. A process caches pages by their digests.
 """
 
 from __future__ import annotations
@@ -35,25 +34,25 @@ if TYPE_CHECKING:
 
 _CONTENTS = "contents"
 _PAGE = 4_000
-"""Tokens after which a page is full: each turn writes the last one again."""
+"""Tokens at which a page is full; each turn writes the last page again."""
 _PAGES = 16
-"""Pages that there are at least before the oldest goes, so that not too much goes at once."""
+"""Least number of pages before the oldest is deleted, so that not too much is deleted at once."""
 _LONGEST = 2
-"""Pages that one message may fill; the rest of it is not kept."""
+"""Pages that one message may fill; the rest is cut off."""
 
 _ASKED = 10
-"""Times that a page is asked for, though it is at hand, while it would live without being read."""
+"""Reads of a cached page within its time to live, so that it does not expire in the store."""
 
 _counter = EstimatingTokenizer()
 _log = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
-    """What keeps or deletes messages: to be carried out in one step with what goes with it.
+    """Puts that keep or delete messages, for one atomic step with the change of the memory.
 
     Attributes:
-        puts: what to write.
-        given: what must be stored for that; see `AtomicStore.acommit`.
+        puts: the puts.
+        given: the conditions; see `AtomicStore.acommit`.
     """
 
     puts: Sequence[PutOp] = ()
@@ -61,12 +60,12 @@ class Step(NamedTuple):
 
 
 class Episodes:
-    """The messages that are kept of one person.
+    """The kept messages of one person.
 
     Args:
-        records: of the person's part of the store.
-        tokens: how many stay; the oldest go first. With 0, nothing is kept.
-        days: days after which a message goes; None for never.
+        records: the records of the person's memory.
+        tokens: tokens of messages to keep; the oldest are deleted first. With 0, none are kept.
+        days: days after which a message is deleted; None for never.
     """
 
     def __init__(self, records: Records, tokens: int, days: float | None) -> None:
@@ -75,20 +74,20 @@ class Episodes:
         self._tokens = tokens
         self._days = days
         self._page = max(1, min(_PAGE, tokens // _PAGES))
-        # What is never asked for would expire in the store.
+        # A cached page that is never read would expire in the store.
         lives = records.lives
         self._fresh = math.inf if lives is None else 60 * lives / _ASKED
 
     @property
     def since(self) -> str:
-        """The first day of which messages may be told; "" for any."""
+        """The first day whose messages may still be used; "" for any."""
         if self._days is None:
             return ""
         return (datetime.now(UTC) - timedelta(days=self._days)).date().isoformat()
 
     @property
     def off(self) -> bool:
-        """Whether nothing is to be kept."""
+        """Whether no messages are kept."""
         return not self._tokens
 
     @property
@@ -96,19 +95,19 @@ class Episodes:
         return shelf_of(self._records.guard, self._place)
 
     async def read(self) -> Kept:
-        """What is kept; one round trip where this process has the pages at hand."""
+        """Return the kept messages, with one round trip if this process has cached the pages."""
         pages = await self._load((await self._contents()).listed)
         return self._shelf.leave([*pages.values()])
 
     async def keep(
         self, said: Iterable[Said], *, new: Container[str], clean: Callable[[Page], Page]
     ) -> Step:
-        """What keeps messages: the new ones, and those whose text has changed.
+        """Return the step that keeps new messages, and changes kept ones.
 
         Args:
-            said: messages; of one that is kept already, its text now. Without a text, it goes.
-            new: ids of those that were never folded: others, if not kept, are not to be.
-            clean: what may be left of a page.
+            said: messages with their current texts; kept ones with an empty text are deleted.
+            new: ids of the messages that were never folded; only these are added.
+            clean: returns the part of a page that may be kept.
         """
         contents = await self._contents()
         now = {} if self.off else {(one.thread, one.id): self._cut(one) for one in said}
@@ -136,11 +135,11 @@ class Episodes:
         return self._step(contents, changed, number)
 
     async def remove(self, ids: Collection[str], thread: str | None = None) -> int:
-        """Delete messages; say how many.
+        """Delete messages, and return their number.
 
         Args:
-            ids: of the messages.
-            thread: in which they were said; None for any.
+            ids: ids of the messages.
+            thread: id of their thread; None for any.
 
         Raises:
             MemoryConflictError: Turns of this person were faster each time.
@@ -148,7 +147,7 @@ class Episodes:
         return await self._delete(lambda one: one.id in ids and thread in (None, one.thread))
 
     async def expire(self, *, preview: bool = False) -> int:
-        """Delete messages that are older than `days`; say how many.
+        """Delete messages that are older than `days`, and return their number.
 
         Args:
             preview: whether to say only how many would go.
@@ -160,11 +159,11 @@ class Episodes:
         return await self._delete(lambda one: one.day < since, preview=preview)
 
     def drop(self) -> None:
-        """Have nothing of it at hand any more: it was deleted."""
+        """Empty the cache, after everything was deleted."""
         self._shelf.leave(())
 
     async def _delete(self, goes: Callable[[Said], bool], *, preview: bool = False) -> int:
-        """Delete the messages that go; say how many."""
+        """Delete the messages for which `goes` is true, and return their number."""
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             contents = await self._contents()
@@ -181,7 +180,7 @@ class Episodes:
             if not step.puts or await self._records.commit(step.puts, step.given):
                 await self.read()
                 return gone
-        message = "New messages arrived meanwhile: delete these messages again."
+        message = "New messages kept arriving meanwhile: try to delete these messages again."
         raise MemoryConflictError(message)
 
     def _cut(self, said: Said) -> Said:
@@ -223,7 +222,9 @@ class Episodes:
                 return _Contents(value, [*map(_listed, value["pages"])], int(value["next"]))
         except (KeyError, TypeError, ValueError):
             pass
-        _log.warning("The list of a person's messages cannot be read; a new one is started.")
+        _log.warning(
+            "The list of a person's messages cannot be read; it is rebuilt from their pages."
+        )
         pages = {}
         async for item in self._records.scan(self._place):
             if not isinstance(item, BadRecordError) and item.key != _CONTENTS:
@@ -235,7 +236,7 @@ class Episodes:
         return _Contents(..., listed, number)
 
     async def _load(self, listed: Sequence[_Listed]) -> dict[str, Page]:
-        """Pages by key; those that cannot be read are logged, and left out."""
+        """Load pages by key; unreadable ones are logged and skipped."""
         shelf = self._shelf
         found = {row.key: shelf.find(row.digest, self._fresh) for row in listed}
         missing = [row for row in listed if found[row.key] is None]
@@ -245,12 +246,14 @@ class Episodes:
             if page is not None:
                 shelf.put(page)
             elif value is not None:
-                _log.warning("Page %r of a person's messages cannot be read.", row.key)
+                _log.warning(
+                    "Page %r of a person's messages cannot be read; it is skipped.", row.key
+                )
         return {key: page for key, page in found.items() if page is not None}
 
 
 class _Listed(NamedTuple):
-    """A page, as the contents list it."""
+    """A page's entry in the contents."""
 
     key: str
     digest: str
@@ -259,7 +262,7 @@ class _Listed(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """The record, `...` for one that cannot be read; the pages; the number of the next."""
+    """The record (`...` if it cannot be read), the pages, and the number of the next page."""
 
     record: Value | EllipsisType | None
     listed: Sequence[_Listed]

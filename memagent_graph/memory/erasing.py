@@ -1,4 +1,4 @@
-"""What a store still has of deleted items beside its items: free pages, logs, empty namespaces."""
+"""Erase what a store still has of deleted items: free pages, logs, empty namespaces."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph.seams import drop_empty_namespaces
 
 _STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
-"""The first writes all that is there anew; the second does so with the file, and empties its log.
-
-The checkpoint says in the first column of its row whether somebody kept it from that.
+"""The first rewrites the database, the second writes it to the file and empties the log. The first
+column of the checkpoint's row says whether another connection prevented that.
 """
 
 
 async def erase(holder: object) -> str:
-    """Overwrite what a store or a checkpointer of LangGraph keeps of what was deleted in it.
+    """Overwrite what a store or checkpointer of LangGraph still has of deleted items.
 
-    SQLite files are written anew, which takes room on the disk and time, as long as they are.
+    SQLite files are rewritten, which takes time and disk space in proportion to their size.
 
     Args:
         holder: the store or checkpointer.
 
     Returns:
-        Where deleted text may still be, and what to do about it; empty if nowhere.
+        Where deleted text may still be, and what to do about it; "" if nowhere.
     """
     if isinstance(holder, InMemoryStore):
         drop_empty_namespaces(holder)
@@ -42,7 +41,7 @@ async def erase(holder: object) -> str:
             _check([*rows[-1]])
     except sqlite3.Error as error:
         return (
-            f"The SQLite file could not be written anew ({error}), so its free pages and its log "
+            f"The SQLite file could not be rewritten ({error}), so its free pages and its log "
             "may still hold what was deleted. Stop the other programs that use the file, and run "
             f'sqlite3 FILE "{"; ".join(_STATEMENTS)}".'
         )
@@ -58,7 +57,7 @@ def _erase(connection: sqlite3.Connection, lock: Any) -> None:
 
 def _check(rows: list[Any]) -> None:
     if rows and rows[0][0]:
-        raise sqlite3.OperationalError("another program reads its log")
+        raise sqlite3.OperationalError("another program is reading its log")
 
 
 def _is_aiosqlite(connection: object) -> bool:

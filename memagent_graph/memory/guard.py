@@ -1,4 +1,4 @@
-"""A circuit breaker for each store: no caller waits for a store that is away."""
+"""A circuit breaker per store: no caller waits for a store that is away."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ T = TypeVar("T")
 FIRST_PAUSE = 0.5
 """Seconds before the first retry of a store that is away. Each further pause is twice as long."""
 LONGEST_PAUSE = 5.0
-"""Seconds between retries, at most."""
+"""Longest pause between retries, in seconds."""
 _LONGEST_WAIT = 120.0
-"""Seconds that an operation may take while others are answered: a burst is not an outage."""
+"""Longest time of an operation while others are answered, in seconds: a burst is not an outage."""
 _TICK = 0.05
-"""Seconds between two looks at what waits."""
+"""Interval of checks on waiting operations, in seconds."""
 
 _ANSWERS = (BadRecordError, MemoryConflictError, MemoryNotFoundError, StoreRefusedError)
 _MISTAKES = (TypeError, ValueError)
@@ -45,8 +45,8 @@ class StoreMetrics(NamedTuple):
     Attributes:
         retries: calls that tested whether the store is back, and repeats that callers or the
             store itself counted.
-        pending: writes that wait for the store.
-        lost_races: writes that another writer preceded.
+        pending: writes waiting for the store.
+        lost_races: writes that lost to another writer.
         circuit: "closed" while the store answers, "open" while calls are refused, "half-open"
             when the next call may test the store, or is testing it.
     """
@@ -58,7 +58,7 @@ class StoreMetrics(NamedTuple):
 
 
 def store_seconds() -> float:
-    """Seconds that a store has to answer somebody: `MEMAGENT_STORE_SECONDS`, or 1.5.
+    """Return the time limit of a store in seconds: `MEMAGENT_STORE_SECONDS`, or 1.5.
 
     Raises:
         ConfigurationError: The variable is not a number above 0.
@@ -67,16 +67,16 @@ def store_seconds() -> float:
 
 
 class _Pass(NamedTuple):
-    """Permission for one call: how often the circuit had opened by then, and if it is a test."""
+    """Permission for a call: how often the circuit had opened before, and whether it is a test."""
 
     openings: int
     test: bool
 
 
 class _Clock:
-    """The time of one event loop, which stands still where the loop does.
+    """A clock of an event loop that stands still while the loop is blocked.
 
-    One timer for all that waits: a thousand of their own would be what a burst waits for.
+    One timer serves all waiting operations: a thousand timers would slow a burst down.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _Clock:
         self._ticking: asyncio.TimerHandle | None = None
 
     async def wait(self, task: asyncio.Task[T], is_enough: Callable[[], bool]) -> None:
-        """Wait until a task is done, or there was enough of it."""
+        """Wait until a task is done, or `is_enough` returns True."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -103,7 +103,7 @@ class _Clock:
             del self._waiting[done]
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.now += _TICK  # however long it was: while nothing can run, nothing can arrive
+        self.now += _TICK  # even if more time has passed: a blocked loop receives nothing
         for done, is_enough in self._waiting.items():
             if not done.done() and is_enough():
                 done.set_result(None)
@@ -111,15 +111,15 @@ class _Clock:
 
 
 class StoreGuard:
-    """What is known of a store: whether it answers, and what it cost.
+    """The state of a store: whether it answers, and counts of its calls.
 
-    Safe to use from any thread and event loop.
+    Thread-safe, and usable from any event loop.
 
     Args:
         clock: a monotonic clock, in seconds.
 
     Attributes:
-        failures: failed tries since the store last answered; 0 while it is there.
+        failures: failed calls since the store last answered; 0 while it answers.
         retries: as in `StoreMetrics`, without those of the store itself.
         pending: as in `StoreMetrics`.
         lost_races: as in `StoreMetrics`.
@@ -140,7 +140,7 @@ class StoreGuard:
 
     @property
     def away(self) -> bool:
-        """Whether a call would be refused: the last try failed, and the next is not due."""
+        """Whether a call would be refused: the last one failed, and the next test is not due."""
         with self._lock:
             return self._refusing()
 
@@ -159,22 +159,21 @@ class StoreGuard:
             self.lost_races += lost_races
 
     async def call(self, operation: Callable[[], Awaitable[T]], *, patience: float) -> T:
-        """Carry out an operation of the store, unless the store is away.
+        """Carry out an operation of the store, unless it is away.
 
-        An operation that takes too long is cancelled and left behind; it may still take effect.
-        `BadRecordError`, `MemoryConflictError`, `MemoryNotFoundError` and `StoreRefusedError` are
-        answers, and pass through; so do `TypeError` and `ValueError`, which say nothing of the
-        store.
+        An operation that takes too long is cancelled and abandoned; it may still take effect.
+        `BadRecordError`, `MemoryConflictError`, `MemoryNotFoundError` and `StoreRefusedError`
+        count as answers and are raised; so are `TypeError` and `ValueError`, which say nothing
+        about the store.
 
         Args:
-            operation: begins the operation. It must not use this guard itself.
-            patience: seconds in which the store must answer somebody. While it answers others, as
-                in a burst, it is waited for longer, unless this is less than `store_seconds`; the
-                time in which this event loop stands still does not count.
+            operation: starts the operation. It must not use this guard itself.
+            patience: time in which the store must answer any call, in seconds. While it answers
+                others, as in a burst, the operation may take longer, unless `patience` is below
+                `store_seconds`. Time in which this event loop is blocked does not count.
 
         Raises:
-            StoreError: At once while the circuit is open; otherwise, the operation failed or
-                took longer than `patience`.
+            StoreError: The circuit is open, or the operation failed or took too long.
         """
         permission = self._admit()
         try:
@@ -199,7 +198,7 @@ class StoreGuard:
             self._leave(permission)
 
     async def _within(self, patience: float, operation: Callable[[], Awaitable[T]]) -> T:
-        """The result of an operation; one that resists its cancellation is not waited for."""
+        """Return an operation's result; one that does not end when cancelled is not waited for."""
         task: asyncio.Task[T] = asyncio.create_task(_run(operation))
         task.add_done_callback(_retrieve)
         try:
@@ -212,13 +211,13 @@ class StoreGuard:
         if not done:
             message = f"The memory store did not answer within {patience:.2g} s."
             raise StoreError(message)
-        if task.cancelled():  # by the store: a cancellation of the caller ends the wait above
+        if task.cancelled():  # by the store: if the caller is cancelled, the wait above ends
             message = "The memory store cancelled the operation."
             raise StoreError(message)
         return task.result()
 
     async def _patiently(self, task: asyncio.Task[T], patience: float) -> bool:
-        """Wait for a task; say whether it is done."""
+        """Wait for a task, and return whether it is done."""
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop not in self._clocks:
@@ -270,7 +269,7 @@ class StoreGuard:
     def _open(self, permission: _Pass, reason: str) -> None:
         with self._lock:
             if permission.openings != self._openings:
-                return  # it began before the failure that is already counted
+                return  # the call began before a failure that is counted already
             self._openings += 1
             self.failures += 1
             first, pause = self.failures == 1, self._pause
@@ -283,16 +282,16 @@ class StoreGuard:
 
 
 def guard_of(store: BaseStore) -> StoreGuard:
-    """The guard of a store, the same one at each call."""
+    """Return the guard of a store, always the same."""
     with _lock:
         try:
             return _guards.setdefault(store, StoreGuard())
-        except TypeError:  # it cannot be hashed, or not be referred to weakly
+        except TypeError:  # the store cannot be hashed or weakly referenced
             return _kept.setdefault(id(store), (store, StoreGuard()))[1]
 
 
 def store_metrics(store: BaseStore) -> StoreMetrics:
-    """Counts for a store, and the state of its circuit.
+    """Return the counts of a store, and the state of its circuit.
 
     Examples:
         >>> from langgraph.store.memory import InMemoryStore
@@ -307,7 +306,7 @@ def store_metrics(store: BaseStore) -> StoreMetrics:
 
 _lock = threading.Lock()
 _guards: WeakKeyDictionary[BaseStore, StoreGuard] = WeakKeyDictionary()
-_kept: dict[int, tuple[BaseStore, StoreGuard]] = {}  # with the store, so that its id stays its own
+_kept: dict[int, tuple[BaseStore, StoreGuard]] = {}  # holds the store, so that its id stays unique
 
 
 async def _run(operation: Callable[[], Awaitable[T]]) -> T:
@@ -315,6 +314,6 @@ async def _run(operation: Callable[[], Awaitable[T]]) -> T:
 
 
 def _retrieve(task: asyncio.Task[T]) -> None:
-    """Look at its exception, so that asyncio does not report it as unseen."""
+    """Retrieve the task's exception, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()

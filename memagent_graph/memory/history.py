@@ -1,4 +1,4 @@
-"""The versions that led to a memory, and where some of them are gone."""
+"""The history of a memory: its versions, and gaps where some are gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class History(list[MemoryVersion]):
     """The versions that led to a memory, newest first.
 
     Attributes:
-        gaps: ids of versions that they name and that are gone: expired, evicted or thinned out.
+        gaps: ids of versions that are missing in between: expired, evicted or thinned out.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class History(list[MemoryVersion]):
 def walk(
     tip: MemoryVersion, stored: Mapping[str, MemoryVersion], own: Iterable[MemoryVersion]
 ) -> History:
-    """The history of a version, which goes on beyond gaps; of what was merged the last comes first.
+    """Return the history of a version, which continues beyond gaps; the last merged comes first.
 
     Args:
         tip: the newest version.
-        stored: versions by their ids.
-        own: those among which the history goes on beyond a gap, where they are older.
+        stored: versions by id.
+        own: versions of the memory, with which the history continues beyond a gap.
     """
     history = History()
     listed: set[str] = set()
@@ -54,14 +54,14 @@ def walk(
 
 
 def _newest_end(left: list[MemoryVersion], listed: set[str]) -> MemoryVersion | None:
-    """The newest version that no other follows; those beside the history are not part of it."""
+    """The newest version that no other follows, except for branches off the history."""
     followed = {key for version in left for key in version.follows}
     ends = [v for v in left if v.id not in followed | listed and v.parent not in listed]
     return max(ends, key=lambda version: version.created_at, default=None)
 
 
 def diff(before: MemoryVersion, after: MemoryVersion) -> Iterator[str]:
-    """What changed from one memory to another: lines that begin with +, - or a space."""
+    """Yield a diff of two memories: lines that begin with "+", "-" or a space."""
     old, new = before.text.splitlines(), after.text.splitlines()
     for line in difflib.ndiff(old, new):
         if not line.startswith("?"):

@@ -1,4 +1,4 @@
-"""What of all memories came from some documents, and what the memories are without it."""
+"""Find which versions came from some documents, and what memories are without them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a named memory is without the statements of some documents.
+    """A named memory without the statements of some documents.
 
     Attributes:
         version: its new head, which follows the old one.
-        read: what all before it had read, where that is known.
-        statements: how many went.
+        read: the documents that all versions before it had read; None if that is not known.
+        statements: number of statements removed.
     """
 
     version: MemoryVersion
@@ -47,15 +47,15 @@ class Rewritten:
 
 @dataclass(slots=True)
 class Inventory:
-    """What of a bank came from some documents.
+    """The parts of a bank that came from some documents.
 
     Attributes:
-        digests: of the documents.
-        values: all versions by their ids, as they are stored.
-        pointers: what heads, and readings without a name, are stored as.
+        digests: digests of the documents.
+        values: records of all versions, by id.
+        pointers: records of heads, and of readings without a name.
         unreadable: keys of items that cannot be read.
-        sources: `digests`, and those of joined documents that have one of these.
-        gone: ids of the versions that came from them, each before those that it follows.
+        sources: `digests`, and the digests of joined documents that contain one of them.
+        gone: ids of the versions to delete, each before those that it follows.
     """
 
     digests: set[str]
@@ -68,7 +68,7 @@ class Inventory:
     _parts: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def trace(self) -> None:
-        """Find what came from the documents."""
+        """Find the versions that came from the documents, and set `gone` and `sources`."""
         for value in self.values.values():
             self._note(value)
         lineage = Lineage(self.values)
@@ -87,12 +87,12 @@ class Inventory:
         self.gone = children_first({key: self.values[key] for key in tainted})
 
     def rewrite(self, key: str) -> Rewritten | None:
-        """A memory at this version, without the documents; None if nothing of it is left."""
+        """Return the memory of a version without the documents; None if nothing is left of it."""
         lineage = Lineage(self.values)
         try:
             before = MemoryVersion.from_record(self.values[key], key, self.values)
             left = self._left_of(lineage, before)
-        except BadRecordError:  # nothing says what of it came from where
+        except BadRecordError:  # the origin of its statements is unknown
             return None
         if not left.text:
             return None
@@ -114,7 +114,7 @@ class Inventory:
         return Rewritten(after, read, left.removed)
 
     def _note(self, value: Value) -> None:
-        """Note the names of the documents, and what they were joined into."""
+        """Note the documents' names, and the joined documents that contain them."""
         if value.get("source") in self.digests:
             self.sources.add(str(value["source"]))
         for digest, name in rows_of(value) + listed(value):
@@ -126,10 +126,10 @@ class Inventory:
                 self._parts[str(value["source"])].add(name)
 
     def _is_source(self, lineage: Lineage, key: str, led_to: set[str]) -> bool:
-        """Whether a version was made from the documents, or what it follows was and is gone.
+        """Whether a version was made from the documents, or follows a deleted one that was.
 
-        What no name leads to, and follows something unknown, is taken for what a reading wrote
-        while they were forgotten.
+        A version that no name leads to, and that follows something unknown, counts as written by
+        a reading while the documents were being forgotten.
         """
         value = self.values[key]
         if value.get("source") in self.sources:
@@ -152,11 +152,11 @@ class Inventory:
         return split(version.memory, gone)
 
     def _is_theirs(self, lineage: Lineage, key: str, item: Evidence) -> bool:
-        """Whether evidence of a version is in one of the documents, as far as can be seen."""
+        """Whether evidence of a version stands in one of the documents, as far as is known."""
         place, made = places_of(item)
         if any(self._brought(lineage, at, item) for at in lineage.origins(key, place)):
             return True
-        # A place that another document has as well tells nothing: what was made of it does.
+        # Another document can have the same place; then the statement decides.
         again = (self.values[at] for at in lineage.origins(key, made))
         return any(
             value.get("source") in self.digests and value.get("source_name") == item.source
@@ -164,7 +164,7 @@ class Inventory:
         )
 
     def _brought(self, lineage: Lineage, key: str, item: Evidence) -> bool:
-        """Whether evidence that came with a version is of the documents."""
+        """Whether evidence that came in with a version is from the documents."""
         value = self.values[key]
         source, has_gap = str(value.get("source")), lineage.has_gap(key)
         if source in self.digests and (not has_gap or item.source == value.get("source_name")):
@@ -176,7 +176,7 @@ class Inventory:
         return not lineage.is_known(key) or any(d in self.sources for d, _ in listed(value))
 
     def _last_other(self, lineage: Lineage, key: str) -> Value | None:
-        """What was read last for a memory, besides the documents."""
+        """The last version above that read another document; None if there is none."""
         above = (self.values[at] for at in lineage.above([key]))
         return next((v for v in above if v.get("source") not in {*self.sources, ""}), None)
 
@@ -185,7 +185,7 @@ class Inventory:
 
 
 async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
-    """What of a bank came from the documents with these digests."""
+    """Read a bank, and find what came from the documents with these digests."""
     found = Inventory({*digests}, sources={*digests})
     async for item in records.scan(records.versions):
         if isinstance(item, BadRecordError):
@@ -201,6 +201,6 @@ async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
 
 
 def _lines(text: str) -> str:
-    """A memory as `split` gives one of which all stays."""
+    """A memory's text, as `split` returns it if everything stays."""
     lines = (line.rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if any(map(str.isalnum, line)))

@@ -1,4 +1,4 @@
-"""Memories found again in a store: by name, by id, by what was read, and all that led to them."""
+"""Look up memories in a store: by name, by id, by chain of ids, and their histories."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from memagent_graph.memory.records import Place, Records
 
 EDITS = "edits"
-"""Field of a stored version: by a memory's name, the id of the version that replaces it there."""
-_MEND = "`memagent memory check --repair` goes back to what is left of it."
+"""Field of a version's record: ids of the versions that replace it, by memory's name."""
+_MEND = "`memagent memory check --repair` restores what is left of it."
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 async def find(
     records: Records, ids: Iterable[str], memory: str | None = None
 ) -> MemoryVersion | None:
-    """See `MemoryBank.afind`; not beyond a version that was edited for who reads into `memory`."""
+    """See `MemoryBank.afind`; it stops at a version that was edited in `memory`."""
     found: MemoryVersion | None = None
     listed = isinstance(ids, list)
     ids, size = iter(ids), 1
@@ -47,14 +47,14 @@ async def find(
 
 
 def edit_of(value: object, memory: str | None) -> str | None:
-    """The id of what a person made of a stored version, for who reads into a memory."""
+    """Return the id of the edit that replaces a stored version in a memory; None without one."""
     edits = value.get(EDITS) if isinstance(value, dict) else None
     found = edits.get(memory) if isinstance(edits, dict) else None
     return found if isinstance(found, str) else None
 
 
 async def newest_edit(records: Records, key: str, memory: str) -> MemoryVersion | None:
-    """The version that who reads into a memory goes on from instead of this one, if any."""
+    """Return the edit that a reading into a memory continues from instead; None without one."""
     newest: MemoryVersion | None = None
     ((_, value),) = await records.by_id([key])
     seen = {key}
@@ -77,7 +77,10 @@ async def get(records: Records, reference: str) -> MemoryVersion:
     if of_reading is not None:
         return await _followed(records, (records.readings, reference), of_reading)
     if version is None:
-        message = f"There is no memory {reference!r}: neither a name nor a version's id."
+        message = (
+            f"There is no memory {reference!r}: it is neither a name nor a version's id. "
+            "`memagent memory list` lists all."
+        )
         raise MemoryNotFoundError(message)
     return await readable(records, reference, version)
 
@@ -108,7 +111,7 @@ async def history(records: Records, reference: str) -> History:
         new = {name for _, value in stored for name in owners_of(value)} - names
         names |= new
         ids = dict.fromkeys(wanted)
-        for name in new:  # what led to a version is listed by its other owners
+        for name in new:  # earlier versions may be listed by other owners
             ids |= dict.fromkeys(await records.keys(records.members(name)))
         more = await versions(records, [key for key in ids if key not in known])
         known |= {version.id: version for version in more if isinstance(version, MemoryVersion)}
@@ -129,7 +132,11 @@ async def list_memories(
             found.append((name, version))
         else:
             reason = version or f"version {key} is gone"
-            _log.warning("Memory %r cannot be listed: %s (memagent memory check)", name, reason)
+            _log.warning(
+                "Memory %r cannot be listed: %s. Run `memagent memory check`.",
+                name,
+                str(reason).rstrip("."),
+            )
     return [
         (name, version)
         for name, version in found
@@ -138,21 +145,23 @@ async def list_memories(
 
 
 async def list_names(records: Records) -> list[tuple[str, str]]:
-    """Names and readings' keys, with the ids that they point to."""
+    """Return names, and keys of readings, with the ids that they point to."""
     found = []
     for namespace in (records.heads, records.readings):
         async for item in records.scan(namespace):
             if isinstance(item, BadRecordError):
-                _log.warning("%s (memagent memory check)", item)
+                _log.warning("%s Run `memagent memory check`.", item)
             elif isinstance(item.value.get("version"), str):
                 found.append((item.key, item.value["version"]))
             else:
-                _log.warning("Memory %r leads nowhere (memagent memory check)", item.key)
+                _log.warning(
+                    "Memory %r points to no version. Run `memagent memory check`.", item.key
+                )
     return found
 
 
 async def list_owners(records: Records, key: str) -> list[str]:
-    """The memories that list a version, whatever its record says."""
+    """Return the memories that list a version, even if its record does not name them."""
     names = [name for name, _ in await list_names(records)]
     listed = await records.values([(records.members(name), key) for name in names])
     return [name for name, entry in zip(names, listed, strict=True) if entry is not None]
@@ -161,7 +170,7 @@ async def list_owners(records: Records, key: str) -> list[str]:
 async def versions(
     records: Records, keys: Sequence[str], *, refresh: bool = True
 ) -> list[MemoryVersion | BadRecordError | None]:
-    """Versions by their ids: what cannot be read is an error, what is gone is None."""
+    """Return versions by id: an error for one that cannot be read, None for one that is gone."""
     places = [(records.versions, key) for key in keys]
     values = await records.values(places, refresh=refresh)
     stored = dict(zip(keys, values, strict=True))
@@ -183,7 +192,7 @@ async def _readable(
 
 
 async def readable(records: Records, key: str, value: Value | BadRecordError) -> MemoryVersion:
-    """A stored version, with its text where another one has it.
+    """Return a stored version, with its text if another version has it.
 
     Raises:
         BadRecordError: It cannot be read.
@@ -192,14 +201,14 @@ async def readable(records: Records, key: str, value: Value | BadRecordError) ->
 
 
 def gone(key: str) -> MemoryNotFoundError:
-    """The error of a version that is not there."""
-    return MemoryNotFoundError(f"Version {key} is gone: it expired or was deleted in the store.")
+    """The error for a version that does not exist."""
+    return MemoryNotFoundError(f"Version {key} is gone: it expired, or was deleted in the store.")
 
 
 async def _followed(
     records: Records, place: Place, pointer: Value | BadRecordError
 ) -> MemoryVersion:
-    """The version that a pointer leads to; one that was deleted after a move is not missed."""
+    """The version that a pointer leads to; if it is gone because the pointer moved, the new one."""
     while True:
         try:
             return await _pointed(records, place[1], pointer)
@@ -211,7 +220,7 @@ async def _followed(
 
 
 async def _pointed(records: Records, name: str, pointer: Value | BadRecordError) -> MemoryVersion:
-    """The version that a name points to; what is wrong with it is said of the name."""
+    """The version that a name points to; errors name the memory."""
     try:
         return await _version(records, _target(name, pointer))
     except NewerRecordError as error:
@@ -238,14 +247,14 @@ def _target(name: str, pointer: Value | BadRecordError) -> str:
         raise pointer
     target = pointer.get("version")
     if not isinstance(target, str):
-        raise BadRecordError("It leads nowhere.", key=name)
+        raise BadRecordError("It points to no version.", key=name)
     return target
 
 
 async def with_texts(
     records: Records, values: Mapping[str, object], *, refresh: bool = True
 ) -> Mapping[str, object]:
-    """Stored versions by their ids, and those that have the texts of some of them."""
+    """Return stored versions by id, together with those that have the texts of some of them."""
     wanted = sorted({holder for value in values.values() if (holder := text_of(value))} - {*values})
     places = [(records.versions, key) for key in wanted]
     more = await records.values(places, refresh=refresh)

@@ -1,4 +1,4 @@
-"""All that is stored of one user as JSON lines, and from such lines again."""
+"""Export everything stored about a user as JSON lines, and import it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 async def export(personal: PersonalMemory) -> list[str]:
-    """All that is stored of a user: versions, marks of threads, changes, messages that were kept.
+    """Return all records of a user as lines: versions, thread marks, changes and kept messages.
 
-    Records that cannot be read are left out; `MemoryBank.check` names them.
+    Records that cannot be read are skipped; `MemoryBank.check` names them.
     """
     records = personal.bank.records
     lines = await personal.bank.aexport()
@@ -38,16 +38,16 @@ async def export(personal: PersonalMemory) -> list[str]:
 
 
 def is_of_users(lines: Iterable[str]) -> bool:
-    """Whether lines are those of users, rather than of a bank of memories."""
+    """Whether lines are an export of users, not of a bank."""
     first = next(filter(str.strip, lines), "")
     return first.strip().startswith('{"user":')
 
 
 def by_user(lines: Iterable[str]) -> dict[str, list[str]]:
-    """Lines of several users, by their ids.
+    """Group the lines of several users by user id.
 
     Raises:
-        StoreError: A line is none that `export` gives, or stands before the first user's.
+        StoreError: A line is not from `export`, or precedes the first user.
     """
     found: defaultdict[str, list[str]] = defaultdict(list)
     user = ""
@@ -59,18 +59,21 @@ def by_user(lines: Iterable[str]) -> dict[str, list[str]]:
         elif user:
             found[user].append(line)
         else:
-            message = f"No user was named before this line: {line[:60]!r}"
+            message = (
+                f"No user was named before this line: {line[:60]!r}. Import the whole file as "
+                "exported."
+            )
             raise StoreError(message)
     return dict(found)
 
 
 async def import_lines(personal: PersonalMemory, lines: Iterable[str], *, by: str) -> None:
-    """Store what `export` gave of one user, without the line that names them.
+    """Store the lines of one user, without the line that names them.
 
-    What is there stays as it is.
+    Existing records are kept.
 
     Raises:
-        StoreError: A line is none that `export` gives.
+        StoreError: A line is not from `export`.
     """
     records = personal.bank.records
     items, others = [], []
@@ -88,7 +91,7 @@ async def import_lines(personal: PersonalMemory, lines: Iterable[str], *, by: st
 
 
 def _put(records: Records, row: object, line: str) -> PutOp:
-    """What stores an item, below the user's own namespace and nowhere else."""
+    """The put of an item, which must be below the user's own namespace."""
     match row:
         case {"place": [_, *_] as labels, "key": str(key), "value": dict(value)}:
             sound = all(isinstance(label, str) and label and "." not in label for label in labels)
@@ -99,7 +102,7 @@ def _put(records: Records, row: object, line: str) -> PutOp:
 
 
 def _of_the_bank(records: Records) -> list[tuple[str, ...]]:
-    """What the bank exports and imports itself, or nobody needs elsewhere."""
+    """Namespaces that the bank itself exports, or that are not exported."""
     lists = (records.versions, records.heads, records.readings, records.all_members)
     return [*lists, records.leases, records.forgotten]
 
@@ -119,5 +122,8 @@ def _parsed(line: str) -> dict[str, Any]:
 
 
 def _no_line(line: str) -> StoreError:
-    message = f"Not a line that `memagent memory export --user` writes: {line[:60]!r}"
+    message = (
+        f"Not a line of an export of users: {line[:60]!r}. Import a file that "
+        "`memagent memory export --user` wrote."
+    )
     return StoreError(message)

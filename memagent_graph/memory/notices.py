@@ -1,4 +1,4 @@
-"""What a reading that is under way finds out: that documents were forgotten since it began."""
+"""Notices to readings under way that documents were forgotten since they began."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 _KEY = "sources"
 _KEPT = 20
-"""Notices that stay."""
+"""Notices kept."""
 
 
 async def post(records: Records, digests: Sequence[str]) -> None:
-    """Let readings that began before find out that these documents are forgotten."""
+    """Post that documents are forgotten, for readings that began before.
+
+    Raises:
+        MemoryConflictError: Others kept posting at the same time.
+    """
     place = (records.forgotten, _KEY)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -35,13 +39,13 @@ async def post(records: Records, digests: Sequence[str]) -> None:
 
 
 async def last(records: Records) -> int:
-    """The number of the last notice; 0 if there is none."""
+    """Return the number of the last notice; 0 if there is none."""
     (found,) = await records.values([(records.forgotten, _KEY)])
     return max((number for number, _ in _notices(found)), default=0)
 
 
 async def since(records: Records, seen: int) -> set[str]:
-    """Digests of the documents of later notices; of all that are left, if some have expired."""
+    """Return the documents' digests in notices after `seen`; in all if some have expired."""
     (found,) = await records.values([(records.forgotten, _KEY)])
     notices = _notices(found)
     newest = max((number for number, _ in notices), default=0)

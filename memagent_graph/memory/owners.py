@@ -1,4 +1,4 @@
-"""Whose a version is: one version can belong to several memories, and goes with the last."""
+"""Owners of versions: a version can belong to several memories, and is deleted with the last."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from memagent_graph.memory.records import Place, Records
 
 _AT_ONCE = 100
-"""Versions that are changed in one step."""
+"""Versions changed in one step."""
 
 
 class Released(NamedTuple):
-    """What `release` did.
+    """The result of `release`.
 
     Attributes:
-        deleted: how many versions.
-        shared: other memories that had some of them, and how many: those stay.
-        roots: of them all.
-        done: whether it came to its end.
+        deleted: number of versions deleted.
+        shared: number of versions that stay, by the other memory that has them.
+        roots: roots of all of them.
+        done: whether it was completed.
     """
 
     deleted: int
@@ -40,20 +40,23 @@ class Released(NamedTuple):
     done: bool
 
     def plus(self, more: Released) -> Released:
-        """Both together."""
+        """Return the sum of both."""
         shared, roots = self.shared + more.shared, self.roots | more.roots
         return Released(self.deleted + more.deleted, shared, roots, more.done)
 
 
 async def adopt(records: Records, owner: str, key: str) -> None:
-    """Let a version belong to a memory, besides those that have it already.
+    """Add a memory to the owners of a version.
 
-    The versions before it need not be adopted: they are inherited when their owner lets go.
+    Earlier versions need not be adopted: they are inherited when their owner releases them.
 
     Args:
-        records: of the bank.
+        records: the bank's records.
         owner: the memory's name.
-        key: the version's id; nothing happens if it is not there.
+        key: the version's id; a missing version is ignored.
+
+    Raises:
+        MemoryConflictError: Other writers kept changing it.
     """
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -67,7 +70,7 @@ async def adopt(records: Records, owner: str, key: str) -> None:
 
 
 def adopting(records: Records, owner: str, key: str, value: Value) -> list[PutOp]:
-    """What makes a version belong to a memory."""
+    """Return the puts that add a memory to the owners of a version."""
     names = sorted({*owners_of(value), owner})
     return [
         records.put(records.versions, key, {**value, "owners": names}),
@@ -86,20 +89,20 @@ async def release(
     stays: Callable[[str, Value], Value] = lambda _, value: value,
     preview: bool = False,
 ) -> Released:
-    """Take versions from a memory, and delete those that no other has or needs.
+    """Remove versions from a memory, and delete those that no other memory has or needs.
 
-    What led to a version that another memory has is inherited by that memory. So the newest
-    versions go first: what another memory takes up meanwhile finds all that led to it.
+    Another memory that has a version inherits all that led to it. So the newest versions are
+    released first: a memory that adopts one meanwhile still finds all that led to it.
 
     Args:
-        records: of the bank.
+        records: the bank's records.
         owner: the memory's name.
-        ids: of its versions.
-        given: what must be so all the while; nothing more is done when it no longer is.
+        ids: ids of its versions.
+        given: items and their values; the release stops when they change.
         keep: ids of versions that the memory keeps.
-        spare: whether it keeps those that no other memory has or needs.
-        stays: what becomes of the item of a version that stays.
-        preview: whether to say only what would be done.
+        spare: whether it also keeps versions that no other memory has or needs.
+        stays: returns the new record of a version that is kept.
+        preview: whether only to return what would be done.
     """
     first = dict(await records.by_id([*ids]))
     done = Released(0, Counter(), set(), done=True)
@@ -124,7 +127,7 @@ async def release(
 
 
 class _Step(NamedTuple):
-    """What is to be written, if all is as given, and what that does."""
+    """The puts and conditions of one step, and their effect."""
 
     puts: list[PutOp]
     given: Mapping[Place, Value]
@@ -176,7 +179,7 @@ def _step(
 
 
 def children_first(values: Mapping[str, object]) -> list[str]:
-    """Ids of versions, each before the one that it follows."""
+    """Return ids of versions, each before the one that it follows."""
     before = {
         key: [other for other in followed(value) if other in values and other != key]
         if isinstance(value, dict)
@@ -187,7 +190,7 @@ def children_first(values: Mapping[str, object]) -> list[str]:
 
 
 def owners_of(value: object) -> list[str]:
-    """The memories that a stored version belongs to; of what cannot be read, none."""
+    """Return the memories that a stored version belongs to; [] for an unreadable record."""
     owners = value.get("owners") if isinstance(value, dict) else None
     return [name for name in owners if isinstance(name, str)] if isinstance(owners, list) else []
 

@@ -1,4 +1,4 @@
-"""Pages of messages that are kept word for word, and those that this process has at hand."""
+"""Pages of messages that are kept verbatim, and the cache of pages in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memagent_graph.memory.guard import StoreGuard
 
 _MOST = 1 << 25
-"""Code points of pages, of all people, that this process has at hand."""
+"""Size of the cached pages of all people, in code points."""
 
 _counter = EstimatingTokenizer()
 
@@ -30,9 +30,9 @@ class Said:
     """One message.
 
     Attributes:
-        id: of the message.
-        thread: in which it was said.
-        at: when, ISO 8601.
+        id: id of the message.
+        thread: id of its thread.
+        at: time, ISO 8601.
         speaker: who said it.
         text: what was said.
     """
@@ -45,7 +45,7 @@ class Said:
 
     @property
     def day(self) -> str:
-        """When, without the time of day."""
+        """The date, without the time."""
         return self.at[:10]
 
 
@@ -53,10 +53,10 @@ _KEYS = [field.name for field in fields(Said)]
 
 
 class Page:
-    """Messages that are kept together. It never changes.
+    """Messages that are kept together; immutable.
 
     Args:
-        said: in the order in which they were folded.
+        said: the messages, in the order in which they were folded.
     """
 
     def __init__(self, said: Sequence[Said]) -> None:
@@ -68,7 +68,7 @@ class Page:
 
     @classmethod
     def of(cls, record: object) -> Page | None:
-        """A page from its record; None if that is none."""
+        """Return the page of a record; None if it is not a page."""
         if not isinstance(record, dict):
             return None
         try:
@@ -78,10 +78,10 @@ class Page:
 
 
 class Kept:
-    """What is kept of a person: the same object as long as nothing of it changes.
+    """The kept messages of a person: the same object as long as nothing changes.
 
     Attributes:
-        pages: the oldest first.
+        pages: the pages, oldest first.
     """
 
     def __init__(self, pages: Sequence[Page] = ()) -> None:
@@ -94,7 +94,7 @@ class Kept:
 
 
 class Shelf:
-    """Pages of one person that this process has read or written."""
+    """The cached pages of one person."""
 
     def __init__(self) -> None:
         self._pages: dict[str, tuple[Page, float]] = {}
@@ -102,20 +102,20 @@ class Shelf:
 
     @property
     def size(self) -> int:
-        """Code points."""
+        """Size of the cached pages, in code points."""
         return sum(page.size for page, _ in [*self._pages.values()])
 
     def find(self, digest: str, seconds: float) -> Page | None:
-        """The page with this digest, if it is at hand, and for no longer than that."""
+        """Return the page with this digest, if it has been cached for less than `seconds`."""
         page, since = self._pages.get(digest, (None, 0.0))
         return page if monotonic() - since < seconds else None
 
     def put(self, page: Page) -> None:
-        """Have a page at hand: it was read or written."""
+        """Cache a page that was read or written."""
         self._pages[page.digest] = page, monotonic()
 
     def leave(self, pages: Sequence[Page]) -> Kept:
-        """Have none but these pages at hand."""
+        """Drop all pages from the cache except for these, and return them."""
         digests = {page.digest for page in pages}
         self._pages = {key: held for key, held in self._pages.items() if key in digests}
         if [*map(id, pages)] != [*map(id, self._kept.pages)]:
@@ -124,11 +124,11 @@ class Shelf:
 
 
 def shelf_of(guard: StoreGuard, place: tuple[str, ...]) -> Shelf:
-    """The shelf of one person in a store; those that were used last are at hand.
+    """Return the cache of one person in a store; the least recently used ones are dropped.
 
     Args:
-        guard: of the store.
-        place: the person's namespace there.
+        guard: the store's guard.
+        place: the person's namespace in the store.
     """
     with _lock:
         shelves = _shelves.setdefault(guard, OrderedDict())

@@ -1,4 +1,4 @@
-"""What is remembered of one person: a chain of versions to which all their threads add."""
+"""The memory of one person: a chain of versions that all their threads extend."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from memagent_graph.memory.version import MemoryVersion
 
 MEMORY = "memory"
-"""The name of a person's memory in the part of the store that is theirs."""
+"""Name of a person's memory in their part of the store."""
 CONVERSATION = "conversation"
-"""Who folds messages, in lines of changes."""
+"""`Change.by` of changes made by folding messages."""
 
 _PREFIX, _SUFFIX = "user-", "conversations"
 _ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%.\0"})
@@ -35,13 +35,13 @@ _ESCAPED = re.compile("%(25|2E|00)")
 
 
 class ForgottenUser(NamedTuple):
-    """What forgetting a person did.
+    """The result of forgetting a person.
 
     Attributes:
-        items: how many were deleted: versions, marks, lists and lines.
-        threads: ids of their threads that a checkpointer may still hold.
-        left: where deleted text may still be, and what to do about it; empty if nowhere.
-        deleted: ids of the threads that were deleted in the checkpointer that was given.
+        items: number of items deleted: versions, marks, lists and changes.
+        threads: ids of their threads, which a checkpointer may still have.
+        left: where deleted text may still be, and what to do about it; "" if nowhere.
+        deleted: ids of the threads deleted from the given checkpointer.
     """
 
     items: int
@@ -51,21 +51,21 @@ class ForgottenUser(NamedTuple):
 
 
 def place_of(user: str, namespace: Sequence[str]) -> tuple[str, ...]:
-    """The namespace of a person's memory.
+    """Return the namespace of a person's memory.
 
-    LangGraph joins labels with periods, and takes none that is empty or has a NUL. The user comes
-    first: in a cluster, the first label decides on the node.
+    LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
+    comes first, since in a cluster the first label determines the node.
 
     Args:
-        user: whose.
-        namespace: of the library in the store.
+        user: id of the person.
+        namespace: namespace of the memories in the store.
     """
     label = _PREFIX + user.translate(_ESCAPES)
     return (label, *namespace, _SUFFIX)
 
 
 def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
-    """The reverse of `place_of`; None for a namespace that is not a person's."""
+    """Return the person of a namespace, the inverse of `place_of`; None if it is not a person's."""
     label = place[0] if place else ""
     if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
         return None
@@ -73,7 +73,7 @@ def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
 
 
 def nothing_of(user: str) -> MemoryNotFoundError:
-    """The error that nothing is remembered of a user."""
+    """The error that nothing is remembered about a user."""
     message = (
         f"Nothing is remembered about the user {user!r} in this store and namespace: "
         "`memagent memory users` lists those who are remembered."
@@ -82,21 +82,21 @@ def nothing_of(user: str) -> MemoryNotFoundError:
 
 
 class PersonalMemory:
-    """One person's versions, in a part of the store that is theirs alone, and what they said.
+    """A person's versions and kept messages, in their own part of the store.
 
-    A thread's mark says which of its messages were folded last; it is written in one step with the
-    version and the head. So a turn that was cut off after that step finds, when it is tried again,
-    that its messages are in, and two turns at once see what the other has folded.
+    A thread's mark lists the messages that were folded last. It is written in one step with the
+    version and the head, so that a repeated turn finds that its messages are already folded, and
+    two concurrent turns see what the other has folded.
 
     Args:
-        store: where.
-        namespace: of the library in that store.
-        user: whose memory.
-        keep_versions: how many of the newest versions stay; None for all.
-        keep_days: days that a version stays after a newer one replaced it; None for ever.
-        episode_tokens: how many tokens of messages stay word for word.
-        episode_days: days after which a message goes; None for never.
-        ttl: minutes that a memory lives on when it is not read; None for the store's default.
+        store: the store.
+        namespace: namespace of the memories in the store.
+        user: id of the person.
+        keep_versions: number of newest versions to keep; None for all.
+        keep_days: days to keep a version after it was replaced; None for ever.
+        episode_tokens: tokens of messages to keep verbatim.
+        episode_days: days after which a message is deleted; None for never.
+        ttl: minutes after which a memory that is not read expires; None for the store's default.
         patience: see `MemoryBank`.
 
     Raises:
@@ -117,7 +117,7 @@ class PersonalMemory:
         patience: Callable[[], float] | None = None,
     ) -> None:
         if not user:
-            raise ConfigurationError("The user is empty: name the one whose memory is meant.")
+            raise ConfigurationError("The user is empty: give the id of the user.")
         self.user = user
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
         self._namespace = tuple(namespace)
@@ -126,17 +126,17 @@ class PersonalMemory:
         self._days = keep_days
 
     async def head(self) -> MemoryVersion | None:
-        """The newest version, None when nothing is remembered."""
+        """Return the newest version; None if nothing is remembered."""
         return await self.bank.ahead(MEMORY)
 
     async def history(self) -> History:
-        """All versions, newest first; none when nothing is remembered."""
+        """Return all versions, newest first; empty if nothing is remembered."""
         return History() if await self.head() is None else await self.bank.ahistory(MEMORY)
 
     async def changes(self) -> list[Change]:
-        """What was done to the memory, newest first: up to about 1,000 lines.
+        """Return the changes to the memory, newest first, about 1,000 at most.
 
-        The last is the line of when this person was forgotten, if they were.
+        If the person was forgotten, that is the last one.
         """
         records = self.bank.records
         lines = await changes.listed(records)
@@ -144,14 +144,14 @@ class PersonalMemory:
         return [*lines, forgotten] if forgotten else lines
 
     async def threads(self) -> tuple[str, ...]:
-        """Ids of the threads whose messages were folded."""
+        """Return the ids of the threads whose messages were folded."""
         records = self.bank.records
         return tuple(sorted(await records.keys(records.threads)))
 
     async def folded(self, thread: str) -> list[str]:
-        """Ids of the messages that this thread has had folded last, the newest at the end.
+        """Return the ids of the thread's messages that were folded last, the newest at the end.
 
-        Those of earlier folds left the thread long ago.
+        Messages of earlier folds have left the thread.
         """
         records = self.bank.records
         (mark,) = await records.values([(records.threads, thread)])
@@ -161,7 +161,7 @@ class PersonalMemory:
         return [*map(str, found)] if isinstance(found, list) else await self._folded_last(thread)
 
     async def _folded_last(self, thread: str) -> list[str]:
-        """As `folded`, from the versions, when the mark cannot be read."""
+        """The result of `folded` from the versions, if the mark cannot be read."""
         history = await self.bank.ahistory(MEMORY)
         return [*next((v.messages for v in history if v.thread == thread and v.messages), ())]
 
@@ -174,14 +174,14 @@ class PersonalMemory:
         model: str = "",
         step: Step | None = None,
     ) -> bool:
-        """Make `version` the newest, unless `after` no longer is; say whether it was done.
+        """Make `version` the newest unless `after` no longer is, and return whether it was done.
 
         Args:
-            version: its `messages` are all that its thread has had folded last.
-            after: what it follows.
-            new: ids of the messages that were folded now.
-            model: name of the model that did.
-            step: what keeps the messages that were folded.
+            version: the version; its `messages` are those that its thread has folded last.
+            after: the version that it follows; None for the first.
+            new: ids of the messages folded now.
+            model: name of the model that folded them.
+            step: the step that keeps the messages.
         """
         mark = {"messages": [*version.messages]}
         change = changes.of_version(version, "folded", CONVERSATION, messages=new, model=model)
@@ -195,15 +195,15 @@ class PersonalMemory:
         return True
 
     async def edit(self, text: str, *, by: str, before: str | None = None) -> MemoryVersion:
-        """Store another text, as a version that follows the one it replaces.
+        """Replace the text, as a new version that follows the current one.
 
         Args:
-            text: the whole memory.
-            by: whom, for the line of this change.
-            before: id of the version that it is to replace; None for the newest.
+            text: the whole new text.
+            by: who made the edit, for the log of changes.
+            before: id of the version to replace; None for the newest.
 
         Raises:
-            MemoryNotFoundError: Nothing is remembered of this person.
+            MemoryNotFoundError: Nothing is remembered about this person.
             MemoryConflictError: The memory changed meanwhile, or `before` is not the newest.
         """
         head = await self.head()
@@ -212,48 +212,45 @@ class PersonalMemory:
         after = edited(head, text)
         change = changes.of_version(after, "edited", by)
         if before not in (None, head.id) or not await self._advance(after, head, change):
-            message = (
-                f"The memory of {self.user!r} changed meanwhile: look at it and edit it again."
-            )
+            message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
             raise MemoryConflictError(message)
         return after
 
     async def thin(self, versions: int | None, days: float | None, *, preview: bool = False) -> int:
-        """Delete old versions; say how many. The newest stays.
+        """Delete old versions, and return their number. The newest is kept.
 
         Args:
-            versions: how many of the newest stay; None for all.
-            days: days after which a version goes that a newer one replaced; None for never.
-            preview: whether to say only how many would go.
+            versions: number of newest versions to keep; None for all.
+            days: days to keep a version after it was replaced; None for ever.
+            preview: whether only to return how many would be deleted.
         """
         replaced = None if days is None else datetime.now(UTC) - timedelta(days=days)
         return await self.bank.athin(MEMORY, versions, replaced=replaced, preview=preview)
 
     async def thin_messages(self, days: float, *, preview: bool = False) -> int:
-        """Delete messages that were said more than so many days ago; say how many.
+        """Delete old messages, and return their number.
 
         Args:
-            days: how many; a message stays to the end of that day (UTC).
-            preview: whether to say only how many would go.
+            days: days to keep a message, to the end of the day (UTC).
+            preview: whether only to return how many would be deleted.
 
         Raises:
-            MemoryConflictError: This person went on talking each time.
+            MemoryConflictError: New messages kept arriving.
         """
         episodes = Episodes(self.bank.records, sys.maxsize, days)
         return await episodes.expire(preview=preview)
 
     async def forget(self, *, by: str) -> ForgottenUser:
-        """Delete everything of this person, and what the store's files keep of it.
+        """Delete everything about this person, and erase it from the store's files.
 
-        A line says afterwards that they were forgotten, when and by whom, under a digest of
-        their id.
+        Afterwards one entry stays, under a digest of their id: when they were forgotten, by whom.
         """
         threads = await self.threads()
         items = await self.delete(by=by)
         return ForgottenUser(items, threads, await erase(self.bank.store))
 
     async def delete(self, *, by: str) -> int:
-        """As `forget`, except for what the store's files keep; say how many items it were."""
+        """Do as `forget`, without erasing the store's files; return the number of items."""
         records = self.bank.records
         items = await self.bank.aclear()
         self.episodes.drop()

@@ -1,4 +1,4 @@
-"""The items of memories: where they are in a store, and how they are read when some are bad.
+"""The items of memories: their places in a store, and reading them when some are damaged.
 
 | namespace, below the bank's | key | value |
 |---|---|---|
@@ -7,16 +7,16 @@
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
 | leases | what is being read | its holder: see `Lease` |
-| underway, a digest of a memory's name | a fold | how far who reads into it is: see `UnderWay` |
+| underway, a digest of a memory's name | a fold | the fold's progress: see `UnderWay` |
 | holds | a memory's name | who holds it: see `Hold` |
 | forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
 | threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
 | changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
 
-A version may have `edits`: by the name of a memory, the id of the version that a person put in its
-place for those who read into that memory. `read` is there if versions before this one were thinned
-out or forgotten: digests and names of the documents that those had read.
+A version may have `edits`: ids of the versions by which a person replaced it, by memory's name. It
+has `read` if versions before it were thinned out or forgotten: digests and names of the documents
+that those had read.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ Namespace = tuple[str, ...]
 Place = tuple[Namespace, str]
 
 NAMESPACE = ("memagent",)
-"""Labels under which memories are kept unless the caller names others."""
+"""Default namespace of memories."""
 
 UNKNOWN = "?"
-"""Key of an item that cannot be read, in stores that do not say which it was."""
+"""Key of an unreadable item, in stores that do not report its key."""
 
 _PAGE = 2_000
 _BAD = (BadRecordError, ValueError)
-"""What stores raise for an item that they cannot read: ours, and JSON's of others."""
+"""Errors of stores for an item that they cannot read: our own, and those of JSON."""
 
 
 def check_namespace(namespace: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels of a namespace that LangGraph allows.
+    """Check that LangGraph allows a namespace, and return its labels.
 
     Raises:
-        ConfigurationError: There is no label, one is empty or has a period, or the first is
-            "langgraph".
+        ConfigurationError: There is no label, one is empty or has a period or NUL, or the first
+            is "langgraph".
     """
     labels = tuple(namespace)
     whole = all(isinstance(label, str) and label and not {*label} & {".", "\0"} for label in labels)
@@ -78,10 +78,11 @@ class Records:
 
     Args:
         store: any LangGraph store.
-        namespace: where in it.
-        ttl: minutes that an item lives after it was written or read; None for the store's default.
-        patience: seconds that each operation may take, asked for anew each time; None for as many
-            as the store takes. With it, a store that is away is not waited for.
+        namespace: the namespace.
+        ttl: minutes after which an item that is neither written nor read expires; None for the
+            store's default.
+        patience: returns the time limit of an operation in seconds, and is called for each; None
+            for no limit. With it, no operation waits for a store that is away.
     """
 
     def __init__(
@@ -110,29 +111,29 @@ class Records:
 
     @property
     def lives(self) -> float | None:
-        """Minutes that an item lives after it was written or read; None for ever."""
+        """Minutes after which an item that is neither written nor read expires; None for never."""
         return (self.store.ttl_config or {}).get("default_ttl") if self.ttl is None else self.ttl
 
     def members(self, name: str) -> Namespace:
-        """Where the ids of a memory's versions are listed."""
+        """Return the namespace that lists the ids of a memory's versions."""
         return (*self.all_members, _label(name))
 
     def under_way(self, name: str) -> Namespace:
-        """Where the folds that read into a memory are listed."""
+        """Return the namespace that lists the folds that write to a memory."""
         return (*self.all_under_way, _label(name))
 
     def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
-        """The operation that sets an item, or deletes it when the value is None."""
+        """Return the operation that sets an item, or deletes it if the value is None."""
         return PutOp(namespace, key, None if value is None else dict(value), ttl=self.lives)
 
     async def call(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """The result of an operation, for as long as patience lasts."""
+        """Carry out an operation within the time limit, and return its result."""
         if self._patience is None:
             return await operation()
         return await self.guard.call(operation, patience=self._patience())
 
     async def items(self, ops: Sequence[Op]) -> list[Any]:
-        """The results of a store's operations, whichever of its two sides works."""
+        """Carry out operations, asynchronous or not as the store supports, and return results."""
         return await self.call(partial(self._items, ops))
 
     async def commit(
@@ -141,17 +142,17 @@ class Records:
         given: Mapping[Place, Mapping[str, object] | EllipsisType | None],
         topic: str | None = None,
     ) -> bool:
-        """All `puts` in one step, if all is as `given`; see `AtomicStore.acommit`."""
+        """Carry out `puts` in one step if items are as `given`; see `AtomicStore.acommit`."""
         return await self.call(lambda: self.atomic.acommit(puts, given=given, topic=topic))
 
     async def values(
         self, places: Sequence[Place], *, refresh: bool = True
     ) -> list[Value | BadRecordError | None]:
-        """What is stored in these places; where that cannot be read, the error that says so.
+        """Return the values in some places: None for no item, an error for an unreadable one.
 
         Args:
-            places: where to look.
-            refresh: whether times to live begin again, where the store does so at a read.
+            places: namespaces and keys.
+            refresh: whether to restart times to live, if the store does so at reads.
         """
         if not places:
             return []
@@ -169,19 +170,19 @@ class Records:
         return [None if item is None else item.value for item in items]
 
     async def by_id(self, ids: Sequence[str]) -> list[tuple[str, Value | BadRecordError | None]]:
-        """Versions' ids with what is stored under them."""
+        """Return ids of versions with their records."""
         found = await self.values([(self.versions, key) for key in ids])
         return [*zip(ids, found, strict=True)]
 
     async def pointers(self, name: str) -> dict[Place, Value | BadRecordError | None]:
-        """Where a memory is now, as a name and as a reading without one."""
+        """Return the pointers of a memory: as a name, and as a reading without a name."""
         places = [(self.heads, name), (self.readings, name)]
         return dict(zip(places, await self.values(places), strict=True))
 
     async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
-        """All items in and below a namespace; for one that cannot be read, an error.
+        """Yield all items in and below a namespace; for an unreadable one, an error.
 
-        No time to live begins again: looking at everything does not count as use.
+        Times to live are not restarted, since a scan does not count as use.
         """
         offset, size = 0, _PAGE
         while True:
@@ -196,33 +197,33 @@ class Records:
                 continue
             for item in found[0]:
                 if tuple(item.namespace)[: len(namespace)] == namespace:
-                    yield item  # some stores take a prefix for the beginning of a string
+                    yield item  # some stores compare prefixes as strings
             if len(found[0]) < size:
                 return
             offset, size = offset + size, min(_PAGE, 2 * size)
 
     async def keys(self, namespace: Namespace) -> list[str]:
-        """The keys of a namespace's items; those of items that cannot be read as well."""
+        """Return the keys of a namespace's items, including unreadable ones."""
         return [item.key async for item in self.scan(namespace)]
 
     async def forget_label(self) -> None:
-        """Let the store forget the first label, if nothing is left below it."""
+        """Let the store drop the first label, if nothing is left below it."""
         below = MatchCondition("prefix", self.namespace[:1])
         await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
 
     async def _items(self, ops: Sequence[Op]) -> list[Any]:
         try:
             return await self.store.abatch(ops)
-        except NotImplementedError:  # LangGraph's SqliteStore has only its sync side
+        except NotImplementedError:  # LangGraph's SqliteStore is only synchronous
             return await asyncio.to_thread(self.store.batch, ops)
 
 
 def _label(name: str) -> str:
-    """Stands for a memory's name, which may have characters that no label has."""
+    """A label for a memory's name, which may have characters that labels must not have."""
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _bad(key: str, error: Exception) -> BadRecordError:
     if isinstance(error, BadRecordError):
         return error
-    return BadRecordError(f"What is stored under {key!r} cannot be read: {error}", key=key)
+    return BadRecordError(f"The item stored under {key!r} cannot be read: {error}", key=key)

@@ -1,4 +1,4 @@
-"""A document forgotten: versions and statements that came from it, in all memories of a bank."""
+"""Forget documents: delete the versions and statements that came from them, in a whole bank."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 100
 _DIGITS = 64
-_AGAIN = "Memories of this document are written again and again meanwhile: forget it once more."
+_AGAIN = "Memories of this document kept being written meanwhile: forget it again."
 
 
 class ForgottenSource(NamedTuple):
-    """What `MemoryBank.forget_source` did, or would do.
+    """The result of `MemoryBank.forget_source`, or its preview.
 
     Attributes:
-        versions: how many were deleted.
-        statements: how many went from memories that live on.
+        versions: number of versions deleted.
+        statements: number of statements removed from memories that stay.
         rewritten: names of those memories.
         forgotten: names of memories that had nothing else, and keys of readings without a name.
-        cached: entries of the user's cache that were removed.
-        unreadable: keys of items that cannot be read, and may hold anything: they stay.
+        cached: number of entries removed from the user's cache.
+        unreadable: keys of unreadable items, which stay and may have content of the documents.
     """
 
     versions: int = 0
@@ -53,7 +53,7 @@ class ForgottenSource(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
     def plus(self, more: ForgottenSource) -> ForgottenSource:
-        """Both together."""
+        """Return the sum of both."""
         return ForgottenSource(
             self.versions + more.versions,
             self.statements + more.statements,
@@ -92,14 +92,14 @@ async def digests_of(records: Records, name: str) -> list[str]:
 
 
 async def remove_strays(records: Records, ids: Sequence[str]) -> int:
-    """Delete versions that follow what was forgotten while they were written; say how many.
+    """Delete versions that follow something forgotten meanwhile, and return their number.
 
     Args:
-        records: of the bank.
-        ids: of versions that one reading wrote.
+        records: the bank's records.
+        ids: ids of the versions that a reading wrote.
 
     Raises:
-        MemoryConflictError: Somebody writes their memories again and again meanwhile.
+        MemoryConflictError: Other writers kept changing their memories.
     """
     count = 0
     for lost in range(MOST_LOST_RACES):
@@ -115,7 +115,7 @@ async def remove_strays(records: Records, ids: Sequence[str]) -> int:
 async def _strays(
     records: Records, ids: Sequence[str]
 ) -> tuple[dict[str, Value], dict[Place, Value], list[str]]:
-    """Versions, what their names point to, and the ids of those that are to be deleted."""
+    """Versions, the pointers of their names, and the ids of those to delete."""
     values = await _there(records, ids)
     above = {before for value in values.values() for before in followed(value)}
     lineage = Lineage(values | await _there(records, sorted(above - {*values})))
@@ -179,7 +179,7 @@ async def _forget(
 
 
 async def _remove(records: Records, found: Inventory) -> ForgottenSource:
-    """Take away what was found, as far as nobody writes meanwhile."""
+    """Delete what was found, until another writer interferes."""
     done = ForgottenSource()
     pointing = _pointing(found)
     topics = {name for (_, name), _ in pointing}
@@ -198,7 +198,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
 
 
 def _pointing(found: Inventory) -> list[tuple[Place, str]]:
-    """Heads and readings that lead to what came from the documents, and where to."""
+    """Heads and readings that point to versions from the documents, with those versions."""
     gone = {*found.gone}
     targets = [(place, str(value.get("version"))) for place, value in found.pointers.items()]
     return [(place, target) for place, target in targets if target in gone]
@@ -213,7 +213,7 @@ def _of_name(name: str, rewritten: Rewritten | None) -> ForgottenSource:
 async def _repoint(
     records: Records, found: Inventory, place: Place, rewritten: Rewritten | None
 ) -> bool:
-    """Point a name to what is left of its memory, or take it away; False if it was moved."""
+    """Point a name to what is left of its memory, or delete it; False if it was moved."""
     given: dict[Place, Value | None] = {place: found.pointers[place]}
     if rewritten is None:
         del found.pointers[place]
@@ -236,7 +236,7 @@ async def _repoint(
 
 
 async def _release(records: Records, name: str) -> int:
-    """Delete what else a memory had, unless there is a new one of that name; say how much."""
+    """Delete the other versions of a memory, unless the name exists again; return their number."""
     places = [(records.heads, name), (records.readings, name)]
     ids = await records.keys(records.members(name))
     return (await owners.release(records, name, ids, dict.fromkeys(places))).deleted
@@ -248,7 +248,7 @@ async def _delete(
     pointers: Mapping[Place, Value],
     ids: Sequence[str],
 ) -> int:
-    """Delete versions in this order, while they and their names are as given; say how many."""
+    """Delete versions in this order while nothing else changes them; return their number."""
     for start in range(0, len(ids), _AT_ONCE):
         puts: list[PutOp] = []
         given: dict[Place, Value | None] = {}
@@ -265,7 +265,7 @@ async def _delete(
 
 
 async def _forget_leases(records: Records, digests: Iterable[str]) -> None:
-    """Delete the leases of the documents; who holds one takes it anew."""
+    """Delete the leases of the documents; their holders take them again."""
     endings = tuple(f"-{digest}" for digest in digests)
     held = [key for key in await records.keys(records.leases) if key.endswith(endings)]
     if held:
@@ -273,7 +273,7 @@ async def _forget_leases(records: Records, digests: Iterable[str]) -> None:
 
 
 async def _forget_under_way(records: Records, digests: Collection[str]) -> None:
-    """Take readings of the documents out of the list; those that go on enter it anew."""
+    """Remove readings of the documents from the list; those that continue enter it again."""
     listed = [item async for item in records.scan(records.all_under_way)]
     found = [item for item in listed if not isinstance(item, BadRecordError)]
     puts = [

@@ -1,4 +1,4 @@
-"""Compare-and-put and a feed of news for LangGraph's SQLite stores, in their own database."""
+"""Compare-and-put and announcements for LangGraph's SQLite stores, in their own database."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ SELECT id, key FROM memagent_news WHERE prefix = ? AND topic = ? AND id > ? ORDE
 
 
 class AtomicSqlite:
-    """An `AtomicStore` beside a SQLite store; every operation is one transaction.
+    """An `AtomicStore` on a SQLite store; every operation is one transaction.
 
-    Safe among threads and processes that share the file. Items written here are not indexed for
-    search by meaning.
+    It is safe among threads and processes that share the file. Items written here are not indexed
+    for vector search.
 
     Args:
-        store: one of LangGraph's. The asynchronous one serves the loop that opened it, the other
-            all of them.
+        store: a store of LangGraph. The asynchronous one serves the loop that opened it, the
+            synchronous one serves all.
     """
 
     def __init__(self, store: SqliteStore | AsyncSqliteStore) -> None:
@@ -104,7 +104,7 @@ class AtomicSqlite:
     async def watch(
         self, namespace: Namespace, topic: str, *, after: str = "$"
     ) -> AsyncIterator[Announcement]:
-        """See `AtomicStore`. Looks four times a second; the last 1,000 announcements are kept."""
+        """See `AtomicStore`. It polls four times a second; 1,000 announcements are kept."""
         prefix = _prefix(namespace)
         last = await self._run(_last(prefix, topic)) if after == "$" else int(after)
         while True:
@@ -162,13 +162,13 @@ class AtomicSqlite:
 
 
 def set_up(store: SqliteStore) -> None:
-    """Make the tables of a store, also while other processes make them in the same file.
+    """Create the tables of a store, even while other processes create them in the same file.
 
-    LangGraph's stores make them in several steps without a lock: the second process finds a step
-    half done and fails. Begun again, it goes on from where the other is.
+    LangGraph's stores create them in several steps without a lock, so a second process can find a
+    step half done and fail. The setup is then repeated.
 
     Raises:
-        sqlite3.Error: It fails for another reason.
+        sqlite3.Error: The setup fails for another reason.
     """
     for attempt in range(_SETUPS):
         try:
@@ -219,7 +219,7 @@ def _transact(store: SqliteStore, steps: Steps[T]) -> T:
 
 
 async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
-    # A transaction that has begun must end: cancelled in between, it would stay open.
+    # Shielded, because a transaction cancelled in between would stay open.
     return await asyncio.shield(asyncio.create_task(_whole(store, steps)))
 
 
@@ -287,7 +287,7 @@ def _news(prefix: str, topic: str, after: int) -> Steps[Rows]:
 
 def _prefix(namespace: Namespace) -> str:
     validate_op_namespace(PutOp(namespace, "", None))
-    return ".".join(namespace)  # how these stores write a namespace
+    return ".".join(namespace)  # as these stores write a namespace
 
 
 def _as_stored(value: Mapping[str, object]) -> Value:
@@ -296,4 +296,6 @@ def _as_stored(value: Mapping[str, object]) -> Value:
 
 
 def _refused(error: sqlite3.Error) -> StoreError:
-    return StoreError(f"The SQLite store refused: {error}. Is another program holding the file?")
+    return StoreError(
+        f"The SQLite store refused: {error}. Check that no other program has locked the file."
+    )

@@ -1,4 +1,4 @@
-"""Open a store by what a person types: a Redis URL, an SQLite file, or nothing."""
+"""Open a store from a Redis URL, an SQLite file or the environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def open_store(where: str | None = None) -> Iterator[BaseStore | None]:
             folder.
 
     Raises:
-        StoreError: It cannot be opened.
+        ConfigurationError: The URL is not one of Redis.
+        StoreError: The store cannot be opened.
         MissingDependencyError: The package for SQLite is not installed.
     """
     where = where or os.environ.get("MEMAGENT_STORE") or str(default_file())
@@ -45,7 +46,7 @@ def open_store(where: str | None = None) -> Iterator[BaseStore | None]:
 
 
 def default_file() -> Path:
-    """The SQLite file of this user's memories."""
+    """Return the SQLite file of this user's memories."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "memagent" / "memories.sqlite"
 
@@ -66,8 +67,11 @@ def _sqlite(file: Path) -> Iterator[BaseStore]:
             try:
                 yield store
             finally:
-                with store.lock:  # an interrupted reading may still write, in another thread:
-                    store.conn.close()  # closing the file under it would crash the process
+                with store.lock:  # an interrupted reading may still write in another thread;
+                    store.conn.close()  # closing the file meanwhile would crash the process
     except (OSError, sqlite3.Error) as error:
-        message = f"The store {file} cannot be used: {error}"
+        message = (
+            f"The store {file} cannot be used: {error} Check its folder's permissions, or name "
+            "another file or a Redis URL in MEMAGENT_STORE."
+        )
         raise StoreError(message) from error

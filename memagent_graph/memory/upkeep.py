@@ -1,4 +1,4 @@
-"""What is done with all memories of a bank at once: collect, check, export, import."""
+"""Maintenance of all memories of a bank: collect, check, export and import."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ _AT_ONCE = 100
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be.
+    """A defect.
 
     Attributes:
-        kind: a name that leads nowhere; a version whose predecessor is gone; a record that cannot
-            be read; a version of a memory that has no name, which `collect` deletes some day.
-        key: of the memory or version.
-        text: what is wrong, and what was done or lost.
+        kind: "dangling" for a name that points to no version, "gap" for a version whose
+            predecessor is gone, "bad" for an unreadable record, and "orphan" for a version that no
+            name leads to, which `collect` will delete.
+        key: name of the memory, or id of the version.
+        text: what is wrong, and what was repaired or lost.
     """
 
     kind: Literal["dangling", "gap", "bad", "orphan"]
@@ -48,7 +49,7 @@ class Finding(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """All of a bank: records by id, what cannot be read, and what names point to, None if bad."""
+    """The contents of a bank: records by id, errors, and targets of names (None if unreadable)."""
 
     versions: dict[str, Value]
     bad: list[BadRecordError]
@@ -71,13 +72,13 @@ async def collect(bank: MemoryBank, older_than: timedelta | None = None) -> int:
         batch = gone[start : start + _AT_ONCE]
         if await _delete(records, found, batch):
             count += len(batch)
-        else:  # somebody took one of them up meanwhile
+        else:  # another memory adopted one of them meanwhile
             count += sum([await _delete(records, found, [key]) for key in batch])
     return count
 
 
 async def _delete(records: Records, found: _Contents, keys: list[str]) -> bool:
-    """Delete versions, if they are as they were found and still lead from no name."""
+    """Delete versions, if they are unchanged and still no name leads to them."""
     puts: list[PutOp] = []
     given: dict[Place, Value | None] = {}
     for key in keys:
@@ -109,13 +110,13 @@ async def check(bank: MemoryBank, *, repair: bool) -> list[Finding]:
         if target in found.versions or target in newer:
             continue
         left = [versions[key] for key in owned[name]]
-        text = await _mend(records, name, left) if repair else "leads nowhere"
+        text = await _mend(records, name, left) if repair else "points to no version"
         findings.append(Finding("dangling", name, text))
     return findings + _loose(found, versions)
 
 
 def _loose(found: _Contents, versions: dict[str, MemoryVersion]) -> list[Finding]:
-    """Versions whose predecessor is gone, and those that no name leads to."""
+    """Gaps and orphans."""
     findings = []
     kept = _led_to(found)
     for key, version in versions.items():
@@ -124,13 +125,13 @@ def _loose(found: _Contents, versions: dict[str, MemoryVersion]) -> list[Finding
             text = f"follows {gone[0]}, which is gone: what led to it is lost"
             findings.append(Finding("gap", key, text))
         elif key not in kept:
-            text = "no name leads to it: a reading under way, or one that was broken off"
+            text = "no name leads to it: it belongs to a reading under way, or to a broken-off one"
             findings.append(Finding("orphan", key, text))
     return findings
 
 
 async def _remove(records: Records, error: BadRecordError) -> str:
-    """Delete what cannot be read; say so. Names are mended later, from their versions."""
+    """Delete an unreadable item, and return a note. Names are repaired later, from versions."""
     namespace = error.namespace or records.versions
     if isinstance(error, NewerRecordError):
         return " It was left as it is."
@@ -138,19 +139,19 @@ async def _remove(records: Records, error: BadRecordError) -> str:
         return ""
     listed = namespace[:-1] == records.all_members
     await records.items([records.put(namespace, error.key, {} if listed else None)])
-    return " It was written anew." if listed else " It was deleted."
+    return " It was written again." if listed else " It was deleted."
 
 
 async def _mend(records: Records, name: str, versions: list[MemoryVersion]) -> str:
-    """Point a name to the newest of its versions that is left, or take it away."""
+    """Point a name to the newest version that is left, or delete it; return a note."""
     newest = max(versions, key=lambda version: version.created_at, default=None)
     pointers = await records.pointers(name)
     value = None if newest is None else {"version": newest.id}
     there = [place for place, found in pointers.items() if found is not None]
     await records.items([records.put(*place, value) for place in there])
     if newest is None:
-        return "led nowhere and nothing is left of it: the name was deleted"
-    return f"led nowhere: it is what it was at {newest.created_at}, step {newest.step}, again"
+        return "pointed to no version, and none is left: the name was deleted"
+    return f"pointed to no version: restored as of {newest.created_at}, step {newest.step}"
 
 
 async def export(bank: MemoryBank, names: Iterable[str] | None = None) -> list[str]:
@@ -196,13 +197,16 @@ async def import_lines(bank: MemoryBank, lines: Iterable[str]) -> int:
         try:
             await bank.amove_head(name, head, expected=None)
         except MemoryNotFoundError as error:
-            message = f"The version of {name!r} is neither in these lines nor in the store."
+            message = (
+                f"The version of {name!r} is neither in these lines nor in the store: import the "
+                "whole file as exported."
+            )
             raise StoreError(message) from error
     return len(versions)
 
 
 def _parsed(lines: Iterable[str]) -> tuple[dict[str, MemoryVersion], dict[str, str]]:
-    """Versions by their ids, and the ids that names lead to."""
+    """Versions by id, and the targets of names."""
     versions: dict[str, MemoryVersion] = {}
     heads: dict[str, str] = {}
     for line in filter(str.strip, lines):
@@ -214,13 +218,16 @@ def _parsed(lines: Iterable[str]) -> tuple[dict[str, MemoryVersion], dict[str, s
             else:
                 heads[record["name"]] = str(record["head"])
         except (BadRecordError, KeyError, TypeError, ValueError) as error:
-            message = f"Not a line that `memagent memory export` writes: {line[:60]!r}"
+            message = (
+                f"Not a line of an export: {line[:60]!r}. Import a file that `memagent memory "
+                "export` wrote."
+            )
             raise StoreError(message) from error
     return versions, heads
 
 
 def _led_to(found: _Contents) -> set[str]:
-    """Ids of the versions that some name leads to, beyond gaps too."""
+    """Ids of the versions that a name leads to, also beyond gaps."""
     owned = _owned(found)
     reached: set[str] = set()
     for name, target in found.pointers.items():
@@ -248,7 +255,7 @@ def _owned(found: _Contents) -> defaultdict[str, list[str]]:
 
 
 def _verified(found: _Contents) -> dict[str, MemoryVersion]:
-    """The versions; moves those that cannot be used to what is bad."""
+    """The readable versions; the errors of others are added to `found.bad`."""
     versions = {}
     for key, value in [*found.versions.items()]:
         try:

@@ -1,4 +1,4 @@
-"""Everyone who is remembered in a store: listed, searched, kept short, exported and forgotten."""
+"""Manage the memories of all users in a store: list, search, edit, prune, export and forget."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     Stored = Value | BadRecordError | None
 
 _PAGE = 50_000
-"""Namespaces that are asked for at once: stores go over all of them for each page."""
+"""Namespaces listed at once; for each page, stores go over all of them."""
 _AT_ONCE = 200
 """Users whose memories are loaded at once."""
 _KNOWN = ("versions", "heads", "readings", "members", "leases", "threads", "changes", "forgotten")
-"""Namespaces of a person's that hold nothing which was said, beside the memory itself."""
+"""Namespaces of a person without messages."""
 
 _log = logging.getLogger(__name__)
 
 
 class Remembered(NamedTuple):
-    """One user.
+    """A user with their memory.
 
     Attributes:
-        user: their id.
-        version: the newest of their memory; None if there is none yet, or it cannot be read.
+        user: id of the user.
+        version: newest version of their memory; None if there is none, or it cannot be read.
     """
 
     user: str
@@ -58,11 +58,11 @@ class Remembered(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A line that a search found.
+    """A search result.
 
     Attributes:
-        user: whose.
-        text: a line of the memory, or a message that was kept.
+        user: id of the user.
+        text: a line of the memory, or a kept message.
     """
 
     user: str
@@ -70,13 +70,13 @@ class Found(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What retention deleted.
+    """The result of pruning.
 
     Attributes:
-        versions: how many old versions of each user.
-        messages: how many messages of each user that were kept word for word.
-        forgotten: users who were forgotten.
-        left: where deleted text may still be, and what to do about it; empty if nowhere.
+        versions: number of old versions deleted, by user.
+        messages: number of kept messages deleted, by user.
+        forgotten: ids of the users forgotten.
+        left: where deleted text may still be, and what to do about it; "" if nowhere.
     """
 
     versions: dict[str, int]
@@ -89,9 +89,9 @@ class Held(NamedTuple):
     """What is stored of a user.
 
     Attributes:
-        items: how many items, in all.
-        versions: how many versions of their memory are among them.
-        threads: ids of the threads whose messages were folded. A checkpointer may hold them.
+        items: number of all items.
+        versions: number of versions of their memory.
+        threads: ids of the threads whose messages were folded; a checkpointer may have them.
     """
 
     items: int
@@ -100,20 +100,20 @@ class Held(NamedTuple):
 
 
 def finder(words: str) -> Callable[[str], bool]:
-    """Whether a text has all of these words, anywhere; capitals do not matter."""
+    """Return a function that tests whether a text has all of these words, ignoring case."""
     wanted = words.casefold().split()
     return lambda text: all(word in text.casefold() for word in wanted)
 
 
 class Users:
-    """The memories of conversations in a store, for those who run the chatbot.
+    """The memories of conversations in a store, for operators of a chatbot.
 
-    Each method has a twin for async code whose name begins with an a.
+    Each method has an async twin whose name begins with an a.
 
     Args:
         store: any LangGraph store.
-        namespace: that of the `ConversationMemory`.
-        ttl: minutes that what is written lives on when it is not read; None for the store's
+        namespace: namespace of the `ConversationMemory`.
+        ttl: minutes after which a written item that is not read expires; None for the store's
             default.
         patience: see `MemoryBank`.
 
@@ -150,7 +150,7 @@ class Users:
         self._patience = patience
 
     def of(self, user: str) -> PersonalMemory:
-        """The memory of one user.
+        """Return the memory object of one user.
 
         Raises:
             ConfigurationError: The user is empty.
@@ -160,7 +160,7 @@ class Users:
         )
 
     async def anames(self) -> list[str]:
-        """The ids of all users of whom something is stored, sorted."""
+        """Return the ids of all users about whom something is stored, sorted."""
         below = MatchCondition("prefix", ("*", *self.namespace))
         depth = len(place_of("?", self.namespace))
         found: set[str] = set()
@@ -173,23 +173,23 @@ class Users:
         return sorted(found)
 
     async def alist(self, users: Iterable[str] | None = None) -> list[Remembered]:
-        """Users with their memories, sorted by their ids.
+        """Return users with their memories, sorted by id.
 
-        A memory that cannot be read is logged as a warning that names its user.
+        For a memory that cannot be read, a warning that names the user is logged.
 
         Args:
-            users: which; all by default.
+            users: ids of the users; all by default.
         """
         return [found async for found in self._remembered(users)]
 
     async def asearch(self, words: str, users: Iterable[str] | None = None) -> list[Found]:
-        """Lines of memories, and messages that were kept, which have all of these words.
+        """Return lines of memories, and kept messages, that have all of these words.
 
-        A user whose id has them is found with each line of their memory. Capitals do not matter.
+        If a user's id has them, all lines of their memory are returned. Case is ignored.
 
         Args:
-            words: what to look for, with white space between them.
-            users: whose memories; those of all by default.
+            words: the words, separated by white space.
+            users: ids of the users to search; all by default.
         """
         has = finder(words)
         found: list[Found] = []
@@ -202,10 +202,10 @@ class Users:
         return found
 
     async def aget(self, user: str) -> MemoryVersion:
-        """The memory of a user.
+        """Return the newest version of a user's memory.
 
         Raises:
-            MemoryNotFoundError: Nothing is remembered of them.
+            MemoryNotFoundError: Nothing is remembered about them.
         """
         found = await self.of(user).head()
         if found is None:
@@ -213,10 +213,10 @@ class Users:
         return found
 
     async def ahistory(self, user: str) -> tuple[History, list[Change]]:
-        """The versions of a user's memory, and what was done to it, newest first.
+        """Return the versions of a user's memory, and its changes, newest first.
 
         Raises:
-            MemoryNotFoundError: Nothing is remembered of them, and nobody has forgotten them.
+            MemoryNotFoundError: Nothing is remembered about them, and they were never forgotten.
         """
         personal = self.of(user)
         versions, changes = await personal.history(), await personal.changes()
@@ -231,7 +231,7 @@ class Users:
         return await self.of(user).edit(text, by=by, before=before)
 
     async def aheld(self, user: str) -> Held:
-        """What is stored of a user."""
+        """Return counts of what is stored about a user."""
         personal, items, versions = self.of(user), 0, 0
         records = personal.bank.records
         async for item in records.scan(records.namespace):
@@ -240,13 +240,13 @@ class Users:
         return Held(items, versions, await personal.threads())
 
     async def aforget(self, user: str, *, by: str) -> ForgottenUser:
-        """Delete all that is stored of a user, and what the store's files keep of it.
+        """Delete everything about a user, and erase it from the store's files.
 
-        `memagent_graph.conversation.threads.aforget` deletes their threads as well.
+        Use `memagent_graph.conversation.threads.aforget` to delete their threads as well.
 
         Args:
-            user: who is to be forgotten.
-            by: whom, for the line that stays under a digest of the user's id.
+            user: id of the user.
+            by: who forgets them, for the entry that stays under a digest of the user's id.
         """
         return await self.of(user).forget(by=by)
 
@@ -260,17 +260,16 @@ class Users:
         by: str,
         preview: bool = False,
     ) -> Pruned:
-        """Delete old versions and messages, and forget users who are long gone.
+        """Delete old versions and messages, and forget inactive users.
 
         Args:
-            versions: how many of the newest versions of each memory stay; None for all.
-            days: days after which a version goes that a newer one replaced, and a message that
-                was kept word for word; None for never.
-            idle_days: days after which a user is forgotten whose memory has not changed; None
+            versions: number of newest versions of each memory to keep; None for all.
+            days: days to keep a replaced version, and a message; None for ever.
+            idle_days: days without a change of the memory after which a user is forgotten; None
                 for never.
-            users: whose memories; those of all by default.
-            by: whom, for the lines of those who are forgotten.
-            preview: whether to say only what would go.
+            users: ids of the users; all by default.
+            by: who prunes, for the entries of the users forgotten.
+            preview: whether only to return what would be deleted.
         """
         limit = None if idle_days is None else _before(idle_days)
         thinned: dict[str, int] = {}
@@ -293,7 +292,7 @@ class Users:
         return Pruned(thinned, messages, forgotten, await erase(self.store) if changed else "")
 
     async def aexport(self, users: Iterable[str] | None = None) -> list[str]:
-        """All that is stored of users, as JSON lines.
+        """Return everything stored about users, as JSON lines.
 
         Args:
             users: which; all by default.
@@ -304,14 +303,14 @@ class Users:
         return lines
 
     async def aimport(self, lines: Iterable[str], *, by: str) -> list[str]:
-        """Store what `export` gave; say of which users. What is there stays as it is.
+        """Store the lines of an `export`, and return the users' ids. Existing records are kept.
 
         Args:
             lines: the JSON lines.
-            by: whom, for a line of changes.
+            by: who imports, for the log of changes.
 
         Raises:
-            StoreError: A line is none of `export`'s.
+            StoreError: A line is not from `export`.
         """
         users = moving.by_user(lines)
         for user, own in users.items():
@@ -331,7 +330,7 @@ class Users:
             values = await self._records.values(places, refresh=False)
             for user, pointer, key, value in zip(batch, pointers, keys, values, strict=True):
                 if pointer is None and not await self._any(user):
-                    continue  # some stores list namespaces that are empty
+                    continue  # some stores list empty namespaces
                 yield Remembered(user, _version(user, pointer, key, value))
 
     async def _any(self, user: str) -> bool:
@@ -341,7 +340,7 @@ class Users:
         return False
 
     async def _said(self, user: str) -> list[str]:
-        """Messages of a user that were kept."""
+        """The kept messages of a user."""
         place = place_of(user, self.namespace)
         page = ListNamespacesOp((MatchCondition("prefix", place),), limit=_PAGE)
         (places,) = await self._records.items([page])
@@ -355,7 +354,7 @@ class Users:
         return found
 
     async def _changed(self, user: str, version: MemoryVersion | None) -> str:
-        """When the memory of a user changed last, ISO 8601, UTC."""
+        """The time of the last change of a user's memory, ISO 8601, UTC."""
         if version is not None:
             return version.created_at
         times = [
@@ -384,7 +383,7 @@ def _version(
     key: str,
     value: Value | BadRecordError | None,
 ) -> MemoryVersion | None:
-    """The newest version of a user's memory; what is wrong with it is logged."""
+    """The newest version of a user's memory; None, and a warning, if it cannot be read."""
     if pointer is None:
         return None
     try:
@@ -396,7 +395,7 @@ def _version(
         reason = str(error)
     _log.warning(
         "The memory of user %r cannot be read: %s `memagent memory check --user ... --repair` "
-        "goes back to what is left of it.",
+        "restores what is left of it.",
         user,
         reason,
     )

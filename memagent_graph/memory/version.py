@@ -1,7 +1,7 @@
-"""One memory: an immutable version, named by a hash over all that led to it.
+"""An immutable version of a memory, identified by a hash of everything that led to it.
 
-The ids form a chain, as the block hashes of a prefix cache do: equal ids mean that the same
-reader, asked the same question, has read the same chunks in the same order.
+The ids form a chain, like the block hashes of a prefix cache: equal ids mean that the same reader
+has read the same chunks in the same order for the same question.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from memagent_graph.memory.atomic import Value
 
 SCHEMA = 1
-"""Of the records that this release writes; it reads these and older ones."""
+"""Schema of the records that this release writes; it also reads older ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Who told a line of a profile, and when.
+    """The source of a line of a profile.
 
     Attributes:
-        line: exactly as the memory has it.
-        message: id of the message that says so; empty if that is not known.
-        thread: of which conversation.
-        at: when it was said (ISO 8601).
-        until: when another value took its place, or it was taken out; empty while it stands.
+        line: the line, exactly as the memory has it.
+        message: id of the message that says so; "" if not known.
+        thread: id of the conversation.
+        at: time when it was said (ISO 8601).
+        until: time when it was replaced or removed; "" while it holds.
     """
 
     line: str
@@ -52,39 +52,39 @@ class MemoryVersion:
         id: `child_id` of a chunk, `merged_id`, or `edited_id`.
         parent: id of the version before; the `root` for the first.
         root: the `root_id` that the chain began with.
-        merged: ids of the versions that one memory was made of, each the last of a segment, in
-            their order; such a version has its root for its parent.
+        merged: for a merge, ids of the merged versions, each the last of a segment, in order; the
+            parent of such a version is its root.
         text: the memory.
-        tokens: its size.
-        step: chunks read, counted from the reading's start.
-        question: what the reading was asked.
+        tokens: length of the text, in tokens.
+        step: number of chunks read since the reading began.
+        question: the question of the reading.
         source: digest of the document.
-        source_name: what to call the document.
+        source_name: name of the document.
         start: first code point of the chunk.
-        end: one past its last; equal to `start` for an edit.
-        length: code points of the document.
-        fingerprint: of the reading: reader, tokenizer and budgets.
-        evidence: where the memory's statements came from.
-        unsupported: statements of it that nothing which was read accounts for.
-        dropped: how many such statements were left out so far.
-        parts: where several documents were joined, digest and name of each that the chunk is of.
-        cut: whether the memory, or one before it, was over its budget and lost a part of it: its
-            end, or of a conversation its oldest lines.
+        end: one past the chunk's last code point; equal to `start` for an edit.
+        length: length of the document, in code points.
+        fingerprint: fingerprint of the reading: reader, tokenizer and budgets.
+        evidence: where the memory's statements stand in the document.
+        unsupported: statements without support in the document.
+        dropped: number of unsupported statements left out so far.
+        parts: for joined documents, digest and name of each document in the chunk.
+        cut: whether this memory, or one before it, exceeded its budget and lost its end or, in a
+            conversation, its oldest lines.
         edited: whether a person wrote it.
-        unchanged: of a version whose chunk added nothing, the one before it that has its text,
-            evidence and marks; it is stored without them.
-        recall: what the next step of its reading is to show again; None for nothing.
-        recalled: ids of versions of other memories that were shown with its chunk.
-        enough: of a version with which reading ended because the reader had enough, the answer.
-        query: of a merge, what the next round of its reading looks for; None if there is none.
-        sought: of a merge, and of what is read after it, what the last round looked for; None for
+        unchanged: if the chunk added nothing, id of the earlier version with the same text,
+            evidence and marks, which are not stored again.
+        recall: what the next step should show again; None for nothing.
+        recalled: ids of the versions of other memories that were shown with the chunk.
+        enough: the answer, if reading ended because the reader had enough.
+        query: for a merge, what the next round looks for; None without a next round.
+        sought: for a merge and the versions after it, what the last round looked for; None for
             the question.
-        thread: of a conversation's memory, the thread whose messages were folded into it.
+        thread: for a conversation's memory, id of the thread whose messages were folded.
         messages: ids of those messages.
-        told: of a profile, who told its lines and when; with lines that stood before.
-        skipped: spans of the document that were skimmed up to here and not read.
-        again: whether it was read when what had been skipped was read after all.
-        warnings: what had to give way for want of room, in words that quote nothing of it.
+        told: for a profile, the sources of its lines, including lines that no longer hold.
+        skipped: spans of the document that were skimmed so far and not read.
+        again: whether the chunk had been skipped, and was read after all.
+        warnings: what was dropped for lack of room, in words that quote none of it.
         created_at: ISO 8601, UTC.
     """
 
@@ -123,7 +123,7 @@ class MemoryVersion:
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def to_record(self) -> Value:
-        """As plain values, for a store: the fields, the schema, and a checksum over the fields."""
+        """Return plain values for a store: fields, schema, and a checksum of the fields."""
         values = {name: getattr(self, name) for name in _FIELDS}
         values["evidence"] = [_told(item) for item in self.evidence]
         values["messages"] = [*self.messages]
@@ -144,28 +144,28 @@ class MemoryVersion:
 
     @property
     def memory(self) -> Memory:
-        """What was noted, as readers take and give it."""
+        """The memory as a record of readers."""
         return Memory(self.text, self.evidence, self.unsupported, self.dropped)
 
     @property
     def follows(self) -> list[str]:
-        """Ids of the versions that it follows directly; none for the first of a chain."""
+        """Ids of the versions that it follows directly; [] for the first of a chain."""
         return _before(self.parent, self.root, self.merged, self.recalled)
 
     @classmethod
     def from_record(
         cls, record: object, key: str = "", stored: Mapping[str, object] | None = None
     ) -> MemoryVersion:
-        """From what `to_record` gave; what else the record holds is left out.
+        """Return the version of a record made by `to_record`; other fields are ignored.
 
         Args:
             record: the record.
-            key: of the item that it was found under, for messages, and compared with its id.
-            stored: other records by their ids, among them the one that has its text.
+            key: key of the item, for messages; it must equal the version's id.
+            stored: other records by id, including the one that has its text.
 
         Raises:
-            BadRecordError: The record is not a version, or was altered, or its text is gone.
-            NewerRecordError: It is of a newer schema.
+            BadRecordError: The record is not a version, was altered, or its text is gone.
+            NewerRecordError: It has a newer schema.
         """
         if not isinstance(record, dict):
             raise _bad(key, "it is not a record")
@@ -222,18 +222,18 @@ _RARE = (
     "query",
     "sought",
 )
-"""Fields that a record has if they are not empty."""
+"""Fields that are only stored if they are not empty."""
 _NOTED = ("text", "evidence", "unsupported")
-"""Fields that a record does not have if another one has them."""
+"""Fields that are not stored if an earlier version has them."""
 
 
 def _told(item: Evidence) -> dict[str, Value]:
-    """The fields, without page and heading where there are none."""
+    """The fields of evidence that are not None."""
     return {name: value for name, value in asdict(item).items() if value is not None}
 
 
 def edited(before: MemoryVersion, text: str) -> MemoryVersion:
-    """The version that follows `before` when a person made its text `text`."""
+    """Return the version that follows `before` after a person changed its text."""
     now = datetime.now(UTC).isoformat()
     return replace(
         before,
@@ -261,7 +261,7 @@ def edited(before: MemoryVersion, text: str) -> MemoryVersion:
 
 
 def still_told(told: Sequence[Told], text: str, now: str) -> tuple[Told, ...]:
-    """The same, where lines that are no longer in the text stand until now."""
+    """Return the sources, where lines that are no longer in the text end now."""
     lines = {*text.splitlines()}
     return tuple(
         item if item.until or item.line in lines else replace(item, until=now) for item in told
@@ -269,7 +269,7 @@ def still_told(told: Sequence[Told], text: str, now: str) -> tuple[Told, ...]:
 
 
 def followed(record: Mapping[str, object]) -> list[str]:
-    """As `MemoryVersion.follows`, of a record that need not be sound."""
+    """Return `MemoryVersion.follows` of a record, which may be damaged."""
     merged, recalled = (
         [str(key) for key in keys] if isinstance(keys, list) else []
         for keys in (record.get("merged"), record.get("recalled"))
@@ -287,7 +287,7 @@ def _row(recall: Recall) -> list[object]:
 
 
 def _recall(values: Sequence[Any] | None) -> Recall | None:
-    """From what `to_record` made of it."""
+    """The inverse of `_row`."""
     if values is None:
         return None
     words, span, earlier, memory = values
@@ -295,13 +295,13 @@ def _recall(values: Sequence[Any] | None) -> Recall | None:
 
 
 def text_of(record: object) -> str | None:
-    """The id of the version that has the text of this record, if it is another one."""
+    """Return the id of the other version that has this record's text; None without one."""
     holder = record.get("unchanged") if isinstance(record, dict) else None
     return holder if isinstance(holder, str) else None
 
 
 def reading_key(root: str, source: str) -> str:
-    """The name under which a reading without one is listed.
+    """Return the key under which a reading without a name is listed.
 
     Args:
         root: the `root_id` of its question and reader.
@@ -311,34 +311,34 @@ def reading_key(root: str, source: str) -> str:
 
 
 def root_id(question: str, fingerprint: str) -> str:
-    """Where the chain of a question's readings begins, whatever the document."""
+    """Return the id with which the chains of a question begin, for all documents."""
     return _digest("root", question, fingerprint)
 
 
 def child_id(parent: str, chunk_digest: str, fingerprint: str, recalled: Sequence[str] = ()) -> str:
-    """The version that follows `parent` when the reader has read a chunk.
+    """Return the id of the version that follows `parent` after a chunk.
 
     Args:
-        parent: id of the version that was read from.
-        chunk_digest: of the chunk.
-        fingerprint: of the reading.
-        recalled: what was shown again with it.
+        parent: id of the version before.
+        chunk_digest: digest of the chunk.
+        fingerprint: fingerprint of the reading.
+        recalled: what was shown again with the chunk.
     """
     return _digest("chunk", parent, chunk_digest, fingerprint, *recalled)
 
 
 def merged_id(versions: Sequence[str], fingerprint: str) -> str:
-    """The version that was merged from others."""
+    """Return the id of a merge of versions."""
     return _digest("merge", *versions, fingerprint)
 
 
 def edited_id(parent: str, text: str, fingerprint: str) -> str:
-    """The version that follows `parent` when a person made it `text`."""
+    """Return the id of an edit of `parent`."""
     return _digest("edit", parent, text, fingerprint)
 
 
 def reading_fingerprint(*parts: object) -> str:
-    """Stands for everything that shapes a reading's memories."""
+    """Return a digest of everything that shapes a reading's memories."""
     return _digest(*map(str, parts))
 
 

@@ -1,4 +1,4 @@
-"""Writes versions behind the reading's back, in order, while the next chunk is read."""
+"""Write versions in the background, in order, while the next chunk is read."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ if TYPE_CHECKING:
     from memagent_graph.memory.version import MemoryVersion
 
 _PAUSE = 0.1
-"""Seconds between looks at whether a store that is away may be tried again."""
+"""Interval of checks on whether a store that is away may be tried again, in seconds."""
 _ENOUGH = 60.0
-"""Seconds without a success after which nothing is tried until the next version comes."""
+"""Time without success after which the writer pauses until the next version, in seconds."""
 
 
 class VersionWriter:
-    """Holds what the store does not have yet.
+    """A queue of versions that the store does not have yet.
 
-    A store that is away stops no reading: versions wait here and are written, in order, when it
-    is back.
+    A store that is away does not stop a reading: versions wait here, and are written in order when
+    it is back.
 
     Args:
-        bank: where to; with a patience, so that no write takes for ever.
+        bank: the bank to write to, with a time limit (`patience`).
         owner: the memory that the versions belong to.
-        topic: name whose watchers are notified of each version.
-        saw: is told what stands at `beside` at each write.
-        beside: what else is read with each write.
+        topic: topic whose watchers are notified of each version.
+        beside: an item to read with each write.
+        saw: called with the value at `beside` after each write.
 
     Attributes:
-        written: ids of the versions that were written, or that the store had already.
+        written: ids of the versions that the store has, written here or before.
+        error: the error of the last write; None if it succeeded.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class VersionWriter:
         self.written: list[str] = []
 
     def add(self, version: MemoryVersion, *also: PutOp) -> None:
-        """Begin to write a version; does not wait.
+        """Queue a version, without waiting.
 
         Args:
-            version: what to write.
-            also: what else is put in the same round trip.
+            version: the version.
+            also: further puts in the same round trip.
         """
         self._waiting.append((version, also))
         self._other = None
@@ -79,13 +80,13 @@ class VersionWriter:
 
     @property
     def idle(self) -> bool:
-        """Whether all is written."""
+        """Whether everything is written."""
         return not self._waiting
 
     async def settle(self) -> MemoryVersion | None:
-        """Wait for the writes in flight; return what another agent stored first, if one did.
+        """Wait for pending writes; return the version that another writer stored first, if any.
 
-        Returns at once where the store is known to be away.
+        It returns at once if the store is known to be away.
         """
         guard = self.bank.records.guard
         while self._waiting and self.error is None and not (guard.failures or self._stuck()):
@@ -94,11 +95,11 @@ class VersionWriter:
         return None if self._waiting else self._other
 
     async def flush(self, patience: float, *, strictly: bool = False) -> int:
-        """Write all that waits; return how many versions had to be left.
+        """Write all waiting versions, and return the number of those that could not be written.
 
         Args:
-            patience: seconds to wait for the store to take a version.
-            strictly: seconds for all of them instead: a deadline has come.
+            patience: time to wait for each version, in seconds.
+            strictly: whether `patience` is for all of them together, because of a deadline.
         """
         waiting = len(self._waiting) + 1
         while self._writing is not None and 0 < len(self._waiting) < waiting:
@@ -112,7 +113,7 @@ class VersionWriter:
         return len(self._waiting)
 
     def _count(self, pending: int) -> None:
-        """Let the store's metrics say how many versions of this writer wait."""
+        """Update the count of waiting versions in the store's metrics."""
         self.bank.records.guard.count(pending=pending - self._counted)
         self._counted = pending
 
@@ -125,7 +126,7 @@ class VersionWriter:
         try:
             while self._waiting and loop.time() < give_up:
                 if self.bank.records.guard.away:
-                    self._tried.set()  # it may have failed somebody else
+                    self._tried.set()  # another caller may have failed
                     await asyncio.sleep(_PAUSE)
                     continue
                 if await self._write_one(*self._waiting[0]):
@@ -141,10 +142,10 @@ class VersionWriter:
                 records, version, self._owner, self._topic, also=also, beside=self._beside
             )
             edit = await newest_edit(records, version.id, self._owner) if done.edited else None
-        except Exception as error:  # noqa: BLE001 - whatever a store raises, reading goes on
+        except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
             self._tried.set()
-            await asyncio.sleep(_PAUSE)  # where the circuit is open, the guard says when
+            await asyncio.sleep(_PAUSE)  # if the circuit is open, the guard decides when to retry
         else:
             self.error = None
             stored = edit or done.version

@@ -1,4 +1,4 @@
-"""From messages to the token ids that a model in this process reads."""
+"""Turn messages into the token ids that a model in this process reads."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class ChatTemplate:
-    """Turns messages into the prompt that a model was trained on.
+    """Turns messages into a prompt in the format that the model was trained on.
 
     Args:
-        tokenizer: of `transformers`, with a chat template.
-        variables: of the template, such as `enable_thinking`.
+        tokenizer: a tokenizer of `transformers`, with a chat template.
+        variables: variables of the template, such as `enable_thinking`.
 
     Raises:
         ConfigurationError: The tokenizer has no chat template.
@@ -40,10 +40,10 @@ class ChatTemplate:
         self._variables = dict(variables or {}, add_generation_prompt=True)
 
     def token_ids(self, messages: Sequence[BaseMessage]) -> list[int]:
-        """Token ids of `messages`, of which only the text counts, up to where the reply begins."""
+        """Return the token ids of the text of `messages`, up to where the reply begins."""
         asked = convert_to_openai_messages(list(messages))
         template = self._original.apply_chat_template
-        if self.tokenizer is None:  # one that is not of the `tokenizers` library
+        if self.tokenizer is None:  # it is not of the `tokenizers` library
             ids: list[int] = template(asked, tokenize=True, return_dict=False, **self._variables)
             return ids
         return self.tokenizer.encode(template(asked, tokenize=False, **self._variables))

@@ -1,4 +1,4 @@
-"""What calls do while their server is down: wait for a health check rather than hammer it."""
+"""A circuit breaker: while a server is down, calls wait for a health check."""
 
 from __future__ import annotations
 
@@ -15,34 +15,32 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 _FAILURES = 3
-"""Failures in a row, over all calls, before the server counts as down."""
+"""Consecutive failures, over all calls, before the server counts as down."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 5.0
-"""Seconds between two health checks; the first doubles up to the other."""
+"""Time between two health checks, in seconds: it doubles from the first value to the second."""
 _LOOK = 0.1
-"""Seconds after which a waiting call looks whether another one's health check succeeded."""
+"""Interval at which a waiting call looks for another call's successful check, in seconds."""
 
 _lock = threading.Lock()
-"""One for all, held for microseconds: with a lock of its own an object could not be copied."""
+"""One lock for all, held for microseconds: objects with a lock of their own cannot be copied."""
 
 
 class Circuit:
-    """Opens after failures to reach a server, and closes when it answers a health check.
+    """Opens after failures to reach a server, and closes when the server passes a health check.
 
-    A busy server that refuses one call in ten shows several failures in a row: refusals come
-    before the replies to calls made with them, or, where a connection breaks, are noticed after
-    these. So the circuit opens only when more calls failed in a row than are under way, and either
-    half of all that ever were, or some that began after the last answer. When a server goes down,
-    what is under way fails too.
+    A busy server that refuses one call in ten can show several failures in a row, because refusals
+    arrive before the replies to calls of the same time. So the circuit opens only if more calls
+    failed in a row than are under way, and either at least half of the most that were ever under
+    way at once, or at least three of them began after the last answer.
 
-    While it is open, the calls that come wait, and one of them at a time makes the check, at
-    growing intervals. They wait no longer than `patience` from the moment it opened, so that a
-    server that is restarted costs a reading no attempts, and one that is gone for good is an
-    error. It does not open for a server that never answered, whose address may be wrong: there,
-    a call that is made says more than one that is not.
+    While it is open, new calls wait, and one at a time makes the health check, at growing
+    intervals. They wait for at most `patience` from the moment it opened: a server that restarts
+    costs a reading no attempts, and one that is gone raises an error. It never opens for a server
+    that never answered: its address may be wrong, and the error of a real call says more.
 
     Args:
-        patience: seconds.
+        patience: longest wait, in seconds.
     """
 
     def __init__(self, patience: float) -> None:
@@ -56,9 +54,9 @@ class Circuit:
 
     @contextmanager
     def under_way(self) -> Iterator[int]:
-        """Count a call as under way: to be left before its end is reported.
+        """Count a call as under way. Leave the context before reporting how the call ended.
 
-        What it gives is when the call began, for `failed`.
+        It yields a mark of when the call began, for `failed`.
         """
         with _lock:
             self._under_way += 1
@@ -71,14 +69,18 @@ class Circuit:
                 self._under_way -= 1
 
     def succeeded(self) -> None:
-        """The server answered, perhaps with an error."""
+        """Note that the server answered, even if with an error."""
         with _lock:
             self._answers += 1
             self._failures = self._fresh = 0
             self._opened = None
 
     def failed(self, begun: int) -> None:
-        """The server could not be reached, or the connection broke, in a call that began then."""
+        """Note that the server could not be reached, or the connection broke.
+
+        Args:
+            begun: the mark that `under_way` yielded for this call.
+        """
         with _lock:
             self._failures += 1
             self._fresh += begun == self._answers
@@ -90,13 +92,13 @@ class Circuit:
                 self._next_check = self._opened + self._pause
 
     async def passage(self, is_healthy: Callable[[], Awaitable[bool]]) -> None:
-        """Return when the circuit is closed.
+        """Wait until the circuit is closed.
 
         Args:
-            is_healthy: asks the server.
+            is_healthy: makes the health check.
 
         Raises:
-            TransientModelError: The server is still down, and it was waited for long enough.
+            TransientModelError: The server is still down after `patience` seconds.
         """
         while (opened := self._opened) is not None:
             if self._may_check() and await self._check(is_healthy):
@@ -106,13 +108,13 @@ class Circuit:
                 seconds = monotonic() - opened
                 message = (
                     f"The server has not been reachable for {seconds:.0f} s, so the call was not "
-                    "made. Start it, or correct the base URL; it is tried again every few seconds."
+                    "made. Start the server, or correct the base URL."
                 )
                 raise TransientModelError(message)
             await asyncio.sleep(min(_LOOK, left))
 
     def _may_check(self) -> bool:
-        """Whether this call is the one to make the health check that is due."""
+        """Whether a health check is due, and this call has to make it."""
         with _lock:
             if monotonic() < self._next_check:
                 return False
@@ -123,7 +125,7 @@ class Circuit:
         healthy = False
         try:
             healthy = await is_healthy()
-        finally:  # also when it was cancelled: the next check is somebody else's
+        finally:  # if it was cancelled, too: another call makes the next check
             if healthy:
                 self.succeeded()
             else:

@@ -1,4 +1,4 @@
-"""From the OpenAI format's completions and stream parts to LangChain's messages."""
+"""Convert completions and stream parts of the OpenAI format to LangChain's messages."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def to_result(completion: ChatCompletion, started: float) -> ChatResult:
-    """A whole completion as LangChain has it.
+    """Convert a whole completion.
 
     Args:
-        completion: as the SDK parsed it, which it does without checking.
-        started: when the request was made, by `perf_counter`.
-
-    Raises:
-        TransientModelError: It is not a completion.
+        completion: the completion, parsed but not validated by the SDK.
+        started: time of the request, by `perf_counter`.
     """
     choices = getattr(completion, "choices", None)
     message = getattr(choices[0], "message", None) if choices else None
     if message is None:
-        text = f"The server's reply is not a completion: {str(completion)[:300]}"
+        text = (
+            f"The server's reply is not a chat completion: {str(completion)[:300]} Check that the "
+            "base URL is that of an OpenAI-compatible API."
+        )
         raise TransientModelError(text)
     choice = completion.choices[0]
     extra = _extra(message)
@@ -62,10 +62,10 @@ def to_result(completion: ChatCompletion, started: float) -> ChatResult:
 
 
 class PartialCompletion:
-    """Turns a stream's parts into chunks, and remembers what only the last chunk can say.
+    """Turns a stream's parts into chunks, and collects what only the last chunk can report.
 
     Args:
-        started: when the request was made, by `perf_counter`.
+        started: time of the request, by `perf_counter`.
     """
 
     def __init__(self, started: float) -> None:
@@ -77,11 +77,11 @@ class PartialCompletion:
         self._logprobs: list[float] = []
 
     def chunk(self, part: ChatCompletionChunk) -> ChatGenerationChunk:
-        """What one part adds to the reply."""
+        """Convert one part of the stream."""
         self._model = getattr(part, "model", None) or self._model
         self._prompt_token_ids = getattr(part, "prompt_token_ids", None) or self._prompt_token_ids
         choices = getattr(part, "choices", None)
-        if not choices or choices[0].delta is None:  # the part that brings the usage
+        if not choices or choices[0].delta is None:  # the part with the usage
             return ChatGenerationChunk(
                 message=AIMessageChunk(content="", usage_metadata=_usage(part))
             )
@@ -107,13 +107,13 @@ class PartialCompletion:
         return ChatGenerationChunk(message=message)
 
     def last(self) -> ChatGenerationChunk:
-        """The chunk that ends the reply.
+        """Return the chunk that ends the reply.
 
         Raises:
             TransientModelError: The connection ended before the reply did.
         """
         if self._finish_reason is None:
-            raise TransientModelError("The server stopped streaming before the reply was whole.")
+            raise TransientModelError("The server ended the stream before the reply was complete.")
         generation = Generation(
             prompt_token_ids=self._prompt_token_ids,
             token_ids=self._token_ids or None,
@@ -134,7 +134,7 @@ class PartialCompletion:
 
 
 def _extra(message: ChatCompletionMessage | ChoiceDelta) -> dict[str, object]:
-    """Refusal and reasoning, which are not part of the text."""
+    """Refusal, and reasoning, which are not part of the text."""
     reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
     found = {"refusal": message.refusal, "reasoning_content": reasoning}
     return {name: value for name, value in found.items() if value}

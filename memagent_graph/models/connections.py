@@ -1,4 +1,4 @@
-"""Clients of the `openai` SDK, which keep their connections open from one call to the next."""
+"""Clients of the `openai` SDK that keep connections open between calls."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ T = TypeVar("T")
 
 
 class Connections:
-    """A client for each event loop: a connection belongs to the loop that opened it.
+    """One client per event loop, since a connection belongs to the loop that opened it.
 
     Args:
-        kept: connections kept open between calls, at most; more may be open during them.
-        options: of the clients: address, key, timeout.
+        kept: most connections kept open between calls; more may be open during calls.
+        options: arguments of the clients: address, key, timeout.
     """
 
     def __init__(self, kept: int, **options: Any) -> None:
-        # The class of the HTTP library that this release of the SDK is made with.
+        # The class belongs to the HTTP library that this release of the SDK uses.
         self._limits = type(DEFAULT_CONNECTION_LIMITS)(max_keepalive_connections=kept)
         self._options = options
         self._opened: dict[asyncio.AbstractEventLoop, AsyncGenerator[AsyncOpenAI, None]] = {}
         self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
-        # Keeps clients out of the garbage that this object may become a part of: else their
-        # sockets would be finalized before the generators below get to close them.
+        # If this object becomes garbage, its clients must not: their sockets would be finalized
+        # before the generators below could close them.
         finalize(self, self._clients.clear).atexit = False
 
     async def client(self) -> AsyncOpenAI:
-        """The client for the running event loop."""
+        """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             for other in [other for other in list(self._clients) if other.is_closed()]:
@@ -47,13 +47,13 @@ class Connections:
         return self._clients[loop]
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop, as the loop itself does when it ends."""
+        """Close the connections of this event loop; they also close when the loop ends."""
         opened = self._opened.get(asyncio.get_running_loop())
         if opened is not None:
             await opened.aclose()
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[AsyncOpenAI, None]:
-        """A client until its loop ends: asyncio finishes a loop's generators before closing it."""
+        """A client that lives as long as its loop: asyncio ends the generators before the loop."""
         http = DefaultAsyncHttpxClient(
             limits=self._limits,
             base_url=self._options["base_url"],
@@ -73,11 +73,10 @@ class Connections:
 
 @asynccontextmanager
 async def streaming(stream: AsyncStream[T]) -> AsyncIterator[AsyncStream[T]]:
-    """Close `stream` at the end, and let go of the generators that it reads through.
+    """Close `stream` at the end, and release the generators that it reads from.
 
-    The SDK does not end them when a stream fails or is given up: held by the error's traceback
-    and by a cycle, they would wait for the garbage collector, which may end them from another
-    thread while this one does.
+    The SDK does not end them if a stream fails or is abandoned. Held by the error's traceback and
+    by a cycle, they would be left to the garbage collector, which may run in another thread.
     """
     try:
         async with stream:

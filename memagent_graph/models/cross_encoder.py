@@ -1,4 +1,4 @@
-"""How likely a passage supports a statement: a sequence classifier of `transformers`."""
+"""A cross-encoder of `transformers` that scores how likely a passage supports a statement."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _BATCH = 32
-"""Pairs that are judged at once."""
+"""Pairs per batch."""
 _ENTAILMENT = "entailment"
 
 
 class _Loaded(NamedTuple):
-    """A model that is ready.
+    """A loaded model.
 
     Attributes:
-        tokenizer: of `transformers`.
-        model: on its device.
-        label: which output is the probability; None where there is only one.
+        tokenizer: the tokenizer.
+        model: the model, on its device.
+        label: index of the output that is the probability; None if there is only one output.
         window: longest input, in tokens.
     """
 
@@ -34,9 +34,9 @@ class _Loaded(NamedTuple):
 
 
 class CrossEncoder:
-    """Judges pairs in batches, in a thread. The weights are loaded when the first reading begins.
+    """Scores pairs in batches, in a thread. Weights are loaded when the first reading begins.
 
-    A model with one output gives the sigmoid of it. Of several it is the share of the label
+    With one output, the probability is its sigmoid. With several, it is the softmax of the label
     "entailment", or of the second of two labels.
 
     Args:
@@ -52,15 +52,15 @@ class CrossEncoder:
         """Load the model.
 
         Raises:
-            ConfigurationError: There is no such model, or none of its labels means support.
+            ConfigurationError: There is no such model, or no label of it means support.
             MissingDependencyError: torch or transformers are not installed.
         """
         await asyncio.to_thread(self._load)
 
     async def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """For each passage with its statement, how likely the one supports the other, 0 to 1.
+        """Return, for each (passage, statement), the probability of support, 0 to 1.
 
-        A pair over the model's context is cut, the longer of the two first.
+        A pair that exceeds the model's context is truncated, the longer text first.
 
         Raises:
             ModelError: The model failed.
@@ -83,7 +83,10 @@ class CrossEncoder:
             tokenizer = AutoTokenizer.from_pretrained(self.model)
             model = AutoModelForSequenceClassification.from_pretrained(self.model, dtype="float32")
         except (OSError, ValueError) as error:
-            message = f"There is no cross-encoder {self.model!r}: {error}"
+            message = (
+                f"There is no cross-encoder {self.model!r}: {error} Name a folder, or a hub id "
+                "that this machine can reach."
+            )
             raise ConfigurationError(message) from error
         label = self._label(model.config.label2id, model.config.num_labels)
         longest = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
@@ -113,7 +116,7 @@ class CrossEncoder:
             with self._lock:
                 for start in range(0, len(pairs), _BATCH):
                     found += _probabilities(loaded, pairs[start : start + _BATCH])
-        except RuntimeError as error:  # torch's own, for memory that ran out too
+        except RuntimeError as error:  # torch's, also if memory ran out
             message = f"{self.name} failed: {error}"
             raise ModelError(message) from error
         return found

@@ -1,7 +1,7 @@
-"""Decode several prompts together, row by row independent of who else is in the batch.
+"""Decode several prompts in one batch, each row independent of the others.
 
-Why not `generate()` of transformers: a batch there shares one sampler, one seed and one length,
-and keeps computing rows that have ended. Here each row has its own and leaves when it is done.
+With `generate()` of transformers, a batch shares one sampler, seed and length, and rows that have
+ended are still computed. Here each row has its own, and leaves the batch when it is done.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class Row:
-    """One prompt, how to continue it, and what came of it.
+    """A prompt, its sampling parameters, and its reply.
 
     Attributes:
         prompt: token ids.
         max_tokens: longest reply, in tokens.
-        temperature: 0 takes the likeliest token.
-        top_p: probability that the tokens to choose from add up to, at least.
-        seed: of the sampling; None draws one.
-        stop: strings that end the reply and are not part of it.
-        emit: told each piece of text that is certain.
-        left: whether nobody waits for the reply any more.
-        token_ids: the reply, with the token that ended it.
+        temperature: 0 takes the most likely token.
+        top_p: nucleus sampling: least total probability of the tokens to choose from.
+        seed: seed of the sampling; None draws one.
+        stop: strings that end the reply, and are not part of it.
+        emit: called with each piece of text that is certain.
+        left: returns whether the caller no longer waits for the reply.
+        token_ids: token ids of the reply, including the one that ended it.
         logprobs: natural logarithms of their probabilities under the model, before temperature
             and `top_p`.
         text: the reply without special tokens.
-        finish_reason: "stop" or "length", once it ended.
+        finish_reason: "stop" or "length"; None until the reply ends.
     """
 
     prompt: list[int]
@@ -63,13 +63,20 @@ class Row:
         self._emitted = 0
 
     def draw(self) -> float:
-        """The next number of the row's own between 0 and 1, which decides on a token."""
+        """Draw a number from 0 to 1 from the row's own generator."""
         return float(torch.rand((), generator=self._generator))
 
     def append(
         self, token: int, logprob: float, ends: frozenset[int], tokenizer: Tokenizer
     ) -> None:
-        """Add a token, and see whether it ends the reply."""
+        """Add a token; set `finish_reason` if it ends the reply.
+
+        Args:
+            token: its id.
+            logprob: natural logarithm of its probability.
+            ends: token ids that end a reply.
+            tokenizer: decodes the token.
+        """
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         if token in ends:
@@ -85,7 +92,7 @@ class Row:
         self._emit()
 
     def _emit(self) -> None:
-        """Emit what no stop string can take back."""
+        """Emit the text that cannot be part of a stop string any more."""
         certain = len(self.text)
         if self.finish_reason is None and self.stop:
             certain -= max(map(len, self.stop)) - 1
@@ -95,16 +102,16 @@ class Row:
 
 
 def _name_of_cache(kind: type[PreTrainedModel]) -> str:
-    """What `kind` calls the cache that it is given: newer versions of transformers renamed it."""
+    """The name of the cache's argument, which newer versions of transformers changed."""
     return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
 def choose(logprobs: torch.Tensor, rows: Sequence[Row]) -> list[int]:
-    """The next token of each row, which does not depend on the other rows.
+    """Choose the next token of each row, independently of the other rows.
 
     Args:
-        logprobs: `[rows, vocabulary]`, of all tokens.
-        rows: how to choose; each that samples draws a number of its own.
+        logprobs: log-probabilities of all tokens, `[rows, vocabulary]`.
+        rows: the rows, with their sampling parameters and generators.
     """
     tokens: list[int] = logprobs.argmax(-1).tolist()
     for cut in (False, True):
@@ -121,7 +128,7 @@ def choose(logprobs: torch.Tensor, rows: Sequence[Row]) -> list[int]:
 
 
 def _draw(logprobs: torch.Tensor, rows: Sequence[Row], *, cut: bool) -> list[int]:
-    """A token for each row, as likely as it is; `cut` obeys `top_p`."""
+    """Sample a token for each row; with `cut`, within `top_p`."""
     temperatures = torch.tensor([[row.temperature] for row in rows])
     chances, order = torch.softmax(logprobs / temperatures, -1), None
     if cut:
@@ -130,7 +137,7 @@ def _draw(logprobs: torch.Tensor, rows: Sequence[Row], *, cut: bool) -> list[int
         chances = chances.masked_fill(chances.cumsum(-1) - chances >= most, 0)
     reached = chances.cumsum(-1, dtype=torch.float64)
     draws = torch.tensor([[row.draw()] for row in rows], dtype=torch.float64)
-    # The first token with which the sum goes past the draw: never one of probability 0.
+    # The first token whose cumulative sum exceeds the draw: never one of probability 0.
     found = torch.searchsorted(reached, draws * reached[:, -1:], right=True)
     chosen: list[int] = (found if order is None else order.gather(-1, found))[:, 0].tolist()
     return chosen
@@ -140,17 +147,17 @@ def _draw(logprobs: torch.Tensor, rows: Sequence[Row], *, cut: bool) -> list[int
 def decode(
     model: PreTrainedModel, tokenizer: Tokenizer, ends: frozenset[int], rows: Sequence[Row]
 ) -> None:
-    """Generate the replies of all `rows` to their ends.
+    """Generate the complete replies of all `rows`.
 
     Args:
         model: a causal language model of `transformers`, in evaluation mode.
-        tokenizer: its own.
+        tokenizer: its tokenizer.
         ends: token ids that end a reply.
-        rows: what to continue; they hold the results.
+        rows: the prompts; the replies are written into them.
     """
     rows = list(rows)
     device = model.device
-    # Readings of the same document ask the same at first: each prompt is read once.
+    # Readings of the same document begin with the same prompt: each prompt is computed once.
     prompts: dict[tuple[int, ...], int] = {}
     places = [prompts.setdefault(tuple(row.prompt), len(prompts)) for row in rows]
     width = max(map(len, prompts))

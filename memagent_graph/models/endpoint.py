@@ -1,4 +1,4 @@
-"""A chat model behind any OpenAI-compatible server: vLLM, OpenAI, llama.cpp, a gateway."""
+"""A chat model of any OpenAI-compatible server: vLLM, OpenAI, llama.cpp, a gateway."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ _STREAMED: dict[str, object] = {"stream": True, "stream_options": {"include_usag
 
 
 class ChatEndpoint(BaseChatModel):
-    """A chat model on the `openai` SDK.
+    """A chat model of an OpenAI-compatible server, on the `openai` SDK.
 
     Args:
-        model: the model's name at the server.
-        base_url: of the server, up to `/v1`; `OPENAI_BASE_URL`, or else OpenAI's, by default.
-        api_key: `OPENAI_API_KEY` by default; local servers need none.
-        temperature: 0 by default, so that a memory can be reused.
+        model: name of the model on the server.
+        base_url: URL of the server, up to `/v1`; `OPENAI_BASE_URL`, or else OpenAI's, by default.
+        api_key: `OPENAI_API_KEY` by default; local servers usually need none.
+        temperature: 0 by default.
         top_p: nucleus sampling.
-        seed: for servers that sample reproducibly.
-        max_tokens: longest reply; set here, it also overrides a reader's budgets, which leaves
-            a reasoning model room to think.
+        seed: seed of the sampling, for servers that support it.
+        max_tokens: longest reply, in tokens. Set here, it also overrides the reader's budgets, to
+            leave a reasoning model room to think.
         stop: strings that end the reply.
-        timeout: seconds without a word from the server, which says nothing until a reply that
-            is not streamed is whole.
-        max_concurrency: calls under way at once, over all threads and event loops; more wait
-            for their turn. 256 is how many vLLM works on at once by default, and fits the usual
-            limit of 1,024 open files. A stream takes its turn until it is read or closed.
-        max_retries: repeats made by the client itself. 0, because the reading graph repeats
-            calls already; set it when the model is used on its own.
-        extra_body: fields that the server knows and the SDK does not.
-        logprobs: ask for the log-probability of each token.
-        return_token_ids: ask a vLLM server for the token ids of prompt and completion.
+        timeout: longest silence of the server, in seconds. Without streaming, a server is silent
+            until the reply is complete.
+        max_concurrency: most calls under way at once, over all threads and event loops; others
+            wait. 256 is vLLM's default batch, and fits the usual limit of 1,024 open files. A
+            stream counts until it is read to its end or closed.
+        max_retries: repeats made by the SDK. 0, because the reading graph repeats calls itself;
+            set it to use the model on its own.
+        extra_body: fields that the server accepts and the SDK does not know.
+        logprobs: whether to request the log-probability of each token.
+        return_token_ids: whether to request the token ids of prompt and completion (vLLM).
 
-    A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
-
-    While the server is down, calls wait for it up to `timeout`; see `models.circuit.Circuit`.
+    A reply's `response_metadata["generation"]` is a `models.generation.Generation`. While the
+    server is down, calls wait for it for up to `timeout`; see `models.circuit.Circuit`.
 
     Raises:
-        ConfigurationError: An argument makes no sense; raised on construction.
-        ModelError: Of the kind that says what to do; see `models.failures.model_error`.
+        ConfigurationError: An argument is invalid; raised on construction.
+        ModelError: A call failed, in the subclass that says what to do; see
+            `models.failures.model_error`.
 
     Examples:
         >>> from memagent_graph.models.endpoint import ChatEndpoint
@@ -112,11 +112,13 @@ class ChatEndpoint(BaseChatModel):
             raise ConfigurationError(text) from error
 
     def model_post_init(self, context: object, /) -> None:
-        """Fill in the server's address when none was given."""
+        """Fill in the default URL, and check it."""
         super().model_post_init(context)
         self.base_url = self.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
         if not self.base_url.startswith(("http://", "https://")):
-            text = f"{self.base_url!r} is not a base URL: one looks like http://localhost:8000/v1."
+            text = (
+                f"{self.base_url!r} is not a base URL: give one such as http://localhost:8000/v1."
+            )
             raise ValueError(text)
         self._server = Server(
             self.base_url,
@@ -137,63 +139,68 @@ class ChatEndpoint(BaseChatModel):
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: object
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Let the model call tools; `tool_choice` is "auto", "any", "none" or a tool's name."""
+        """Let the model call tools; `tool_choice`: "auto", "any", "required", "none" or a name."""
         return self.bind(**tool_fields(tools, tool_choice), **kwargs)
 
     def constraint(self, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of a call that hold the reply to a JSON schema, if the server can do that."""
+        """Return call options that constrain the reply to a JSON schema, if the server can."""
         return {"json_schema": {"name": name, "schema": dict(schema)}}
 
     @property
     def window_tokens(self) -> int | None:
-        """Context length in tokens; None until it is discovered, or where it is not told."""
+        """Context length in tokens; None before `adiscover`, or if not reported."""
         return self._window
 
     async def adiscover(self) -> int | None:
-        """Ask the server, once, for the model's context length in tokens.
+        """Ask the server for the model's context length in tokens, once.
 
-        None where it does not tell, or cannot be asked now: the first call will say why.
+        Returns None if the server does not report it, or cannot be asked; then the first call
+        raises the reason.
 
         Raises:
-            ModelError: It has no model of this name; the message says which it has. Or the server
-                is OpenAI's, and there is no key.
+            ModelError: The server has no model of this name; the message lists those it has. Or the
+                server is OpenAI's, and there is no key.
         """
         self.check_key()
         self._window = await self._server.window(self.model)
         return self._window
 
     def check_key(self) -> None:
-        """See that there is a key where one is needed.
+        """Check that there is a key if the server needs one.
 
         Raises:
             ModelError: The server is OpenAI's, and there is no key.
         """
         if self.base_url == _DEFAULT_URL and self.api_key is None:
             message = (
-                f"There is no API key for {_DEFAULT_URL}: set OPENAI_API_KEY, or name a local "
+                f"No API key for {_DEFAULT_URL}: set OPENAI_API_KEY, or name a local "
                 "server with --base-url or OPENAI_BASE_URL."
             )
             raise ModelError(message)
 
     async def amodels(self) -> dict[str, int | None]:
-        """Names of the models that the server has, with their context lengths where it tells."""
+        """Return the server's models with their context lengths in tokens, None if not reported.
+
+        Raises:
+            ModelError: The server cannot be reached, or refuses.
+        """
         self.check_key()
         return await self._server.models()
 
     def models(self) -> dict[str, int | None]:
-        """As `amodels`, from synchronous code."""
+        """Call `amodels` from synchronous code."""
         return wait_for(self.amodels())
 
     async def ahealth(self) -> bool:
-        """Whether the server answers, even if only to ask for another key."""
+        """Return whether the server answers; an error below 500, such as a wrong key, counts."""
         return await self._server.is_healthy()
 
     def health(self) -> bool:
-        """As `ahealth`, from synchronous code."""
+        """Call `ahealth` from synchronous code."""
         return wait_for(self.ahealth())
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop, as the loop itself does when it ends."""
+        """Close the connections of this event loop; they also close when the loop ends."""
         await self._server.aclose()
 
     def close(self) -> None:

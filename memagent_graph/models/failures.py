@@ -1,4 +1,4 @@
-"""What went wrong with a model call, as one of our errors, whichever client raised it."""
+"""Convert the error of a model call, from any client, to one of our errors."""
 
 from __future__ import annotations
 
@@ -41,28 +41,30 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _FEWER = "fewer output tokens"
-"""In vLLM's error for a `max_tokens` beyond its window, which no shorter prompt helps."""
+"""In vLLM's error for `max_tokens` above its window, where a shorter prompt does not help."""
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 _FILTER = re.compile(r"content_filter|content management policy|safety system", re.IGNORECASE)
 _LONGEST_TEXT = 600
-"""Characters of a provider's message that are passed on."""
+"""Characters passed on of a provider's message."""
 
 
 def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
-    """The error of our hierarchy that says what a caller can do about `error`.
+    """Return the `ModelError` whose class says what a caller can do about `error`.
 
-    Known by status code and name rather than by class, so that the clients of all providers are
-    covered and none needs to be installed.
+    Errors are classified by status code and name, not by class, so that the clients of all
+    providers are covered and none needs to be installed.
 
     Args:
-        error: what the client raised.
-        served: names of the models that the server has, for one that does not know its model.
+        error: the client's error.
+        served: names of the server's models, for the message of a 404.
     """
     if isinstance(error, ModelError):
         return error
     text, status = _text(error), _status(error)
     if isinstance(error, ContextOverflowError) or _is_too_long(status, text):
-        return ContextLengthError(f"The prompt is too long for the model: {text}")
+        return ContextLengthError(
+            f"The prompt is too long for the model; lower chunk_tokens or memory_tokens. {text}"
+        )
     if status is not None:
         return _from_status(status, text, error, served)
     lineage = " ".join(kind.__name__ for kind in reversed(type(error).__mro__))
@@ -70,15 +72,16 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
         return TransientModelError(f"The model's reply is malformed: {text}")
     if _is_transient(error, lineage, text):
         return TransientModelError(
-            f"The model cannot be reached{_place(error)}: {text}", retry_after=_retry_after(error)
+            f"The model cannot be reached{_place(error)}: {text}",
+            retry_after=_retry_after(error),
         )
     return ModelError(f"The model call failed: {type(error).__name__}: {text}")
 
 
 def is_unreachable(error: Exception) -> bool:
-    """Whether there is no server, or the connection to it broke: not that it is slow.
+    """Whether there is no server, or its connection broke; a slow server does not count.
 
-    A gateway says 502 or 503 of a server behind it that is down or starting.
+    A gateway answers 502 or 503 for a server behind it that is down or starting.
     """
     status = _status(error)
     if status is not None:
@@ -94,7 +97,7 @@ def is_unreachable(error: Exception) -> bool:
 
 def _is_too_long(status: int | None, text: str) -> bool:
     if status == 429:  # noqa: PLR2004 - HTTP's number
-        return "request too large" in text.lower()  # waiting would not help: it never fits
+        return "request too large" in text.lower()  # it never fits, so waiting does not help
     if status in (401, 402, 403, 404) or _FEWER in text.lower():
         return False
     return status == 413 or bool(_CONTEXT.search(text))  # noqa: PLR2004 - HTTP's number
@@ -120,7 +123,7 @@ def _from_status(status: int, text: str, error: Exception, served: Sequence[str]
     if status in (401, 403):
         return ModelError(
             f"The server refused the credentials ({status}): check OPENAI_API_KEY or the "
-            f"provider's own variable, and the base URL. It said: {text}"
+            f"provider's own variable, and the base URL. The server said: {text}"
         )
     if status == 404:  # noqa: PLR2004 - HTTP's number
         hint = (
@@ -129,13 +132,13 @@ def _from_status(status: int, text: str, error: Exception, served: Sequence[str]
             else "GET /v1/models lists its models, and the base URL usually ends in /v1"
         )
         return ModelError(
-            f"The server does not know this model or path (404): {hint}. It said: {text}"
+            f"The server does not know this model or path (404): {hint}. The server said: {text}"
         )
     return ModelError(f"The server answered {status}: {text}")
 
 
 def _place(error: Exception) -> str:
-    """Where the request went, if the client says it."""
+    """The URL of the request, if the client reports it."""
     with suppress(Exception):  # some clients raise when there was no request
         url = str(error.request.url).partition("?")[0]  # type: ignore[attr-defined]
         return f" at {url.removesuffix('/chat/completions').removesuffix('/models')}"
@@ -149,7 +152,7 @@ def _text(error: Exception) -> str:
     root: BaseException = error
     while root.__cause__ is not None:
         root = root.__cause__
-    if str(root) not in text:  # SDKs say "Connection error." and keep the reason to themselves
+    if str(root) not in text:  # SDKs say "Connection error." without the reason
         text = f"{text} ({root})"
     return text[:_LONGEST_TEXT]
 
@@ -170,14 +173,14 @@ def _status(error: Exception) -> int | None:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Seconds, from a number of seconds or milliseconds or from a date."""
+    """The pause that the server asks for, in seconds; sent as a number or as a date."""
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
     milliseconds, seconds = headers.get("retry-after-ms", ""), headers.get("retry-after", "")
     with suppress(TypeError, ValueError):
         return max(0.0, float(milliseconds) / 1000)
     with suppress(TypeError, ValueError):
         return max(0.0, float(seconds))
-    with suppress(TypeError, ValueError):  # the latter for a date without a time zone
+    with suppress(TypeError, ValueError):  # TypeError for a date without a time zone
         until = parsedate_to_datetime(seconds) - datetime.now(UTC)
         return max(0.0, until.total_seconds())
     return None

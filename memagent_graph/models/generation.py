@@ -1,4 +1,4 @@
-"""What an engine says about one reply, in the same shape whichever engine it was."""
+"""What an engine reports about a reply, in one format for all engines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ class Generation(TypedDict):
     """The entry `generation` in a reply's `response_metadata`.
 
     Attributes:
-        prompt_token_ids: the prompt as the engine read it; None when it does not tell.
-        token_ids: the completion as the engine wrote it, with the token that ended it; None
-            when it does not tell.
-        logprobs: natural logarithm of the probability of each completion token under the model
-            itself, before temperature and nucleus; None when it was not asked for or not told.
-        finish_reason: the engine's word for why it stopped ("stop", "length", ...).
-        seconds: from the request to the end of the reply.
+        prompt_token_ids: the prompt's tokens; None if not reported.
+        token_ids: the completion's tokens, including the one that ended it; None if not reported.
+        logprobs: natural logarithm of each completion token's probability under the model, before
+            temperature and top-p; None if not requested or not reported.
+        finish_reason: why the engine stopped, in its own words ("stop", "length", ...).
+        seconds: time from the request to the end of the reply, in seconds.
     """
 
     prompt_token_ids: list[int] | None

@@ -1,4 +1,4 @@
-"""A model's configuration with some of it changed, as vLLM's `hf_overrides` does."""
+"""Override parts of a model's configuration, like vLLM's `hf_overrides`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ Config = TypeVar("Config")
 
 
 def overridden(load: Callable[..., Config], overrides: Mapping[str, object]) -> Config:
-    """The configuration that `load` makes, with changes.
+    """Load a configuration with changes.
 
     Args:
-        load: makes one of `transformers`, checked as a whole, from what is named and its file.
-        overrides: what to change; of an object only what is named in it.
+        load: loads a configuration of `transformers`, with the given values in place of the
+            file's.
+        overrides: values by name; an object is merged with the one in the file.
 
     Raises:
-        ConfigurationError: The configuration has nothing of such a name.
+        ConfigurationError: The configuration has no value of that name.
     """
     own = load()
     changed: dict[str, object] = {}
     for name, value in overrides.items():
         if not hasattr(own, name):
-            message = f"hf_overrides: the model's config.json has no {name!r}."
+            message = f"hf_overrides: the model's config.json has no {name!r}; check its spelling."
             raise ConfigurationError(message)
         known = getattr(own, name)
         if isinstance(known, dict) and isinstance(value, dict):

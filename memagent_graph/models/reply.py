@@ -1,4 +1,4 @@
-"""From what an engine in this process generated to LangChain's messages."""
+"""Convert the output of an engine in this process to LangChain's messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def whole_reply(text: str, generation: Generation, model: str) -> ChatResult:
-    """A whole reply; `generation` must have both lists of token ids."""
+    """Return a complete reply; `generation` must have both lists of token ids."""
     message = AIMessage(
         content=text,
         usage_metadata=_usage(generation),
@@ -23,12 +23,12 @@ def whole_reply(text: str, generation: Generation, model: str) -> ChatResult:
 
 
 def reply_part(text: str) -> ChatGenerationChunk:
-    """A piece of a reply that is streamed."""
+    """Return a piece of a streamed reply."""
     return ChatGenerationChunk(message=AIMessageChunk(content=text))
 
 
 def reply_end(text: str, generation: Generation, model: str) -> ChatGenerationChunk:
-    """The last piece, which also says what only the end can say."""
+    """Return the last piece of a streamed reply, with usage and `generation`."""
     message = AIMessageChunk(
         content=text,
         usage_metadata=_usage(generation),

@@ -1,4 +1,4 @@
-"""What is sent to an OpenAI-compatible server, and what a server turned out not to take."""
+"""Requests to OpenAI-compatible servers, and the fields that a server refuses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
 _SDK_OPTIONS = ("stream", "extra_headers", "extra_query", "extra_body", "timeout")
-"""Arguments of the SDK's `create` that are not fields, and the one that it acts on itself."""
+"""Arguments of the SDK's `create` that it handles itself; all others are fields of the request."""
 _OPTIONAL = ("temperature", "top_p", "seed", "max_tokens", "stop")
 _NOT_TAKEN = (400, 422, 501)
 _SCHEMA = re.compile(r"response_format|schema|grammar|structured|guided", re.IGNORECASE)
-"""How servers name what holds a reply to a schema, when they refuse it."""
+"""How servers' errors name a constraint to a JSON schema."""
 
 
 def build_request(
@@ -30,15 +30,15 @@ def build_request(
     logprobs: bool = False,
     return_token_ids: bool = False,
 ) -> dict[str, object]:
-    """Arguments of the SDK's `chat.completions.create`.
+    """Return the arguments of the SDK's `chat.completions.create`.
 
     Args:
         messages: the conversation.
-        fields: of the request, by the SDK's names; those that are None are left out. The field
-            `json_schema` is a schema, with a name, that the reply should match.
-        refused: fields that the server does not take.
-        logprobs: ask for the log-probability of each token.
-        return_token_ids: ask a vLLM server for the token ids of prompt and completion.
+        fields: fields of the request, by the SDK's names; None leaves one out. The field
+            `json_schema` is a named schema that the reply should match.
+        refused: fields that the server refuses.
+        logprobs: whether to request the log-probability of each token.
+        return_token_ids: whether to request the token ids of prompt and completion (vLLM).
     """
     request = dict(fields)
     if logprobs:
@@ -56,10 +56,10 @@ def build_request(
 
 
 def as_extra_body(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The same request with its fields where the SDK sends them as they are.
+    """Move the fields of a request to `extra_body`, which the SDK sends unchanged.
 
-    In their own places it first walks through them, type by type, which takes a good part of the
-    processor time of a short call.
+    The SDK transforms all other fields by their types, which takes much of the processor time of a
+    short call.
     """
     options = {name: value for name, value in request.items() if name in _SDK_OPTIONS}
     body = {name: value for name, value in request.items() if name not in _SDK_OPTIONS}
@@ -68,14 +68,14 @@ def as_extra_body(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refused_field(error: Exception, request: Mapping[str, object]) -> str | None:
-    """The field that the server refused and that the request can do without, if that is it.
+    """Return the optional field that the server refused; None if the error is another.
 
     Args:
-        error: the server's.
-        request: what was sent, with the fields that it was built from.
+        error: the server's error.
+        request: the request, with the fields that it was built from.
     """
-    # OpenAI's reasoning models take no temperature, and call `max_tokens` by another name. Other
-    # servers know no schemas for replies.
+    # OpenAI's reasoning models refuse a temperature, and have another name for `max_tokens`. Some
+    # servers do not support schemas.
     if "json_schema" in request and "response_format" in request and _SCHEMA.search(str(error)):
         return "json_schema" if getattr(error, "status_code", None) in _NOT_TAKEN else None
     name = getattr(error, "param", None)
@@ -84,7 +84,12 @@ def refused_field(error: Exception, request: Mapping[str, object]) -> str | None
 
 
 def tool_fields(tools: Sequence[Any], tool_choice: str | None) -> dict[str, object]:
-    """Fields that offer tools; `tool_choice` is "auto", "any", "none" or a tool's name."""
+    """Return the request fields that offer tools.
+
+    Args:
+        tools: anything that LangChain converts to an OpenAI tool.
+        tool_choice: "auto", "any", "required", "none", the name of a tool, or None.
+    """
     fields: dict[str, object] = {"tools": [convert_to_openai_tool(tool) for tool in tools]}
     if tool_choice in ("auto", "none", "required"):
         fields["tool_choice"] = tool_choice

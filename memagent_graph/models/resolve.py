@@ -1,4 +1,4 @@
-"""From a model's name to a chat model."""
+"""Make a chat model from a model string."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def resolve_model(model: str, *, base_url: str | None = None, **options: object) -> BaseChatModel:
-    """Make a chat model of a string.
+    """Make a chat model from a model string.
 
     Args:
-        model: "openai:<model>" for any OpenAI-compatible server, "vllm:<path or hub id>"
-            and "hf:<path or hub id>" for one in this process, or whatever LangChain's
-            `init_chat_model` knows ("anthropic:claude-..."). The provider may be left out of the
-            names of OpenAI's models ("gpt-4o") and, with `base_url`, of the server's.
-        base_url: of the server; `OPENAI_BASE_URL` by default.
-        options: passed on to the model.
+        model: "openai:<model>" for any OpenAI-compatible server, "vllm:<path or hub id>" or
+            "hf:<path or hub id>" for a model in this process, or a name for LangChain's
+            `init_chat_model` ("anthropic:claude-..."). "openai:" may be left out for OpenAI's own
+            models ("gpt-4o") and, with `base_url`, for any model.
+        base_url: URL of the server; `OPENAI_BASE_URL` by default.
+        options: further arguments of the model.
 
     Raises:
-        ConfigurationError: The string names no model.
+        ConfigurationError: There is no such model, or an option is invalid.
         MissingDependencyError: The model's package is not installed.
     """
     provider, _, name = named(model, base_url).partition(":")
@@ -48,11 +48,11 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: object)
 
 
 def named(model: str, base_url: str | None = None) -> str:
-    """The model's whole name: with its provider, if that can be told.
+    """Return the model string with its provider, if that can be inferred.
 
     Args:
-        model: as for `resolve_model`.
-        base_url: likewise.
+        model: the model string, as for `resolve_model`.
+        base_url: URL of the server, as for `resolve_model`.
     """
     if ":" not in model and (base_url or _OPENAI.match(model)):
         return f"openai:{model}"
@@ -60,7 +60,7 @@ def named(model: str, base_url: str | None = None) -> str:
 
 
 _OPENAI = re.compile(r"(gpt|chatgpt|o\d)-|o\d$")
-"""Names that are OpenAI's own."""
+"""Names of OpenAI's own models."""
 _IN_PROCESS = {
     "vllm": ("memagent_graph.models.vllm", "ChatVLLM", "vllm"),
     "hf": ("memagent_graph.models.transformers", "ChatTransformers", "transformers"),
@@ -72,9 +72,9 @@ def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
         message = (
-            f"{model!r} is none of the built-in kinds: extractive, openai:<model>, vllm:<model>, "
-            'hf:<model>. For other providers: pip install "memagent-graph[langchain]" and the '
-            "provider's package."
+            f"{model!r} is not one of the built-in kinds: extractive, openai:<model>, "
+            "vllm:<model>, hf:<model>. For other providers, install the provider's package and: "
+            'pip install "memagent-graph[langchain]"'
         )
         raise MissingDependencyError(message) from error
     try:
@@ -85,6 +85,6 @@ def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:
         message = f"LangChain cannot make the model {model!r}: {error}"
         raise ConfigurationError(message) from error
     if not isinstance(found, BaseChatModel):  # pragma: no cover - only for configurable models
-        message = f"{model!r} does not name a chat model."
+        message = f"{model!r} is not a chat model: name a provider and a model."
         raise ConfigurationError(message)
     return found

@@ -1,4 +1,4 @@
-"""Calls of a model, repeated after transient errors."""
+"""Repeat model calls after transient errors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LONGEST_PAUSE = 60.0
-"""Seconds of a server's Retry-After that are obeyed, and of the interval on top."""
+"""Longest pause in seconds, both for a server's Retry-After and for our own interval."""
 
 
 async def repeat(call: Callable[[], Awaitable[T]], config: ReadingConfig) -> T:
-    """What `call` returns; a server's Retry-After is obeyed, and intervals double.
+    """Make a call, and repeat it after transient errors, with doubling intervals.
+
+    A server's Retry-After is waited for in addition.
 
     Args:
-        call: made anew for each attempt.
-        config: its `max_attempts` and `retry_interval`.
+        call: makes one attempt.
+        config: gives `max_attempts` and `retry_interval`, in seconds.
 
     Raises:
-        ModelError: It failed for good, or `max_attempts` times.
+        ModelError: The call failed for good, or `max_attempts` times.
     """
     attempt = 1
     while True:
@@ -43,6 +45,6 @@ async def repeat(call: Callable[[], Awaitable[T]], config: ReadingConfig) -> T:
 
 
 async def obey(error: TransientModelError) -> None:
-    """Wait for as long as the server asked for, at most a minute."""
+    """Wait for the server's Retry-After, at most a minute."""
     if error.retry_after:
         await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))

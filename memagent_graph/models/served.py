@@ -1,4 +1,4 @@
-"""What a server says of the models that it has."""
+"""Read a server's list of models."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from openai.types import Model
 
 _WINDOW_NAMES = ("max_model_len", "context_length", "context_window", "max_context_length")
-"""What vLLM and SGLang, OpenRouter and Together, Groq, and Mistral call it."""
+"""Names of the context length at vLLM and SGLang, OpenRouter and Together, Groq, Mistral."""
 
 
 def windows(listed: AsyncPage[Model]) -> dict[str, int | None]:
-    """Names of the models in the reply to `GET /models`, with their context lengths in tokens.
+    """Return the models in a reply to `GET /models`, with their context lengths in tokens.
 
-    A length is None where the server does not tell it.
+    A length is None if the server does not report it.
     """
     return {model.id: _window(model) for model in getattr(listed, "data", None) or ()}
 
 
 def window_of(model: str, listed: AsyncPage[Model]) -> int | None:
-    """Context length in tokens of one of the listed models, None where the server does not tell.
+    """Return the context length of a listed model in tokens; None if it is not reported.
 
     Raises:
-        ModelError: There is no such model. Said of vLLM only: other servers know models by more
-            names than they list, or take any.
+        ModelError: The server is vLLM, and does not list the model. Other servers accept more
+            names than they list.
     """
     known = windows(listed)
     exact = any(getattr(entry, "owned_by", None) == "vllm" for entry in listed.data or ())

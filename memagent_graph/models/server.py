@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server as all calls of one model see it: turns, failures, what it has."""
+"""An OpenAI-compatible server, shared by all calls of a model: turns, failures, list of models."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from openai.types import Model
 
 _LONGEST_CONNECT = 10.0
-"""Seconds to wait for a connection or a list of models, which take less time than a reply."""
+"""Longest wait for a connection, or for the list of models, in seconds."""
 _ASK_AGAIN = 60.0
-"""Seconds after which a server that did not list its models is asked again."""
+"""Time after which a server that did not list its models is asked again, in seconds."""
 _NO_KEY = "not-needed"
-"""Sent to servers that ask for no key: the SDK insists on one."""
+"""Sent to servers without a key: the SDK requires one."""
 _SERVER_FAILURE = 500
 
 
 class Server:
-    """The one server of a `ChatEndpoint`, from any event loop.
+    """The server of a `ChatEndpoint`, for all threads and event loops.
 
     Args:
-        base_url: its address.
-        api_key: None for a server that asks for none.
-        timeout: seconds without a word during a call, and for which a server that is down is
-            waited for.
-        max_concurrency: calls under way at once.
+        base_url: its URL, up to `/v1`.
+        api_key: None for a server without a key.
+        timeout: longest silence during a call, and longest wait for a server that is down, in
+            seconds.
+        max_concurrency: most calls under way at once.
         max_retries: repeats made by the SDK.
     """
 
@@ -68,15 +68,15 @@ class Server:
 
     @asynccontextmanager
     async def call(self, *, queues: bool) -> AsyncIterator[AsyncOpenAI]:
-        """The client for one call, once it is the call's turn and the server is up.
+        """Wait for a turn and for the server to be up, and yield the client for one call.
 
-        Whatever is raised within comes out as one of our errors.
+        Errors of the call are converted to ours.
 
         Args:
-            queues: see `Turns.turn`.
+            queues: whether to wait for a turn; see `Turns.turn`.
 
         Raises:
-            ModelError: Of the kind that says what to do.
+            ModelError: The call failed; see `failures.model_error`.
         """
         async with self._turns.turn(queues=queues):
             await self._circuit.passage(self.is_healthy)
@@ -93,34 +93,35 @@ class Server:
             self._circuit.succeeded()
 
     async def models(self) -> dict[str, int | None]:
-        """Names of its models, with their context lengths where it tells.
+        """Return its models, with their context lengths in tokens, None if not reported.
 
         Raises:
-            ModelError: It cannot be reached, or refuses.
+            ModelError: The server cannot be reached, or refuses.
         """
         return windows(await self._list())
 
     async def window(self, model: str) -> int | None:
-        """Context length of a model in tokens, asked for until the server says what it has.
+        """Return a model's context length in tokens; the server's answer is kept.
 
-        None where the server does not tell, or cannot be asked now: the first call will say why.
+        Returns None if the server does not report it, or cannot be asked; then the first call
+        raises the reason.
 
         Raises:
-            ModelError: It has no model of this name; the message says which it has.
+            ModelError: The server has no model of this name; the message lists those it has.
         """
         async with self._asking.turn():
             if model not in self._windows and monotonic() >= self._ask_after:
                 try:
                     listed = await self._list()
                 except ModelError:
-                    self._ask_after = monotonic() + _ASK_AGAIN  # else a batch would ask in turn
+                    self._ask_after = monotonic() + _ASK_AGAIN  # or each of a batch would ask
                     return None
-                # One that is not there may be loaded later: then it is asked for again.
+                # A missing model may be loaded later, so its absence is not kept.
                 self._windows[model] = window_of(model, listed)
         return self._windows.get(model)
 
     async def is_healthy(self) -> bool:
-        """Whether it answers, even if only to ask for another key."""
+        """Return whether the server answers; an error below 500, such as a wrong key, counts."""
         client = await self._connections.client()
         try:
             await client.models.list(timeout=self._quick)
@@ -128,7 +129,7 @@ class Server:
             return error.status_code < _SERVER_FAILURE
         except OpenAIError:
             return False
-        except ValueError:  # an answer that is not JSON is one
+        except ValueError:  # an answer that is not JSON is an answer
             return True
         return True
 

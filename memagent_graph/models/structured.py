@@ -1,4 +1,4 @@
-"""Ask a chat model for a value of a given shape: one call, and one more to mend its reply."""
+"""Ask a chat model for a value of a given shape, with a second call to correct its reply."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 ResponseFormat = type[Any] | Mapping[str, Any]
 """A pydantic model, a dataclass, a TypedDict, or a JSON schema of an object."""
 Ask = Callable[[list[BaseMessage]], Awaitable[tuple[AIMessage, str]]]
-"""Sends messages to a model; returns its reply, and the reply's text without reasoning."""
+"""Sends messages to a model, and returns its reply and the reply's text without reasoning."""
 
 _INSTRUCTIONS = """
 
@@ -46,7 +46,7 @@ That is not the JSON object that was asked for: {problem}
 Reply with the corrected JSON object and nothing else.
 """
 _LONGEST_REPLY = 8000
-"""Characters of a faulty reply that the model is shown again."""
+"""Characters of a wrong reply that the model is shown again."""
 _MOST_PROBLEMS = 5
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 _UNNAMED = re.compile(r"[^\w-]+", re.ASCII)
@@ -64,12 +64,12 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a reply must be.
+    """The shape of a reply.
 
     Attributes:
-        name: of the shape, as servers allow it: letters, digits, "_" and "-".
+        name: name of the shape, of the characters that servers allow: letters, digits, "_", "-".
         schema: JSON schema of an object.
-        adapter: makes the value of JSON; None where the shape is a JSON schema.
+        adapter: validates JSON and makes the value; None if the shape is a JSON schema.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Shape:
     adapter: TypeAdapter[Any] | None = None
 
     def load(self, plain: Mapping[str, Any]) -> Any:
-        """The value: an instance of the class, or `plain` itself where the shape is a schema.
+        """Return the value: an instance of the class, or `plain` itself if the shape is a schema.
 
         Args:
-            plain: what JSON has for it.
+            plain: the value in JSON types.
 
         Raises:
             ValueError: `plain` does not match; the message says where.
@@ -93,15 +93,15 @@ class Shape:
         return plain
 
     def parse(self, text: str) -> dict[str, Any]:
-        """The plain value in a reply: the last JSON object that matches.
+        """Return the last JSON object in a reply that matches the shape.
 
-        Text around it, code fences and trailing commas are put up with.
+        Text around it, code fences and trailing commas are tolerated.
 
         Args:
-            text: of the reply.
+            text: text of the reply.
 
         Raises:
-            ValueError: There is none; the message says what is wrong.
+            ValueError: No object matches; the message says what is wrong.
         """
         problem = "there is no JSON object in it."
         for found in _objects(text):
@@ -116,12 +116,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A value that a model gave.
+    """A value that a model returned.
 
     Attributes:
-        plain: as JSON has it.
-        value: as `Shape.load` makes it.
-        replies: the model's: one, or two if the first had to be corrected.
+        plain: the value in JSON types.
+        value: the value, as made by `Shape.load`.
+        replies: the model's replies: one, or two if the first had to be corrected.
     """
 
     plain: dict[str, Any]
@@ -130,44 +130,47 @@ class Filled:
 
 
 def shape_of(response_format: ResponseFormat) -> Shape:
-    """What a reply must be, from what a caller names.
+    """Return the shape that a caller asks for.
 
     Args:
         response_format: a pydantic model, a dataclass, a TypedDict, or a JSON schema of an object.
 
     Raises:
-        ConfigurationError: It is none of these.
+        ConfigurationError: It is none of these, or has no schema of an object.
     """
     if isinstance(response_format, Mapping):
         _check_schema(response_format)
         return Shape(_name(response_format.get("title")), dict(response_format))
     if not isinstance(response_format, type):
         message = (
-            "response_format is a pydantic model, a dataclass, a TypedDict or a JSON schema, not "
-            f"{type(response_format).__name__}."
+            "response_format= takes a pydantic model, a dataclass, a TypedDict or a JSON schema, "
+            f"not {type(response_format).__name__}."
         )
         raise ConfigurationError(message)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(response_format)
         schema = adapter.json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        message = f"{response_format.__name__} cannot be expressed as a JSON schema: {error}"
+        message = (
+            f"{response_format.__name__} cannot be expressed as a JSON schema; use types that JSON "
+            f"has. {error}"
+        )
         raise ConfigurationError(message) from error
     _check_object(schema)
     return Shape(_name(response_format.__name__), schema, adapter)
 
 
 async def fill(shape: Shape, prompt: str, ask: Ask) -> Filled:
-    """Ask a model for a value; once more, with what was wrong, if its reply holds none.
+    """Ask a model for a value, and once more, saying what is wrong, if its reply does not match.
 
     Args:
-        shape: what to ask for. The model is told its schema behind the prompt.
-        prompt: what to make the value of.
-        ask: sends messages to the model. Its call should have the options of `constraint`.
+        shape: the shape. Its schema is appended to the prompt.
+        prompt: the task.
+        ask: sends messages to the model; its call should use the options of `constraint`.
 
     Raises:
-        ResponseFormatError: The second reply does not match either.
-        ModelError: A call failed; whatever `ask` raises.
+        ResponseFormatError: Neither reply matches.
+        ModelError: A call failed, as raised by `ask`.
     """
     schema = json.dumps(shape.schema, ensure_ascii=False)
     messages: list[BaseMessage] = [HumanMessage(prompt + _INSTRUCTIONS.format(schema=schema))]
@@ -184,12 +187,12 @@ async def fill(shape: Shape, prompt: str, ask: Ask) -> Filled:
 
 
 def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:
-    """Options of a call that hold a model to a shape while it writes; empty where there are none.
+    """Return the call options that constrain a model's output to a shape; {} if there are none.
 
     Args:
-        model: one whose class has a method `constraint` is asked for them; of others they are
-            those of `with_structured_output`, where that knows JSON schemas.
-        shape: of the reply.
+        model: the model. Its method `constraint` is used if it has one, or else
+            `with_structured_output`, if that supports JSON schemas.
+        shape: shape of the reply.
     """
     found = getattr(model, "constraint", None)
     if callable(found):
@@ -199,7 +202,7 @@ def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:
     schema = {"title": shape.name, "description": "", **shape.schema}
     try:
         bound = model.with_structured_output(schema, method="json_schema")
-    except (NotImplementedError, TypeError, ValueError):  # it knows other means only
+    except (NotImplementedError, TypeError, ValueError):  # it does not support JSON schemas
         return {}
     first = bound.first if isinstance(bound, RunnableSequence) else None
     options = dict(first.kwargs) if isinstance(first, RunnableBinding) else {}
@@ -207,11 +210,11 @@ def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:
 
 
 async def constrained(call: Callable[[dict[str, Any]], Awaitable[T]], held: dict[str, Any]) -> T:
-    """Make a call with the options of `constraint`, or without where the model refuses them.
+    """Make a call with the options of `constraint`, or without them if the model refuses them.
 
     Args:
-        call: makes it, with these options more.
-        held: the options; emptied when they are refused, so that they are not sent again.
+        call: makes the call with further options.
+        held: the options; cleared when they are refused, so that they are not sent again.
 
     Raises:
         ModelError: The call failed for another reason.
@@ -225,7 +228,7 @@ async def constrained(call: Callable[[dict[str, Any]], Awaitable[T]], held: dict
     except ModelError as error:
         found = await call({})
         held.clear()
-        _log.warning("The model does not accept a JSON schema and is asked without one: %s", error)
+        _log.warning("The model refuses a JSON schema, so calls are made without one: %s", error)
         return found
 
 
@@ -234,16 +237,16 @@ def _parse_or_fail(shape: Shape, text: str) -> dict[str, Any]:
         return shape.parse(text)
     except ValueError as error:
         message = (
-            f"The model did not answer in the shape of {shape.name} in two attempts: {error} Make "
-            "the response_format simpler, or name a stronger model."
+            f"The model did not answer in the shape of {shape.name} in two attempts: {error} "
+            "Simplify response_format, or use a stronger model."
         )
         raise ResponseFormatError(message, reply=text) from error
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a text that are not within others, from the last to the first."""
+    """The outermost JSON objects in a text, from the last to the first."""
     yield from reversed(_decode_all(text))
-    cleaned = _TRAILING_COMMA.sub("", text)  # what an object holds may decode where it does not
+    cleaned = _TRAILING_COMMA.sub("", text)  # after the attempt without changing the text
     if cleaned != text:
         yield from reversed(_decode_all(cleaned))
 
@@ -293,19 +296,19 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
     reference = ""
     try:
         validator_for(schema).check_schema(schema)
-        # A registry that is empty, so that nothing is fetched from the network.
+        # The registry is empty, so that nothing is fetched from the network.
         resource = DRAFT202012.create_resource(dict(schema))
         resolver = Registry().with_resource("", resource).resolver()
         for named in _references(schema):
             reference = named
             resolver.lookup(named)
     except SchemaError as error:
-        message = f"The response_format is not a JSON schema: {error.message}."
+        message = f"response_format is not a JSON schema: {error.message}. Correct the schema."
         raise ConfigurationError(message) from error
     except Unresolvable as error:
         message = (
-            f"The response_format refers to {reference!r}, which is not in it: put the definition "
-            'under "$defs" of the schema.'
+            f"response_format refers to {reference!r}, which it does not contain: put the "
+            'definition under "$defs" of the schema.'
         )
         raise ConfigurationError(message) from error
     _check_object(schema)
@@ -324,8 +327,8 @@ def _references(schema: object) -> Iterator[str]:
 def _check_object(schema: Mapping[str, Any]) -> None:
     if schema.get("type") != "object" and "$ref" not in schema:
         message = (
-            'The response_format must be an object, with "type": "object" in its schema: put a '
-            "list or a single value into a field of one."
+            'response_format must be an object, with "type": "object" in its schema: make a '
+            "list or a single value a field of an object."
         )
         raise ConfigurationError(message)
 

@@ -30,39 +30,39 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 _LONGEST_REPLY = 4096
-"""Tokens of a reply for which nobody set a limit."""
+"""Longest reply if no limit is set, in tokens."""
 
 
 class ChatTransformers(BaseChatModel):
-    """A chat model whose calls, from any thread and event loop, are decoded together.
+    """A chat model on `transformers` that batches calls from all threads and event loops.
 
-    The weights are loaded at the first call, once in this process for all that name the same
-    model. In float32 and at temperature 0 a reply does not depend on what else is in the batch;
-    with a seed it does not at any temperature.
+    The weights are loaded at the first call, once per process for all objects with the same model
+    and options. In float32, a reply at temperature 0 or with a seed does not depend on the other
+    calls in the batch.
 
     Args:
         model: a folder or a hub id.
-        temperature: 0 by default, so that a memory can be reused.
+        temperature: 0 by default.
         top_p: nucleus sampling.
-        seed: of the sampling of each call.
-        max_tokens: longest reply; set here, it also overrides a reader's budgets, which leaves
-            a reasoning model room to think.
+        seed: seed of the sampling of each call.
+        max_tokens: longest reply, in tokens. Set here, it also overrides the reader's budgets, to
+            leave a reasoning model room to think.
         stop: strings that end the reply.
-        logprobs: tell the log-probability of each token.
-        revision: of the hub's repository.
-        device: "cpu", "cuda" or "mps"; the best there is by default.
-        dtype: of the weights ("float32", "bfloat16"); "auto" takes the model's own.
+        logprobs: whether to report the log-probability of each token.
+        revision: revision of the repository on the hub.
+        device: "cpu", "cuda" or "mps"; by default the first available of cuda, mps, cpu.
+        dtype: type of the weights ("float32", "bfloat16"); "auto" takes the model's own.
         adapter: a folder with LoRA weights.
-        max_batch: most calls that are decoded together.
+        max_batch: most calls in one batch.
         chat_template_kwargs: variables of the model's chat template (`enable_thinking`).
-        hf_overrides: what to change of the model's config.json, named as there (and as for vLLM):
+        hf_overrides: values to change in the model's config.json, as in vLLM:
             `{"max_position_embeddings": 131072, "rope_parameters": {"rope_type": "yarn", ...}}`.
-            Of an object only what is named changes.
+            Objects are merged with those in the file.
 
     A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
 
     Raises:
-        ConfigurationError: An argument makes no sense, or there is no such model.
+        ConfigurationError: An argument is invalid, or there is no such model.
         ContextLengthError: A prompt leaves no room for a reply.
         ModelError: Memory ran out, or the model failed.
     """
@@ -113,12 +113,12 @@ class ChatTransformers(BaseChatModel):
 
     @property
     def window_tokens(self) -> int | None:
-        """Context length in tokens; raises as the class does when there is no such model."""
+        """Context length in tokens; raises `ConfigurationError` if there is no such model."""
         return self._engine.window_tokens
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's own, to cut chunks with; None if it is none of the `tokenizers` library."""
+        """The model's tokenizer, to cut chunks; None if it is not of the `tokenizers` library."""
         return self._template.tokenizer
 
     @cached_property
@@ -126,20 +126,21 @@ class ChatTransformers(BaseChatModel):
         return ChatTemplate(self._engine.tokenizer, self.chat_template_kwargs)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights, for all who share them; memories of the old ones are not reused.
+        """Replace the weights, for all objects that share them.
 
-        Make readers and agents anew afterwards: what they reuse is decided when they are made.
+        Memories made with the old weights are not reused. Create readers and agents again
+        afterwards: they take the model's identity when they are created.
 
         Args:
-            weights: a state dict of the model, with the adapter merged in if there is one.
+            weights: a state dict of the model, with the adapter, if any, merged in.
 
         Raises:
-            ConfigurationError: They are another model's.
+            ConfigurationError: The weights belong to another model.
         """
         self._engine.load_weights(weights)
 
     def close(self) -> None:
-        """Let go of the weights, for all who share them; the next call loads them again."""
+        """Release the weights, for all objects that share them; the next call loads them again."""
         self._engine.close()
 
     def _generate(
@@ -220,7 +221,10 @@ class ChatTransformers(BaseChatModel):
     ) -> Row:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")
         if unknown := options.keys() - set(names):
-            message = f"ChatTransformers does not know {', '.join(sorted(unknown))}."
+            message = (
+                f"ChatTransformers has no option {', '.join(sorted(unknown))}: use "
+                f"{', '.join(names)}."
+            )
             raise ConfigurationError(message)
         chosen = {name: getattr(self, name) for name in names} | options
         words = stop if stop is not None else chosen["stop"]

@@ -1,4 +1,4 @@
-"""A model of `transformers` in this process: one copy of the weights, one thread that runs it."""
+"""A model of `transformers` in this process: one copy of the weights, run by one thread."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ if TYPE_CHECKING:
 
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-_CLOSED = "The model was closed while it was writing this reply; calling it again loads it again."
+_CLOSED = "The model was closed during this reply; call it again to load it again."
 _GATHERING = 0.003
-"""Seconds for which a batch waits for more calls: those of readings that ended a batch together."""
+"""Time for which a batch waits for more calls, in seconds: readings often call together."""
 
 
 class Engine:
-    """Gathers the calls of all threads and event loops into batches.
+    """Batches the calls of all threads and event loops.
 
-    A batch is what waits when the model becomes free. The weights are loaded at the first call.
+    A batch takes the calls waiting when the model becomes free. The weights are loaded at the
+    first call.
 
     Args:
         model: a folder or a hub id.
-        revision: of the hub's repository.
-        device: "cpu", "cuda", "mps"; None takes the best there is.
-        dtype: of the weights ("float32"); "auto" takes the model's own.
+        revision: revision of the repository on the hub.
+        device: "cpu", "cuda" or "mps"; None takes the first available of cuda, mps, cpu.
+        dtype: type of the weights ("float32"); "auto" takes the model's own.
         adapter: folder with LoRA weights.
-        max_batch: most calls in a batch.
-        overrides: what to change of the model's config.json, as JSON.
+        max_batch: most calls in one batch.
+        overrides: values to change in the model's config.json, as JSON.
 
     Attributes:
-        version: how often the weights were replaced.
-        batches: number of calls of each batch so far.
+        version: number of times that the weights were replaced.
+        batches: number of calls in each batch so far.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Engine:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's own, of `transformers`.
+        """The model's tokenizer.
 
         Raises:
             ConfigurationError: There is no such model.
@@ -84,22 +85,22 @@ class Engine:
 
     @cached_property
     def config(self) -> PretrainedConfig:
-        """The model's configuration, with what was to be changed of it.
+        """The model's configuration, with the overrides.
 
         Raises:
-            ConfigurationError: It has nothing of such a name, or there is no such model.
+            ConfigurationError: There is no such model, or no value of an override's name.
         """
         load: Callable[..., PretrainedConfig] = partial(self._loaded, AutoConfig)
         return overridden(load, self._overrides)
 
     @cached_property
     def window_tokens(self) -> int | None:
-        """Context length in tokens, if the model's configuration has it."""
+        """Context length in tokens; None if the model's configuration lacks it."""
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
     @cached_property
     def model(self) -> Any:
-        """The weights, on their device and in evaluation mode."""
+        """The model on its device, in evaluation mode; loaded at the first use."""
         device = self._device or _best_device()
         try:
             model = self._loaded(AutoModelForCausalLM, config=self.config, dtype=self._dtype)
@@ -117,7 +118,7 @@ class Engine:
         return model.eval()
 
     def submit(self, row: Row) -> Future[Row]:
-        """Generate; the future holds the same row with its reply, and can be cancelled.
+        """Queue a row; the future returns it with its reply, and can be cancelled.
 
         Raises:
             ContextLengthError: The prompt leaves no room for a reply.
@@ -126,8 +127,8 @@ class Engine:
         if window is not None:
             if len(row.prompt) >= window:
                 message = (
-                    f"The prompt is too long for the model: {len(row.prompt)} tokens, and the "
-                    f"context holds {window} with the reply."
+                    f"The prompt is too long for the model: {len(row.prompt)} tokens, but the "
+                    f"context holds {window} including the reply. Lower chunk_tokens."
                 )
                 raise ContextLengthError(message)
             row.max_tokens = min(row.max_tokens, window - len(row.prompt))
@@ -147,7 +148,7 @@ class Engine:
             weights: a state dict of the model.
 
         Raises:
-            ConfigurationError: They are another model's.
+            ConfigurationError: The weights belong to another model.
         """
         with self._model_in_use:
             try:
@@ -158,11 +159,11 @@ class Engine:
             self.version += 1
 
     def close(self) -> None:
-        """Break off all calls, end the thread and let go of the weights; a new call starts anew."""
+        """Cancel all calls, end the thread and release the weights; a new call starts it again."""
         with self._lock:
             worker, self._worker = self._worker, None
             if worker is not None:
-                worker.closing = True  # the batch that is running ends at its next token
+                worker.closing = True  # the running batch ends at its next token
                 worker.calls.put(None)
         if worker is not None:
             worker.thread.join()
@@ -170,7 +171,7 @@ class Engine:
 
     def _loaded(self, kind: Any, **options: object) -> Any:
         try:
-            # Not left open: transformers would ask on the terminal whether to run a model's code.
+            # Set, because transformers would ask on the terminal whether to run a model's code.
             return kind.from_pretrained(**self._from, trust_remote_code=False, **options)
         except (OSError, ValueError) as error:
             message = (
@@ -187,7 +188,7 @@ class Engine:
                 with self._model_in_use:
                     self.batches.append(len(rows))
                     self._decode(rows)
-            except Exception as error:  # noqa: BLE001 - it is the callers whom it concerns
+            except Exception as error:  # noqa: BLE001 - passed on to the callers
                 failure = _failure(error)
                 for _, future in calls:
                     with suppress(InvalidStateError):
@@ -213,10 +214,10 @@ class Engine:
 
 
 class _Worker:
-    """The thread that runs a model, until it is closed, and the calls that wait for it.
+    """The thread that runs a model until it is closed, and its queue of calls.
 
     Args:
-        work: what the thread does.
+        work: the thread's function.
     """
 
     def __init__(self, work: Callable[[_Worker], None]) -> None:
@@ -228,7 +229,7 @@ class _Worker:
         self.thread.start()
 
     def gathered(self, most: int) -> list[tuple[Row, Future[Row]]] | None:
-        """The calls that wait, at least one; None at the end."""
+        """Wait for calls, and return at least one; None once the thread is to end."""
         calls: list[tuple[Row, Future[Row]]] = []
         while len(calls) < most:
             try:
@@ -249,7 +250,7 @@ _engines: dict[tuple[object, ...], Engine] = {}
 
 
 def shared_engine(**arguments: Any) -> Engine:
-    """The engine with these arguments that this process has, or else a new one."""
+    """Return this process's engine with these arguments; a new one if there is none."""
     key = (os.getpid(), *sorted(arguments.items()))
     if key not in _engines:
         _engines[key] = Engine(**arguments)

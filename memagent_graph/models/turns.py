@@ -1,4 +1,4 @@
-"""How many calls may be under way at once, over all threads and event loops."""
+"""Limit the calls under way at once, over all threads and event loops."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 _lock = threading.Lock()
-"""One for all, held for microseconds: with a lock of its own an object could not be copied."""
+"""One lock for all, held for microseconds: objects with a lock of their own cannot be copied."""
 
 
 class Turns:
-    """A semaphore that event loops share. Who came first goes first.
+    """A first-in, first-out semaphore that event loops share.
 
-    A turn is handed to the one who waits for it, or taken back if that one was cancelled
-    meanwhile: none is lost.
+    A turn is handed to the first waiting call, or to the next one if that was cancelled
+    meanwhile, so that none is lost.
 
     Args:
-        count: calls under way at most.
+        count: most calls under way at once.
     """
 
     def __init__(self, count: int) -> None:
@@ -32,11 +32,11 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, *, queues: bool = True) -> AsyncIterator[None]:
-        """Wait for a turn, and give it back at the end.
+        """Wait for a turn, and return it at the end.
 
         Args:
-            queues: False goes ahead at once, for callers that hold up their event loop: the turns
-                that they would wait for may belong to this very loop.
+            queues: False does not wait. It is for callers that block their event loop, since the
+                turns that they would wait for may be held by calls of that loop.
         """
         if not queues:
             yield
@@ -57,7 +57,7 @@ class Turns:
         try:
             await asyncio.wrap_future(place)
         except BaseException:
-            if not place.cancel():  # it was handed over before we could decline
+            if not place.cancel():  # the turn was handed over already
                 self._leave()
             raise
 

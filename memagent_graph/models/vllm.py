@@ -1,4 +1,4 @@
-"""A chat model on vLLM within this process."""
+"""A chat model on vLLM in this process."""
 
 from __future__ import annotations
 
@@ -36,36 +36,35 @@ if TYPE_CHECKING:
 
 
 class ChatVLLM(BaseChatModel):
-    """A chat model on vLLM's engine, which batches the calls of all who use it.
+    """A chat model on vLLM's engine, which batches the calls of all threads and event loops.
 
-    The engine starts at the first call and is one in this process for all that name the same
-    model with the same engine arguments, from any thread and event loop. It runs in processes of
-    its own, which Python spawns: a script that uses it keeps its work under
-    `if __name__ == "__main__":`.
+    The engine starts at the first call. Objects with the same model and the same engine arguments
+    share one. It runs in processes that Python spawns, so a script that uses it must keep its work
+    under `if __name__ == "__main__":`.
 
     Args:
         model: a folder or a hub id.
-        temperature: 0 by default, so that a memory can be reused.
+        temperature: 0 by default.
         top_p: nucleus sampling.
-        seed: of the sampling of each call.
-        max_tokens: longest reply; set here, it also overrides a reader's budgets, which leaves
-            a reasoning model room to think.
+        seed: seed of the sampling of each call.
+        max_tokens: longest reply, in tokens. Set here, it also overrides the reader's budgets, to
+            leave a reasoning model room to think.
         stop: strings that end the reply.
-        sampling: more of vLLM's `SamplingParams` (`top_k`, `repetition_penalty`).
-        logprobs: ask for the log-probability of each token.
-        adapter: a folder with LoRA weights. Others who name the model without an adapter share
-            the engine if they give `enable_lora=True` and the same `max_lora_rank`.
+        sampling: further `SamplingParams` of vLLM (`top_k`, `repetition_penalty`).
+        logprobs: whether to report the log-probability of each token.
+        adapter: a folder with LoRA weights. An object without an adapter shares the engine if it
+            sets `enable_lora=True` and the same `max_lora_rank`.
         chat_template_kwargs: variables of the model's chat template (`enable_thinking`).
-        engine: arguments of `vllm.AsyncEngineArgs`. They may be given as keyword arguments of
-            the model itself: `ChatVLLM(model="...", tensor_parallel_size=2, max_model_len=8192)`.
+        engine: arguments of `vllm.AsyncEngineArgs`. They may also be given as keyword arguments:
+            `ChatVLLM(model="...", tensor_parallel_size=2, max_model_len=8192)`.
 
     A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
 
     Raises:
-        ConfigurationError: An argument makes no sense, or there is no such model.
+        ConfigurationError: An argument is invalid, or there is no such model.
         ContextLengthError: A prompt leaves no room for a reply.
-        TransientModelError: vLLM's queue is full, or its process died and is started again.
-        ModelError: vLLM does not start (too little memory, mostly), or refuses a request.
+        TransientModelError: vLLM's queue is full, or its process died; the next call restarts it.
+        ModelError: vLLM does not start (usually for lack of memory), or refuses a request.
     """
 
     model: str
@@ -87,7 +86,10 @@ class ChatVLLM(BaseChatModel):
         own = {name: value for name, value in fields.items() if name in type(self).model_fields}
         others = {name: fields[name] for name in fields.keys() - own.keys()}
         if unknown := others.keys() - ENGINE_ARGUMENTS:
-            message = f"Neither ChatVLLM nor vLLM knows {', '.join(sorted(unknown))}."
+            message = (
+                f"Neither ChatVLLM nor vLLM has an argument {', '.join(sorted(unknown))}: see "
+                "vllm.AsyncEngineArgs."
+            )
             raise ConfigurationError(message)
         try:
             super().__init__(**own | {"engine": own.get("engine", {}) | others})
@@ -113,12 +115,12 @@ class ChatVLLM(BaseChatModel):
 
     @property
     def window_tokens(self) -> int:
-        """Context length in tokens; raises as the class does when there is no such model."""
+        """Context length in tokens; raises `ConfigurationError` if there is no such model."""
         return int(self._engine.config.max_model_len)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's own, to cut chunks with; None if it is none of the `tokenizers` library."""
+        """The model's tokenizer, to cut chunks; None if it is not of the `tokenizers` library."""
         return self._template.tokenizer
 
     @cached_property
@@ -126,21 +128,22 @@ class ChatVLLM(BaseChatModel):
         return ChatTemplate(self._engine.tokenizer, self.chat_template_kwargs)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights, for all who share them; memories of the old ones are not reused.
+        """Replace the weights, for all objects that share them.
 
-        Make readers and agents anew afterwards: what they reuse is decided when they are made.
+        Memories made with the old weights are not reused. Create readers and agents again
+        afterwards: they take the model's identity when they are created.
 
         Args:
             weights: a state dict of the model.
 
         Raises:
-            ConfigurationError: They are another model's.
+            ConfigurationError: The weights belong to another model.
             ModelError: vLLM does not start.
         """
         self._engine.thread.wait_for(self._engine.load_weights(weights))
 
     def close(self) -> None:
-        """Stop the engine, for all who share it; the next call starts it again."""
+        """Stop the engine, for all objects that share it; the next call starts it again."""
         self._engine.close()
 
     def _generate(
@@ -228,23 +231,26 @@ class ChatVLLM(BaseChatModel):
             TypeError,
             ValueError,
             VLLMClientError,
-        ) as error:  # a name or a value that vLLM does not know
-            message = f"vLLM cannot sample like this: {error}"
+        ) as error:  # vLLM has no such name, or refuses the value
+            message = f"vLLM refuses these sampling parameters: {error} Correct sampling=."
             raise ConfigurationError(message) from error
 
 
 _SAMPLING = ("temperature", "top_p", "seed", "max_tokens", "stop")
 _SHAPING = ("dtype", "hf_overrides", "quantization", "revision", "tokenizer", "tokenizer_revision")
-"""Engine arguments that change what a model writes; the others are about speed and room."""
+"""Engine arguments that change a model's output; the others concern speed and memory."""
 
 
 def _rank(adapter: str) -> int:
-    """The rank that the engine must be ready for."""
+    """The LoRA rank of an adapter, which the engine must allow."""
     file = Path(adapter) / "adapter_config.json"
     try:
         return int(json.loads(file.read_text(encoding="utf-8"))["r"])
     except (OSError, ValueError, KeyError) as error:
-        message = f"{adapter!r} holds no LoRA adapter: adapter_config.json with its rank r. {error}"
+        message = (
+            f"{adapter!r} has no LoRA adapter: name a folder with an adapter_config.json that "
+            f"sets the rank r. {error}"
+        )
         raise ConfigurationError(message) from error
 
 

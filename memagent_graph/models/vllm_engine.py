@@ -1,4 +1,4 @@
-"""vLLM's engine within this process: one for each model, shared by all who name it."""
+"""vLLM's engine in this process: one per model, shared by all that use the model."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
 
 ENGINE_ARGUMENTS = frozenset(field.name for field in fields(AsyncEngineArgs))
-"""What `Engine` takes: the arguments of vLLM itself."""
+"""Names of the arguments of `Engine`: those of vLLM itself."""
 
 _WONT_START = (
-    "vLLM could not start {model!r}: {reason} If memory ran out (vLLM's log above says so): lower "
-    "max_model_len, max_num_seqs or gpu_memory_utilization, raise tensor_parallel_size, or take a "
-    "quantized model; on a CPU set VLLM_CPU_KVCACHE_SPACE to the GiB that the cache may take."
+    "vLLM could not start {model!r}: {reason} If memory ran out (see vLLM's log above), lower "
+    "max_model_len, max_num_seqs or gpu_memory_utilization, raise tensor_parallel_size, or use a "
+    "quantized model; on a CPU, set VLLM_CPU_KVCACHE_SPACE to the size of the cache in GiB."
 )
 
 
 class Engine:
-    """Starts vLLM when the first prompt comes, on an event loop of its own.
+    """Starts vLLM at the first prompt, on an event loop of its own.
 
-    A caller's loop would not do: it may end while other loops and threads still use the engine.
+    A caller's loop could end while other loops and threads still use the engine.
 
     Args:
-        arguments: of `vllm.AsyncEngineArgs`.
+        arguments: arguments of `vllm.AsyncEngineArgs`.
 
     Attributes:
-        version: how often the weights were replaced.
+        version: number of times that the weights were replaced.
     """
 
     def __init__(self, arguments: dict[str, object]) -> None:
-        # Counting for a log that nobody reads costs time at every step.
+        # Statistics would cost time at every step, for a log that is not shown.
         self.arguments = AsyncEngineArgs(**{"disable_log_stats": True} | arguments)
         self.thread = LoopThread("memagent-vllm")
         self._started: asyncio.Future[AsyncLLM] | None = None
@@ -73,14 +73,14 @@ class Engine:
 
     @cached_property
     def config(self) -> ModelConfig:
-        """The `ModelConfig` of vLLM, known without starting the engine.
+        """The `ModelConfig` of vLLM, read without starting the engine.
 
         Raises:
             ConfigurationError: There is no such model, or vLLM cannot run it.
         """
         try:
             return self.arguments.create_model_config()
-        except Exception as error:  # as many kinds as there are ways to be no model
+        except Exception as error:  # vLLM raises many kinds for models that it cannot run
             message = (
                 f"vLLM cannot run {self.arguments.model!r}: {_reason(error)} Name a folder with a "
                 "model's config.json and weights, or a hub id that this machine can reach."
@@ -89,29 +89,29 @@ class Engine:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's own, of `transformers`."""
+        """The model's tokenizer, of `transformers`."""
         found: PreTrainedTokenizerBase = cached_tokenizer_from_config(self.config)
         return found
 
     async def generate(
         self, prompt: list[int], params: SamplingParams, adapter: LoRARequest | None = None
     ) -> AsyncIterator[RequestOutput]:
-        """Generate on this engine's loop; closing the iterator, or cancelling, stops it.
+        """Generate, on this engine's loop; closing the iterator or cancelling stops it.
 
         Args:
             prompt: token ids.
-            params: how to sample, and which outputs to yield.
+            params: sampling parameters, and which outputs to yield.
             adapter: LoRA weights to use.
 
         Raises:
             ContextLengthError: The prompt leaves no room for a reply.
-            TransientModelError: The queue is full, or the engine died, which starts it anew.
+            TransientModelError: The queue is full, or the engine died; the next call restarts it.
             ModelError: vLLM does not start, or refuses the request.
         """
         if len(prompt) >= self.config.max_model_len:
             message = (
-                f"The prompt is too long for the model: {len(prompt)} tokens, and the context "
-                f"holds {self.config.max_model_len} with the reply."
+                f"The prompt is too long for the model: {len(prompt)} tokens, but the context "
+                f"holds {self.config.max_model_len} including the reply. Lower chunk_tokens."
             )
             raise ContextLengthError(message)
         llm = await self._running()
@@ -122,26 +122,26 @@ class Engine:
                 yield output
         except EngineDeadError as error:
             await self._discard(llm)
-            message = f"vLLM's engine of {self.arguments.model!r} died; it is started again."
+            message = f"vLLM's engine for {self.arguments.model!r} died; the next call restarts it."
             raise TransientModelError(message) from error
         except (GracefulHTTPError, RetryableRequestError) as error:
-            message = f"vLLM cannot take the request now: {error}"
+            message = f"vLLM cannot accept the request now: {error}"
             raise TransientModelError(message) from error
         except (VLLMClientError, EngineGenerateError, ValueError) as error:
             message = f"vLLM refused the request: {_reason(error)}"
             raise ModelError(message) from error
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights, for this engine and for one that is started in its place.
+        """Replace the weights, in this engine and in those restarted after it.
 
         Args:
             weights: a state dict of the model.
 
         Raises:
-            ConfigurationError: They are another model's.
+            ConfigurationError: The weights belong to another model.
             ModelError: vLLM does not start.
         """
-        # The workers are other processes, on a GPU even other devices: a file reaches them all.
+        # The workers are other processes, perhaps on other devices: a file reaches all of them.
         folder = Path(mkdtemp(prefix="memagent-weights-"))
         try:
             plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
@@ -155,7 +155,7 @@ class Engine:
         self.version += 1
 
     def forget_weights(self) -> None:
-        """Delete what `load_weights` keeps for an engine that has to be started again."""
+        """Delete the weights that `load_weights` keeps for a restart."""
         if self._weights is not None:
             shutil.rmtree(self._weights)
             self._weights = None
@@ -165,7 +165,7 @@ class Engine:
         self.thread.wait_for(self._close())
 
     async def _running(self) -> AsyncLLM:
-        """The engine, started once however many ask at the same time."""
+        """The engine, started only once for concurrent calls."""
         if self._started is None:
             self._started = asyncio.ensure_future(self._start_with_weights())
         started = self._started
@@ -185,27 +185,27 @@ class Engine:
     async def _reload(self, llm: AsyncLLM, folder: Path) -> None:
         try:
             await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
-        except Exception as error:  # whatever a worker dies of, told as it comes
+        except Exception as error:  # vLLM passes on any error of a worker
             message = f"These are not the weights of {self.arguments.model!r}: {_reason(error)}"
             raise ConfigurationError(message) from error
-        await llm.reset_prefix_cache()  # it holds what the old weights have made of prompts
+        await llm.reset_prefix_cache()  # it was computed with the old weights
 
     def _start(self) -> AsyncLLM:
         try:
             return AsyncLLM.from_engine_args(self.arguments)
-        except Exception as error:  # vLLM passes on whatever its processes die of
+        except Exception as error:  # vLLM passes on any error of its processes
             message = _WONT_START.format(model=self.arguments.model, reason=_reason(error))
             raise ModelError(message) from error
 
     async def _discard(self, llm: AsyncLLM) -> None:
         if self._started is None or self._started.result() is not llm:
-            return  # another one was started since
+            return  # another one has been started
         self._started = None
         if llm.output_handler is not None:
-            llm.output_handler.cancel()  # before it takes the shutdown for a crash
-        llm.output_processor.propagate_error(EngineDeadError())  # to those who still wait
+            llm.output_handler.cancel()  # or it would take the shutdown for a crash
+        llm.output_processor.propagate_error(EngineDeadError())  # to the calls that still wait
         llm.shutdown()
-        llm.engine_core.resources.ctx.destroy(linger=0)  # which the shutdown leaves open
+        llm.engine_core.resources.ctx.destroy(linger=0)  # the shutdown leaves it open
 
     async def _close(self) -> None:
         if self._started is not None:
@@ -217,8 +217,8 @@ _engines: dict[tuple[int, str], Engine] = {}
 
 
 def shared_engine(arguments: dict[str, object]) -> Engine:
-    """The engine with these arguments that this process has, or else a new one."""
-    # A forked child has its own: processes and threads of the parent's are not its.
+    """Return this process's engine with these arguments; a new one if there is none."""
+    # A forked child needs its own: it does not have the parent's processes and threads.
     key = (os.getpid(), json.dumps(arguments, sort_keys=True, default=repr))
     if key not in _engines:
         _engines[key] = Engine(arguments)

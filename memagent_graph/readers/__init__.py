@@ -1,1 +1,1 @@
-"""What computes `update` and `respond`: a chat model, or the built-in extractive reader."""
+"""Readers compute `update`, `merge` and `respond`: a chat model, or the built-in extractive one."""

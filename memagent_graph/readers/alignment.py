@@ -1,4 +1,4 @@
-"""Where each statement of a memory stands in what was read: aligned by words, without a model."""
+"""Find where each statement of a memory stands in the text: matched by words, without a model."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 State = Literal["supported", "unsupported", "unknown"]
 
 _SAME = 0.9
-"""How much of what the chunk has of a note an older note must have, for the note to rewrite it."""
+"""A note rewrites an older one if that covers at least this share of what the chunk covers."""
 
 _ADDED = 0.15
-"""Share of a note that the chunk must add to the older notes, to be evidence too."""
+"""Share of a note's weight that the second basis (chunk or older notes) must add to count too."""
 
 _MOST_READ = 2
-"""Sentences that one note is made of."""
+"""Most sentences that one note rests on."""
 
 _MOST_REWRITTEN = 4
-"""Older notes that one note is made of."""
+"""Most older notes that one note rewrites."""
 
 _FOUND_LATER = 0.6
-"""Share of an older note, by weight, that a chunk must have to be its evidence after all."""
+"""Share of an older note's weight that a later chunk must cover to become its evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedNote:
-    """A sentence of a memory, and what it rests on.
+    """A sentence of a memory, with its evidence.
 
     Attributes:
-        text: exactly as the memory has it.
+        text: the sentence, exactly as the memory has it.
         start: offset of its first code point in the memory.
-        end: one past its last.
-        state: "unsupported" if it has a name or number that nothing accounts for, "unknown" if
-            that cannot be judged: it is in another script than the chunk, or states nothing.
-        missing: those names and numbers.
-        evidence: where it stands in what was read, best first.
-        passage: the text of that, after the older notes that it rewrites; empty if there is none.
-        is_new: whether it is; else the chunk supports an older one, which nothing had before.
+        end: one past its last code point.
+        state: "unsupported" if it has a name or number that nothing accounts for; "unknown" if
+            it cannot be judged, because it is in another script than the chunk or states nothing.
+        missing: the names and numbers that nothing accounts for.
+        evidence: where it stands in the document, best first.
+        passage: the text of the evidence, after the older notes that it rewrites; "" if none.
+        is_new: False for an older note without support, which this chunk supports after all.
     """
 
     text: str
@@ -64,18 +64,18 @@ class AlignedNote:
 
     @property
     def is_unsupported(self) -> bool:
-        """Whether it is to be marked."""
+        """Whether the memory marks it as unsupported."""
         return self.state == "unsupported"
 
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """What is known of a memory after an update.
+    """A memory after an update, with the evidence of its notes.
 
     Attributes:
-        memory: the new text, with evidence and marks of all its notes, old ones included.
+        memory: the new text, with the evidence and marks of all its notes, old ones included.
         before: the memory that it replaces.
-        notes: those that are new or changed, or supported for the first time.
+        notes: the notes that are new, changed, or supported for the first time.
     """
 
     memory: Memory
@@ -94,11 +94,11 @@ def align(
 
     Args:
         text: the new memory.
-        before: the memory that it replaces. What it has of `text` keeps its evidence as it is.
-        chunk: what was read in between.
-        question: what the reading is for; its names and numbers need no evidence.
-        recalled: what the reader was shown too. What is placed in the document is evidence, as are
-            the places of a memory; of a text alone the names and numbers need none.
+        before: the memory that it replaces. Notes that `text` keeps also keep their evidence.
+        chunk: the chunk that was read.
+        question: the question of the reading; its names and numbers need no evidence.
+        recalled: what the reader was shown besides. Passages of the document and the evidence of
+            a memory can be evidence again. Names and numbers of all recalled texts need none.
     """
     older = [*notes(before.text)]
     known = {note.text for note in older}
@@ -127,8 +127,8 @@ def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memor
 
     Args:
         text: the new memory.
-        before: the memory that it replaces, of which notes that stay keep what they have.
-        aligned: notes that are new, or of which more is known now.
+        before: the memory that it replaces. Notes that stay keep their evidence and marks.
+        aligned: the notes that are new, or whose evidence changed.
     """
     cut = [*notes(text)]
     found = [item for note in aligned for item in note.evidence]
@@ -147,19 +147,19 @@ def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memor
 
 
 def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
-    """Align a memory that several were merged into with them.
+    """Align a merged memory with the memories that it was made of.
 
     Args:
         text: the merged memory.
-        memories: that it was made of.
-        question: what the reading is for.
+        memories: the memories that were merged.
+        question: the question of the reading.
     """
     nothing = Chunk("", 0, 0, 0, TextSource(""))
     return align(text, joined(memories), nothing, question)
 
 
 def joined(memories: Sequence[Memory]) -> Memory:
-    """Several memories, one after the other."""
+    """Join memories into one, in order: text, evidence and marks."""
     evidence = tuple(item for memory in memories for item in memory.evidence)
     unsupported = tuple(item for memory in memories for item in memory.unsupported)
     return Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
@@ -192,7 +192,7 @@ class _Aligner:
         self.asked = {*passage_terms(question)}
 
     def align(self, note: Note) -> AlignedNote:
-        """The evidence and the state of one note."""
+        """Find the evidence and the state of one note."""
         numbers = figures(note.text)
         wanted = self.read.want(note, numbers, self.asked)
         read, noted = _choose(
@@ -223,7 +223,7 @@ class _Aligner:
         return AlignedNote(*note[:3], state, missing, tuple(evidence), passage)
 
     def find(self, note: Note) -> AlignedNote | None:
-        """An older note that nothing supports yet, if the chunk does."""
+        """Find support in the chunk for an older note that has none; None if there is none."""
         numbers = figures(note.text)
         read = self.read.match(self.read.want(note, numbers, self.asked), _MOST_READ)
         if read.covered < _FOUND_LATER:
@@ -247,7 +247,7 @@ class _Aligner:
 
 
 def _read(chunk: Chunk, recalled: Sequence[Recalled]) -> list[Passage]:
-    """Sentences of a chunk and of what was shown with it, placed as if all were in the chunk."""
+    """Sentences of a chunk and of the recalled passages, with offsets relative to the chunk."""
     found, block = [*passages(chunk.text)], 0
     for item in recalled:
         if item.start is None:
@@ -262,7 +262,7 @@ def _read(chunk: Chunk, recalled: Sequence[Recalled]) -> list[Passage]:
 
 
 def _choose(read: Match, noted: Match, weights: Mapping[str, float]) -> tuple[Match, Match]:
-    """What a note rests on: the chunk, older notes, or both."""
+    """Choose what a note rests on: the chunk, older notes, or both."""
     read = read if read.covered >= LEAST_COVERED else NO_MATCH
     noted = noted if noted.covered >= LEAST_COVERED else NO_MATCH
     first, other = (noted, read) if noted.covered >= _SAME * read.covered else (read, noted)

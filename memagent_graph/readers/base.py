@@ -1,4 +1,4 @@
-"""The reader protocol: the functions of the fold, and the records that go in and out of them."""
+"""The reader protocol: the functions of a fold, and the records that they take and return."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What calls cost. Adding two gives their sum.
+    """The cost of model calls. `+` adds up two of them.
 
     Attributes:
-        calls: model calls, refused and repeated ones included where they are known.
+        calls: model calls, including refused and repeated ones where they are known.
         input_tokens: prompt tokens.
         output_tokens: completion tokens.
-        seconds: time spent waiting for the reader.
+        seconds: time spent waiting for the reader, in seconds.
     """
 
     calls: int = 0
@@ -44,16 +44,17 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where a statement of the memory stands in what was read.
+    """Where a statement of the memory stands in the document.
 
     Attributes:
         text: the statement, exactly as the memory has it.
-        source: name of the file or part that it came from.
+        source: name of the file or part that it comes from.
         line: line in that file or part, counted from 1.
         start: first code point in the whole decoded document.
         end: one past its last code point.
-        page: of the source, counted from 1; None where there are none.
-        heading: the nearest one above, of a slide or sheet its own; None if there is none.
+        page: page of the source, counted from 1; None if the source has no pages.
+        heading: the nearest heading above, or the title of the slide or sheet; None if there is
+            none.
     """
 
     text: str
@@ -66,20 +67,20 @@ class Evidence:
 
     @property
     def place(self) -> str:
-        """For a person: "lease.pdf, page 3", or "notes.md:12" where there are no pages."""
+        """The place, for display: "lease.pdf, page 3", or "notes.md:12" if there are no pages."""
         if self.page is None:
             return f"{self.source}:{self.line}"
         return f"{self.source}, page {self.page}"
 
 
 def locate(text: str, source: Source, start: int, end: int) -> Evidence:
-    """The evidence for a statement that stands from `start` to `end` in a source.
+    """Return the evidence for a statement at `start` to `end` of a source.
 
     Args:
         text: the statement.
         source: the whole document.
-        start: first code point.
-        end: one past its last.
+        start: its first code point in the source.
+        end: one past its last code point.
     """
     at = source.locate(start)
     return Evidence(text, at.name, at.line, start, end, at.page, at.heading)
@@ -87,11 +88,11 @@ def locate(text: str, source: Source, start: int, end: int) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A statement of the memory that nothing which was read accounts for.
+    """A statement of the memory without support in the document.
 
     Attributes:
         text: the statement, exactly as the memory has it.
-        missing: names and numbers in it that the text does not have; none where a verifier decided.
+        missing: its names and numbers that the document lacks; empty if a verifier decided.
     """
 
     text: str
@@ -104,12 +105,12 @@ class Memory:
 
     Attributes:
         text: the notes; empty before the first chunk.
-        evidence: where its statements came from, as far as that is known. After a person edited
-            the memory it may cover only a part of it. Of an unsupported statement it is the place
-            that has most of its words.
-        unsupported: statements that nothing which was read accounts for.
-        dropped: how many such statements were left out so far (`ReadingConfig.unsupported`). The
-            graph counts them.
+        evidence: where its statements stand in the document, as far as that is known. After a
+            person has edited the memory it may cover only part of it. For an unsupported
+            statement it is the place that has most of its words.
+        unsupported: statements without support in the document.
+        dropped: number of unsupported statements left out so far, counted by the graph (see
+            `ReadingConfig.unsupported`).
     """
 
     text: str = ""
@@ -120,12 +121,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What an update asks to be shown again; one of these.
+    """What an update asks to be shown again. Exactly one field is set.
 
     Attributes:
-        words: to look for in what the fold has passed of the document.
-        span: of the document, as evidence has it: start and end in code points.
-        earlier: a memory of this reading: that after a step, by its number, or a version's id.
+        words: words to search for in the part of the document that the fold has passed.
+        span: a span of the document: start and end in code points, as in `Evidence`.
+        earlier: an earlier memory of this reading: the number of the step that made it, or the
+            id of its version.
         memory: name of another memory, one of `ReadingConfig.recall_from`.
     """
 
@@ -137,14 +139,14 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What a step shows again: a passage of the document, or a memory.
+    """A passage of the document, or a memory, that a step shows again.
 
     Attributes:
-        text: what is shown, cut to its budget.
-        place: where it is from, for a person.
+        text: the text shown, cut to its budget.
+        place: where it comes from, for display.
         start: its first code point in the document; None for a memory.
-        memory: with the evidence and the marks of its statements; None for a passage.
-        version: id of that memory, if it is another reading's.
+        memory: the memory, with its evidence and marks; None for a passage.
+        version: id of the memory's version, if it belongs to another reading.
     """
 
     text: str
@@ -156,22 +158,22 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a reader is given to read.
+    """The input of one update.
 
     Attributes:
-        question: what the reading is for.
-        query: what is looked for now; the question itself when a document is read once.
-        memory: to overwrite.
-        chunk: the next part of the document; empty where a step after the last chunk shows
-            what was recalled.
-        number: of the step, counted from 1.
-        recalled: what the update before asked for.
-        look_back: whether an update may ask for something to be shown again: `Update.recall` counts
-            only then.
+        question: the question of the reading.
+        query: what this round looks for; in the first round, the question itself.
+        memory: the memory to overwrite.
+        chunk: the next part of the document; empty in a step after the last chunk, which only
+            shows what was recalled.
+        number: number of the step, counted from 1.
+        recalled: what the previous update asked to be shown.
+        look_back: whether the update may ask for something to be shown again. Without it,
+            `Update.recall` is ignored.
         recall_from: names of other memories that it may ask for.
-        shorter: whether the reader was asked before, and made a memory over its budget.
-        update_gate: whether a model may be told that it need not write the memory again.
-        exit_gate: whether reading may end here: `Update.done` counts only then.
+        shorter: whether this repeats a step whose memory was over its budget.
+        update_gate: whether the model may reply "unchanged" instead of writing the memory again.
+        exit_gate: whether reading may end here. Without it, `Update.done` is ignored.
     """
 
     question: str
@@ -189,16 +191,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a reader makes of one chunk.
+    """The result of reading one chunk.
 
     Attributes:
-        memory: what replaces the memory; None leaves it as it was.
+        memory: the new memory; None leaves the old one unchanged.
         done: True asks to stop reading here, because the memory can answer the question.
-        answer: what it answers then, to be compared with what other segments found.
-        recall: what the next step is to show again.
-        usage: what this update cost.
-        finish_reason: the engine's word for why it stopped ("stop", "length", ...), if any.
-        unfinished: whether the memory lacks its end, because the engine wrote no more.
+        answer: with `done`, the answer, to be compared with what other segments found.
+        recall: what the next step should show again.
+        usage: cost of this update.
+        finish_reason: why the engine stopped, in its own words ("stop", "length", ...), if known.
+        unfinished: whether the memory's end is missing, because the reply was cut off.
     """
 
     memory: Memory | None
@@ -212,13 +214,13 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What a reader makes of the memories of several parts of a document.
+    """The result of merging the memories of several parts of a document.
 
     Attributes:
-        memory: one for all of them.
-        done: False asks to read the document once more, for `query`.
-        query: what to look for then.
-        usage: what this merge cost.
+        memory: one memory for all parts.
+        done: False asks for another round over the document, looking for `query`.
+        query: what the next round should look for.
+        usage: cost of this merge.
     """
 
     memory: Memory
@@ -229,16 +231,17 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    r"""What a reader answers from the memory alone.
+    r"""An answer, written from the memory alone.
 
     Attributes:
         text: the whole reply.
-        final: the answer taken out of it (the content of `\boxed{}`, say).
-        found: whether the memory held it; None from a reader that does not know.
-        structured: the answer in the shape that was asked for, as JSON has it; None without one.
-        evidence: where the answer stands, as far as that is known.
-        usage: what this answer cost.
-        finish_reason: the engine's word for why it stopped, if any.
+        final: the answer itself, taken from the reply (the content of `\boxed{}`, for example).
+        found: whether the memory held the answer; None if the reader cannot say.
+        evidence: where the answer stands in the document, as far as that is known.
+        usage: cost of this answer.
+        finish_reason: why the engine stopped, in its own words, if known.
+        structured: the answer in the shape that was asked for, as JSON values; None if no shape
+            was asked for.
     """
 
     text: str
@@ -252,14 +255,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What there is to know of a reader.
+    """What identifies a reader.
 
     Attributes:
-        name: what to call it in output ("extractive", "openai:gpt-4o").
-        fingerprint: stands for everything that shapes its replies (model, revision, base URL,
-            prompts, sampling, budgets): equal fingerprints may reuse each other's memories.
+        name: its name in output ("extractive", "openai:gpt-4o").
+        fingerprint: digest of everything that shapes its replies (model, revision, base URL,
+            prompts, sampling, budgets). Readers with equal fingerprints reuse each other's
+            memories.
         tokenizer: the model's own, or None to let the graph choose.
-        window_tokens: context length of the model in tokens, or None when it is not known.
+        window_tokens: context length of the model in tokens; None if unknown.
     """
 
     name: str
@@ -272,14 +276,14 @@ class Identity:
 class Reader(Protocol):
     """Computes the steps of the fold. Implementations keep no state between calls.
 
-    A subclass has `identity`, `update` and `respond`, and `merge` if it is to read a document in
-    several segments.
+    A subclass defines `identity`, `update` and `respond`, and also `merge` to support readings in
+    several segments or rounds.
 
     Attributes:
-        identity: what there is to know of it.
-        shortens: whether an update asked for again, with `Step.shorter`, is likely to keep to the
-            budget. If not, a memory over its budget is cut at once.
-        concurrency: calls that are answered at once in about the time of one.
+        identity: name, fingerprint, tokenizer and window.
+        shortens: whether an update repeated with `Step.shorter` is likely to keep to the budget.
+            If not, a memory over its budget is cut at once.
+        concurrency: number of calls that can run at once in about the time of one.
     """
 
     identity: Identity
@@ -287,7 +291,9 @@ class Reader(Protocol):
     concurrency: int = 16
 
     async def prepare(self) -> Identity:
-        """Awaited when a reading begins; for a reader that must ask its model what it holds.
+        """Return the identity, completed by what the model's server reports.
+
+        The graph awaits it when a reading begins.
 
         Raises:
             ModelError: There is no such model.
@@ -295,17 +301,16 @@ class Reader(Protocol):
         return self.identity
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Return what replaces the memory after a chunk.
+        """Read one chunk, and return the memory that replaces the old one.
 
         Args:
             step: question, memory and chunk.
-            config: the run's config, to be passed on to a model so that streaming and
-                tracing work.
+            config: the run's config, passed on to the model so that streaming and tracing work.
 
         Raises:
-            TransientModelError: A repeat may help.
-            ContextLengthError: The chunk must be smaller.
-            ModelError: Nothing will help.
+            TransientModelError: The call failed, and may succeed if repeated.
+            ContextLengthError: The prompt does not fit the window; the chunk must be smaller.
+            ModelError: The call failed, and a repeat will not help.
         """
         ...
 
@@ -317,30 +322,30 @@ class Reader(Protocol):
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Return one memory for those of several parts of a document. Raises as `update` does.
+        """Merge the memories of several parts of a document. Raises the same errors as `update`.
 
         Args:
-            question: what the reading is for.
-            query: what was looked for.
-            memories: in the order of their parts; so many as the model's window holds.
-            config: of the run.
+            question: the question of the reading.
+            query: what this round looked for.
+            memories: in the order of their parts; no more than the model's window holds.
+            config: the run's config.
         """
         raise cannot_merge(self)
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
-        """Answer `question` from `memory` alone. Raises as `update` does."""
+        """Answer `question` from `memory` alone. Raises the same errors as `update`."""
         ...
 
 
 def merges(reader: Reader) -> bool:
-    """Whether a reader can read a document in several segments: it has a `merge` of its own."""
+    """Whether a reader defines `merge`, and so can read a document in several segments."""
     return type(reader).merge is not Reader.merge
 
 
 def cannot_merge(reader: Reader) -> ConfigurationError:
-    """The error of a reader that is to merge memories and does not."""
+    """The error for several segments or rounds with a reader that does not define `merge`."""
     return ConfigurationError(
-        f"{reader.identity.name} does not merge memories: read in one segment."
+        f"The reader {reader.identity.name} does not merge memories: set segments=1 and rounds=1."
     )

@@ -1,4 +1,4 @@
-"""A reader that asks a chat model, with two prompts."""
+"""A reader that asks a chat model for memories, merges and answers."""
 
 from __future__ import annotations
 
@@ -60,25 +60,25 @@ if TYPE_CHECKING:
 class ChatReader(Reader):
     """Asks a chat model for each new memory and for the answer.
 
-    Reasoning that the model thinks aloud is left out of both. Where the statements of its memory
-    stand in the document is found by their words, and so is what its answer rests on.
+    Reasoning in a reply ("<think>...") is removed. The evidence of the memory's statements and of
+    the answer is found by matching words with the document, without further calls.
 
     Args:
         model: any LangChain chat model.
-        prompts: what it is told.
-        config: the budgets for memory and answer become its `max_tokens`, where its owner has
-            set none.
-        name: what to call it in output; the model's own name by default.
-        verify: decides which statements of the memory are supported, where the text has a passage
-            for them, rather than their names and numbers do: a function of passage and statement
-            to the probability, 0 to 1, or `"cross-encoder/<hub id or folder>"`.
+        prompts: the prompts; the default ones if None.
+        config: budgets in tokens. Those for memory and answer become `max_tokens` of the calls,
+            unless the model already has a limit.
+        name: its name in output; the model's own name by default.
+        verify: decides which statements with a passage in the document are supported; without it,
+            their names and numbers decide. A function (passage, statement) that returns a
+            probability from 0 to 1, or `"cross-encoder/<hub id or folder>"`.
         response_format: the shape of its answers: a pydantic model, a dataclass, a TypedDict, or a
             JSON schema of an object.
     """
 
     shortens = True
     reply_share = 1.0
-    """Times its budget that a reply with a new memory may have."""
+    """Token limit of a reply with a new memory, as a multiple of the memory's budget."""
 
     def __init__(
         self,
@@ -114,11 +114,11 @@ class ChatReader(Reader):
         self._answer_options = _limit(model, config.answer_tokens)
 
     async def prepare(self) -> Identity:
-        """Let a model that can ask its server find out how much it holds.
+        """Prepare the verifier, and ask the model's server, if it has one, for its context length.
 
         Raises:
             ModelError: The server has no such model.
-            ConfigurationError: The verifier has none.
+            ConfigurationError: The verifier's model does not exist.
         """
         if self._verifier is not None:
             await self._verifier.prepare()
@@ -128,10 +128,12 @@ class ChatReader(Reader):
         return self.identity
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Ask for the memory after a chunk; one cut off by its budget ends at a sentence.
+        """Ask for the memory after a chunk. A reply cut off by its budget is trimmed to a sentence.
 
         Raises:
-            EmptyReplyError: The model says that notes which were too long are unchanged.
+            EmptyReplyError: Asked for shorter notes, the model replied "unchanged".
+            RefusalError: The model or the provider's filter declined.
+            ModelError: The call failed; see `Reader.update`.
         """
         prompt = self.prompts.for_update(
             looked_for(step.question, step.query),
@@ -158,7 +160,9 @@ class ChatReader(Reader):
         )
         if step.update_gate and is_unchanged(text):
             if step.shorter:
-                raise EmptyReplyError("The model did not write its notes again.")
+                raise EmptyReplyError(
+                    'Asked for shorter notes, the model replied "unchanged": raise memory_tokens.'
+                )
             return update
         if not text and (step.memory.text or recall is not None):
             return update
@@ -176,7 +180,7 @@ class ChatReader(Reader):
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Ask for one memory in the place of several, and what to look for in the next round."""
+        """Ask for one memory in place of several and, with rounds, what to look for next."""
         texts, asked = [memory.text for memory in memories], looked_for(question, query)
         prompt = self.prompts.for_merge(asked, texts, self._memory_tokens, lead=self._leads)
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
@@ -187,7 +191,7 @@ class ChatReader(Reader):
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
-        """Ask for the answer."""
+        """Ask for the answer; a listener in the config hears it as it is written."""
         if self.shape is not None:
             return await self._fill(self.shape, question, memory, config)
         prompt = self.prompts.for_answer(question, memory.text)
@@ -209,14 +213,14 @@ class ChatReader(Reader):
         *,
         config: RunnableConfig | None = None,
     ) -> Answer:
-        """As `respond`, with a listener.
+        """Ask for the answer, and pass on the reply as it comes.
 
         Args:
-            question: what is asked.
-            memory: to answer from.
-            hear: called with each piece of the reply as it comes, thoughts included; the reply
-                ends there if it returns False.
-            config: of the run.
+            question: the question.
+            memory: the memory to answer from.
+            hear: called with each piece of the reply, reasoning included. If it returns False, the
+                reply ends there.
+            config: the run's config.
         """
         message = [HumanMessage(self.prompts.for_answer(question, memory.text))]
         parts = self.model.astream(message, config, **self._answer_options)
@@ -225,7 +229,7 @@ class ChatReader(Reader):
     async def _fill(
         self, shape: Shape, question: str, memory: Memory, config: RunnableConfig | None
     ) -> Answer:
-        """Ask for an answer in a shape. Its JSON is in no stream before it is known to match."""
+        """Ask for an answer in a shape. Its JSON is streamed only after it is known to match."""
         options, held = self._answer_options, constraint(self.model, shape)
 
         async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
@@ -249,7 +253,7 @@ class ChatReader(Reader):
         )
 
     async def _mark(self, aligned: Aligned) -> Memory:
-        """The memory, with the marks of those of its statements that nothing supports."""
+        """The memory, with its unsupported statements marked."""
         return aligned.memory if self._verifier is None else await decide(aligned, self._verifier)
 
     async def _ask(
@@ -259,7 +263,7 @@ class ChatReader(Reader):
 
 
 def _leaves(plain: object) -> Iterator[str]:
-    """The texts and numbers in a value, which are what an answer says."""
+    """The texts and numbers in a structured answer."""
     if isinstance(plain, dict):
         plain = [*plain.values()]
     if isinstance(plain, list):
@@ -272,11 +276,11 @@ def _leaves(plain: object) -> Iterator[str]:
 def _unheard(
     config: RunnableConfig | None, handler: BaseCallbackHandler | None = None
 ) -> RunnableConfig:
-    """The config for what the reader writes for itself: `stream_mode="messages"` leaves it out.
+    """The config for calls that `stream_mode="messages"` should not show.
 
     Args:
-        config: of the run.
-        handler: that sees it anyway.
+        config: the run's config.
+        handler: a handler that sees the calls anyway.
     """
     config = ensure_config(config)
     if handler is not None:
@@ -295,7 +299,13 @@ async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bo
 
 
 async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
-    """A reply, and its text without what the model thought aloud; raises `ModelError`."""
+    """Await a reply, and return it with its text without reasoning.
+
+    Raises:
+        EmptyReplyError: The reply has no text beside reasoning.
+        RefusalError: The model or the provider's filter declined.
+        ModelError: The call failed.
+    """
     try:
         reply = await replying
     except GraphBubbleUp:  # an interrupt within the model is not a failure
@@ -311,13 +321,13 @@ async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
             "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
             "thinking off."
             if cut
-            else "The model returned no text."
+            else "The model returned no text. Check its chat template and its limits."
         )
     return reply, text
 
 
 def is_cut_off(reply: AIMessage) -> bool:
-    """Whether a reply ended because there was no room for more."""
+    """Whether a reply ended at its token limit."""
     return _finish_reason(reply) in _CUT_OFF
 
 
@@ -347,7 +357,7 @@ _OPEN_THINKING = re.compile(r"<(?:think|thinking|reasoning)>.*\Z", re.DOTALL)
 
 
 def _without_reasoning(text: str) -> str:
-    """The reply without what the model thought aloud, closed, cut off or begun by its template."""
+    """The reply without reasoning: closed, cut off, or opened by the chat template."""
     for name in _THINKING:
         text = _without_closed(text, f"<{name}>", f"</{name}>")
     text = _HEADLESS_THINKING.sub("", text)
@@ -355,7 +365,7 @@ def _without_reasoning(text: str) -> str:
 
 
 def _without_closed(text: str, opening: str, closing: str) -> str:
-    """A text without what stands between marks; a pattern would be quadratic if none closes."""
+    """A text without its marked spans. A regex would be quadratic where marks stay open."""
     kept, at = [], 0
     while (begin := text.find(opening, at)) >= 0 and (end := text.find(closing, begin)) >= 0:
         kept.append(text[at:begin])
@@ -383,7 +393,7 @@ def _finish_reason(reply: AIMessage) -> str | None:
 
 
 def usage_of(reply: AIMessage) -> Usage:
-    """What one call cost, as far as its model says so."""
+    """The cost of one call, with the token counts that the model reports, if any."""
     found = reply.usage_metadata
     if found is None:
         return Usage(calls=1)
@@ -396,7 +406,7 @@ def _model_name(model: BaseChatModel) -> str:
 
 
 def _identity(model: BaseChatModel) -> dict[str, object]:
-    """What tells two models apart: LangChain's own parameters, the endpoint and the revision."""
+    """The settings that tell two models apart: LangChain's own, the endpoint and the revision."""
     identity = dict(identifying_params(model))
     for key in ("base_url", "openai_api_base", "revision", "seed", "temperature", "top_p"):
         if (value := getattr(model, key, None)) is not None:
@@ -405,12 +415,12 @@ def _identity(model: BaseChatModel) -> dict[str, object]:
 
 
 def _kind(value: object) -> str:
-    """Stands for a value that JSON does not know: not its `str`, which may hold an address."""
+    """A name for a value that JSON cannot encode; its `str` may hold an address in memory."""
     return type(value).__qualname__
 
 
 def _limit(model: BaseChatModel, tokens: int) -> dict[str, Any]:
-    """The option that limits a reply, where the model has one and its owner set no limit."""
+    """The option that limits a reply, if the model has one and no limit is set on it yet."""
     own = "max_tokens" in model.model_fields_set and getattr(model, "max_tokens", None) is not None
     limited = "max_tokens" in type(model).model_fields and not own
     return {"max_tokens": tokens} if limited else {}

@@ -1,4 +1,4 @@
-"""Which evidence of a memory an answer rests on."""
+"""Find which evidence of a memory an answer rests on."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Evidence, Memory
 
 _CITED = 2
-"""Notes that one sentence of an answer is taken to rest on."""
+"""Most notes that one sentence of an answer rests on."""
 
 _BARE = frozenset({"yes", "no", "true", "false", "是", "否", "不是", "是的"})
-"""Answers that say nothing without their question."""
+"""Answers that only mean something together with their question."""
 
 
 def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...]:
-    """The evidence of what an answer rests on in the memory, best first.
+    """Return the evidence of the notes that an answer rests on, best first.
 
     Args:
-        answer: to be cited.
-        memory: that it was written from.
-        question: what was asked: it decides between notes that have the answer alike.
+        answer: the answer.
+        memory: the memory that it was written from.
+        question: the question; it decides between notes that match the answer equally well.
     """
     older = [*notes(memory.text)]
     evidence = evidence_by_note(memory.evidence, older)
@@ -56,7 +56,7 @@ def note_passages(older: Sequence[Note]) -> list[Passage]:
 def evidence_by_note(
     evidence: Sequence[Evidence], older: Sequence[Note]
 ) -> dict[int, list[Evidence]]:
-    """Evidence by the number of the note, or of a note in the line, that it is for."""
+    """Group evidence by the number of its note; evidence of a line counts for all its notes."""
     numbers: dict[str, list[int]] = {}
     for number, note in enumerate(older):
         for text in dict.fromkeys((note.text, note.line.strip())):

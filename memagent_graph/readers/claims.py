@@ -1,4 +1,4 @@
-"""Names and numbers that a note states, and whether a text has them, in any of their forms."""
+"""The names and numbers that a note states, and whether a text has them in any form."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Claim(NamedTuple):
     """A name, word by word, or a number in a note.
 
     Attributes:
-        text: as the note has it.
+        text: the name or number, as the note has it.
         start: offset in the note.
         end: one past its last code point.
-        figure: the number, or None for a name.
-        doubtful: whether it may be an ordinary word that only opens a sentence.
+        figure: the number; None for a name.
+        doubtful: whether it may be an ordinary word, capitalized because it opens a sentence.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Claim(NamedTuple):
 
 
 def claims(text: str, numbers: Sequence[Figure]) -> list[Claim]:
-    """Names and numbers that a note states; names only in a script with capitals."""
+    """Return the numbers, then the names, of a note; names only in scripts with capitals."""
     taken = {number.start for number in numbers}
     found = [Claim(*item[:3], item) for item in numbers if _states(item, text)]
     for match in _NAME_WORD.finditer(text):
@@ -77,7 +77,7 @@ _MANNERS = frozenset(_IN_PASSING.split())
 
 
 def _states(figure: Figure, text: str) -> bool:
-    """Whether a number is a statement, rather than a way of speaking: "one of", "both"."""
+    """Whether a number is a claim, not a turn of phrase such as "one of" or "both"."""
     if not figure.spelled:
         return True
     if figure.text.lower() in _MANNERS:
@@ -88,7 +88,7 @@ def _states(figure: Figure, text: str) -> bool:
 
 
 def runs(text: str, numbers: Sequence[Figure]) -> list[set[str]]:
-    """Terms of each name, and of each date or other row of numbers, in a note."""
+    """Return the terms of each name, and of each run of numbers (a date, say), in a note."""
     found = [{term for word in run for term in word_terms(word)} for run in name_runs(text)]
     last = -1
     rows: list[set[str]] = []
@@ -103,7 +103,7 @@ def runs(text: str, numbers: Sequence[Figure]) -> list[set[str]]:
 
 
 def name_runs(text: str) -> list[list[str]]:
-    """Names as lists of their capitalised words."""
+    """Return the names in a text, each as the list of its capitalized words."""
     found: list[list[str]] = []
     last = 0
     for match in _NAME_WORD.finditer(text):
@@ -116,11 +116,11 @@ def name_runs(text: str) -> list[list[str]]:
 
 
 class Known:
-    """What texts have that a claim may rest on.
+    """Texts in which claims are looked up.
 
     Args:
         texts: sentences, older notes, the question.
-        terms: of these texts.
+        terms: the terms of these texts.
     """
 
     def __init__(self, texts: Sequence[str], terms: Collection[str]) -> None:
@@ -128,7 +128,7 @@ class Known:
         self.terms = frozenset(terms)
 
     def has(self, claim: Claim) -> bool:
-        """Whether the name or number occurs, in any of its forms."""
+        """Whether the texts have the name or number, in any of its forms."""
         if claim.figure is None:
             return self._has_name(claim.text)
         if any(f"={value}" in self.terms for value in claim.figure.values):
@@ -137,7 +137,7 @@ class Known:
 
     @cached_property
     def letters(self) -> set[str]:
-        """Pairs of neighbours in text without spaces."""
+        """Pairs of adjacent characters in scripts without spaces."""
         return {
             run[place : place + 2]
             for text in self.texts
@@ -179,7 +179,7 @@ class Known:
 
     @cached_property
     def _acronyms(self) -> set[str]:
-        """What the names in the texts are called for short."""
+        """Acronyms of the names in the texts."""
         return {
             "".join(initials[start:end]).casefold()
             for text in self.texts
@@ -204,7 +204,7 @@ def _fold(word: str) -> str:
 
 
 def _kin(word: str) -> str:
-    """What a country and its people share: "canad"."""
+    """What the names of a country and its people share: "canad"."""
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_KIN:
             return word.removesuffix(ending)

@@ -1,11 +1,11 @@
-"""Whether a model's answer says that there is none: it was told to say so."""
+"""Whether a model's answer says, as its prompt asks, that the memory does not hold one."""
 
 from __future__ import annotations
 
 import regex
 
 _LONGEST = 400
-"""Code points of an answer that may say nothing else; a longer one tells something."""
+"""Code points above which an answer is taken to hold one."""
 
 _NOTES = (
     r"(?:notes?|text|document|passages?|context|memory|sections?|information|sources?|material)"
@@ -36,9 +36,9 @@ _DENIAL = regex.compile(
 
 
 def says_not_found(answer: str) -> bool:
-    """Whether an answer says that what was asked is not known, in English or Chinese.
+    """Whether an answer says, in English or Chinese, that the answer is not known.
 
-    It goes by words: a short answer that speaks of the notes and says what they do not hold counts.
+    This is a rule over words: a short answer that says what the notes lack counts too.
     """
     answer = answer.strip()
     return not answer or (len(answer) <= _LONGEST and _DENIAL.search(answer) is not None)

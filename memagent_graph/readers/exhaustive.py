@@ -1,8 +1,7 @@
-"""How much of a document a question needs, by a rule in English and Chinese.
+"""How much of a document a question needs, by rules for English and Chinese.
 
-Who leaves something out asks here first: a skim before it skips, an exit gate before it stops.
-The rule goes by words. It rather takes a question for one that needs more than for one that needs
-less; questions in other languages need one place, as far as it knows.
+Asked by whatever leaves parts out: the skim before it skips, the exit gate before it stops. The
+rules go by words and err towards reading more. Questions in other languages count as "one".
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from typing import Literal
 import regex
 
 Scope = Literal["one", "some", "all"]
-"""Of a document: one place that has the answer; some, all of which matter; or the whole."""
+"""What must be read: one place with the answer, several places that all matter, or everything."""
 
 
 def scope(question: str) -> Scope:
-    """What a question needs of a document.
+    """Return how much of a document a question needs.
 
     Returns:
-        "all" if it counts, lists, sums up, or asks for what is most frequent: then nothing may be
-        skipped. "some" if it asks for a number of something that it names, for the last or the
-        greatest of several, or for a comparison: what has none of its words may be skipped, but
-        reading must not end when something was found. Else "one".
+        "all" if it counts, lists, summarizes, or asks what is most frequent: nothing may be
+        skipped. "some" if it asks for a number of something named, for the last or the greatest of
+        several, or for a comparison: chunks without any of its words may be skipped, but reading
+        must not end at the first find. Otherwise "one".
     """
     text = question.strip()
     if _ALL.search(text):
@@ -33,7 +32,7 @@ def scope(question: str) -> Scope:
 
 
 def _is_anchored(question: str, count: tuple[int, int]) -> bool:
-    """Whether what is counted is of something that is named: then a text is likely to say it."""
+    """Whether the count belongs to something named, so that the text is likely to state it."""
     rest = question[: count[0]] + " " * (count[1] - count[0]) + question[count[1] :]
     first = next((place for place, letter in enumerate(rest) if letter.isalnum()), 0)
     return bool(_QUOTED.search(rest) or _NAMED.search(rest, first))
@@ -71,9 +70,9 @@ _COUNT = regex.compile(r"\bhow\s+many\b|\bnumber\s+of\b", regex.IGNORECASE)
 _NAMED = regex.compile(
     r"(?!\G)(?<![.?!:]\s)\b\p{Lu}|(?<![\p{L}\p{M}'’-])\p{Lu}[\p{L}\p{M}'’-]*+\s++\p{Lu}"
 )
-"""A name: a capital where no sentence begins, or two words that have one."""
+"""A name: a capital inside a sentence, or two capitalized words in a row."""
 _QUOTED = regex.compile(r"\d|[\"“「《][^\"”」》]")
-"""A number, or words in quotes."""
+"""A number, or an opening quotation mark with a word."""
 _SOME = regex.compile(
     r"""
     \b(?:last|latest|newest|final(?:ly)?|most\s+recent(?:ly)?|current(?:ly)?|now|still|any\s+more)\b

@@ -1,4 +1,4 @@
-"""The built-in reader: keeps the statements that bear on the question. No model, no network."""
+"""The built-in reader: keeps the statements relevant to the question. No model, no network."""
 
 from __future__ import annotations
 
@@ -38,36 +38,37 @@ NOTHING_FOUND = "Nothing that was read bears on the question."
 
 _VERSION = "extractive-3"
 _LEAST_TOLD, _LEAST_PAIRS_TOLD = 0.4, 0.3
-"""Shares of a question's terms that an answer has, with pairs of characters in scripts without
-spaces. Chosen so that about 2% of the answers that were in the memory count as not found."""
+"""Share of a question's terms that an answer must have to count as found; the second, for scripts
+without spaces, counts pairs of characters. Chosen so that about 2% of the answers that were in
+the memory count as not found."""
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 _MOST_NAMES = 12
-"""Names that a round adds to what the next one looks for."""
+"""Most names that a merge adds to the query of the next round."""
 _MOST_LEADS = 3
-"""Names of a statement that are looked back for at once."""
+"""Most names of a statement in one request to look back."""
 _LEADING = 0.2
-"""Of the best statement's score, from which on a new one is worth looking back for."""
+"""Share of the best score that a new statement needs before its names are looked back for."""
 _SHORTEST = 8
-"""Tokens of room in the memory that are not worth filling."""
+"""Room in the memory, in tokens, below which no more statements are tried."""
 
 
 class ExtractiveReader(Reader):
-    """Keeps the sentences, or lines of code, that bear on the question, and quotes them.
+    """Keeps the sentences, or lines of code, that are relevant to the question, and quotes them.
 
-    It ranks statements by BM25 over stems, parts of identifiers, numbers and CJK bigrams, drops
-    the lowest when the memory is full, and also looks for the names that the best ones mention,
-    so that a second hop is found in a later chunk. It understands nothing: it is for trying
-    things out, for tests, and for questions that share words with their answers.
+    Statements are ranked by BM25 over stems, parts of identifiers, numbers and CJK bigrams; when
+    the memory is full, the lowest are dropped. Names in the best statements are searched for as
+    well, so that a second hop in a later chunk is found. It matches words and understands nothing:
+    use it for trials, for tests, and for questions that share words with their answers.
 
-    The memory is one statement a line, in reading order. Lines that a person wrote or changed
-    are ranked and quoted like the others, without a place.
+    The memory holds one statement per line, in reading order. Lines that a person wrote or changed
+    are ranked and quoted like the others, but have no place.
 
     Args:
-        config: the budgets, of which it needs `memory_tokens`.
-        tokenizer: measures the memory; the built-in estimate by default.
+        config: the budgets; only `memory_tokens` is used.
+        tokenizer: counts the memory's tokens; the built-in estimate by default.
     """
 
-    concurrency = 1  # it takes the processor
+    concurrency = 1  # it is bound by the processor
 
     def __init__(
         self, config: ReadingConfig | None = None, tokenizer: Tokenizer | None = None
@@ -100,7 +101,7 @@ class ExtractiveReader(Reader):
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Keep the best statements of all memories, and look next for the names that are new."""
+        """Keep the best statements of all memories; new names are the query of the next round."""
         places = {item.text: item for memory in memories for item in memory.evidence}
         known = {
             item.text: item for memory in memories for item in _remembered(memory.text, places)
@@ -119,9 +120,9 @@ class ExtractiveReader(Reader):
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
-        """Quote the one or two statements of the memory that answer best.
+        """Quote the one or two best statements of the memory.
 
-        They count as found if they have enough of the question's words.
+        The answer counts as found if they have enough of the question's words.
         """
         places = {item.text: item for item in memory.evidence}
         remembered = _remembered(memory.text, places)
@@ -142,9 +143,9 @@ class ExtractiveReader(Reader):
     def _fitting(
         self, candidates: list[Statement], scores: Sequence[float], kept: int
     ) -> list[Statement]:
-        """The best candidates that fit into the memory, in reading order.
+        """Return the best candidates that fit into the memory, in reading order.
 
-        The first `kept` are in it already; of the others those that score nothing stay out.
+        The first `kept` are already in it; of the others, those with a score of 0 stay out.
         """
         left = self.memory_tokens
         chosen = []
@@ -161,7 +162,7 @@ class ExtractiveReader(Reader):
 
 
 def _share_told(question: str, quoted: Sequence[str]) -> float:
-    """How much of what a question asks about is in what is quoted, 0 to 1."""
+    """Share of a question's terms that the quotes have, 0 to 1."""
     wanted = content_terms(question)
     told = set(terms("\n".join(quoted)))
     return sum(term in told for term in wanted) / max(len(wanted), 1)
@@ -172,7 +173,7 @@ def _asked(question: str, query: str) -> str:
 
 
 def _new_names(asked: str, kept: Sequence[Statement]) -> list[str]:
-    """Names in the statements that were not asked for, each once, the best statement's first."""
+    """Names in the statements that the question lacks, each once, the best statement's first."""
     known, found = set(terms(asked)), dict[str, None]()
     for index in ranked(relevance(asked, kept, meanings(kept))):
         for name in names(kept[index].text):
@@ -194,13 +195,13 @@ def _remembered(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
             found.append(Statement(line, place.start, place.end))
         elif len(line) <= LONGEST:
             found += [Statement(line, NOWHERE, NOWHERE)] if line.strip() else []
-        else:  # prose that somebody put there
+        else:  # prose that a person wrote
             found += [Statement(part.text, NOWHERE, NOWHERE) for part in statements(line)]
     return found
 
 
 def _new(step: Step, known: set[str]) -> list[Statement]:
-    """What a step shows and is not known yet, each once, placed in the whole document."""
+    """New statements of a step, each once, with offsets in the whole document."""
     found: dict[str, Statement] = {}
     for statement in [*_recalled(step), *statements_of(step.chunk)]:
         if statement.text not in known:
@@ -209,7 +210,7 @@ def _new(step: Step, known: set[str]) -> list[Statement]:
 
 
 def _recalled(step: Step) -> list[Statement]:
-    """Statements of the passages of the document that a step shows again."""
+    """Statements of the recalled passages of a step."""
     return [
         Statement(one.text, item.start + one.start, item.start + one.end)
         for item in step.recalled
@@ -221,10 +222,10 @@ def _recalled(step: Step) -> list[Statement]:
 def _look_back(
     question: str, asked: str, kept: Sequence[Statement], chosen: Sequence[Statement]
 ) -> Recall | None:
-    """What to look for in what was passed: whom or what a new statement names.
+    """Ask to look back for the names in a new statement.
 
-    Only one that bears on the question, or on what those lead to, is worth it, and only while
-    words of the question are open; those are looked for as well.
+    Only a statement that scores well is worth it, and only while the best statements lack words of
+    the question; those words are searched for as well.
     """
     if answers(question, chosen):
         return None

@@ -1,4 +1,4 @@
-"""Numbers in a text, in any form: digits, words, ordinals, months, fractions, Chinese numerals."""
+"""Find numbers in any form: digits, words, ordinals, months, fractions, Chinese numerals."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Figure(NamedTuple):
     """A number that a text states.
 
     Attributes:
-        text: as it stands there.
+        text: the number, as the text has it.
         start: offset of its first code point.
         end: one past its last.
-        values: what it may stand for; "1.000" is 1 or 1000.
-        parts: what a note may also make of it: 5 of "May", 1918 of "1914-18".
+        values: the values that it may have: 1 and 1000 for "1.000".
+        parts: other values that a note may take from it: 5 from "May", 1918 from "1914-18".
         spelled: whether it is written in words.
     """
 
@@ -71,12 +71,12 @@ _GROUPED = regex.compile(r"\d{1,3}(?:,\d{3})++(?:\.\d++)?|\d{1,3}(?:\.\d{3}){2,}
 _LATTER_YEAR = regex.compile(r"[-–/](\d\d)(?!\d)")
 _YEAR_DIGITS = 4
 _GROUP = 3
-"""Digits between the marks of thousands."""
+"""Digits between thousands separators."""
 _MONTHS_A_YEAR = 12
 
 
 def figures(text: str) -> list[Figure]:
-    """All numbers of a text, in order."""
+    """Return all numbers of a text, in order."""
     found = []
     for match in _FIGURE.finditer(text):
         kind = match.lastgroup
@@ -129,7 +129,7 @@ _MONTH_NUMBERS = frozenset(str(month) for month in range(1, _MONTHS_A_YEAR + 1))
 
 
 def _trimmed(token: str) -> str:
-    """Without zeros at the front, and behind the point."""
+    """A number without leading zeros and without trailing zeros after the point."""
     if token.count(".") > 1 or "," in token:
         return token
     head, _, tail = token.partition(".")
@@ -138,7 +138,7 @@ def _trimmed(token: str) -> str:
 
 
 _LONGEST = 18
-"""Digits of a number beyond which it is compared as it stands."""
+"""Digits above which a number is compared as text."""
 
 
 def _scaled(value: str, scale: str) -> str:
@@ -199,7 +199,7 @@ _HAN_NUMERAL = regex.compile(rf"[{_HAN}]++")
 
 
 def simple_values(terms: Iterable[str], text: str) -> list[str]:
-    """Numbers of a text that are one word, as "=12", found in its terms: quick, not complete."""
+    """Return one-word numbers of a text as "=12", taken from its terms: fast but incomplete."""
     found = []
     for term in terms:
         if term in _STEM_VALUES:

@@ -1,4 +1,4 @@
-"""Whether a note is supported: which of its names and numbers nothing accounts for."""
+"""Judge whether a note is supported: which of its names and numbers have no source."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ _FOREIGN = frozenset(
     "林琳卢鲁伦罗洛玛迈麦曼梅蒙米摩莫姆默穆纳娜奈尼妮涅纽诺帕潘佩彭皮普乔琼瑞萨塞桑瑟森莎圣斯丝苏索"
     "塔泰坦汤特滕廷汀托瓦威韦维温沃乌希锡谢雅亚伊泽扎詹兹佐哈汉法达马利里安加基吉欧内比华宾丹费福"
 )
-"""Signs that foreign names are written with in Chinese."""
+"""Characters used in Chinese to transcribe foreign names."""
 _OF_A_NAME = frozenset(
     "市省县州郡区镇村街路山河湖岛洋海国队院校司馆党军族奖碗桥宫寺塔报站语教派法会"
 )
 _CAPITALISING = (" und ", " der ", " die ", " das ", " ist ", " nicht ")
-"""Words of German, whose nouns have capitals."""
+"""Frequent words of German, a language that capitalizes all nouns."""
 _LETTERS = {
     "unspaced": regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]++"),
     "latin": regex.compile(r"\p{Latin}++"),
     "other": regex.compile(r"[^\P{L}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Latin}]++"),
 }
 _WIDEST_GAP = 2
-"""Code points between a sentence and one that goes on from it."""
+"""Most code points between a sentence and the one that continues it."""
 _SHARE = 0.15
-"""Of the letters of a text, from which on it counts as being in a script."""
+"""Share of a text's letters above which the text counts as written in a script."""
 _HAN = regex.compile(r"\p{Han}{2,}+")
 _OF_ONE = regex.compile(r" (?:was|is|has|had|became|will|would|did|does)\b")
-"""Verbs whose subject is a name, if it has neither an article nor an ending of ordinary nouns."""
+"""Verbs whose subject is a name if it has no article and no ending of ordinary nouns."""
 _MEASURED = (
     "seconds minutes hours days weeks months years decades centuries miles metres meters feet "
     "inches kilometres kilometers acres degrees points times dollars pounds euros tons tonnes"
 )
 _MEASURES = frozenset(_MEASURED.split())
-"""Nouns of which a number is never a count of what the note lists."""
+"""Units: a number before one is never a count of the note's own items."""
 _NOUN = regex.compile(r"[ -]?(?:\p{Ll}++ )?(\p{Ll}++)")
 _COUNTED = regex.compile(r"[个種种项位名条點点类]?(\p{Han}{2})")
 _MOST_COUNTED = 12
 _SHORTEST_ELSEWHERE = 3
-"""Characters in a row that are not the note's own words if they stand elsewhere, too."""
+"""Characters in a row that, found elsewhere in the text, are taken for a name."""
 _EMPTY = "的了吗呢吧和与或在是有为被从到把对于及其这那之所由着过们个种些以而用将也都使"
-"""Signs around a name that are not part of it."""
+"""Characters around a name that are not part of it."""
 
 
 class Judgement(NamedTuple):
-    """What is to be held against a note.
+    """The verdict on a note.
 
     Attributes:
         missing: names and numbers that nothing accounts for.
-        lent: sentences beside the evidence that account for others.
-        judged: whether it could be judged.
+        lent: sentences next to the evidence that account for other names and numbers.
+        judged: False if the note is in another script than the text, and cannot be judged.
     """
 
     missing: tuple[str, ...]
@@ -72,12 +72,12 @@ class Judgement(NamedTuple):
 
 
 class Judge:
-    """Compares notes with what they are aligned with.
+    """Compares notes with the sentences and older notes that they rest on.
 
     Args:
-        told: question and recalled passages: what they have needs no evidence.
-        chunk: what was read.
-        memory: before it was read.
+        told: the question and recalled passages; their names and numbers need no evidence.
+        chunk: text of the chunk that was read.
+        memory: text of the memory before the chunk.
     """
 
     def __init__(self, told: Sequence[str], chunk: str, memory: str) -> None:
@@ -97,12 +97,12 @@ class Judge:
         """Compare a note with its evidence.
 
         Args:
-            note: to be judged.
-            numbers: in it.
-            said: sentences that it is aligned with.
-            beside: those around them: the names in them may be what a pronoun stands for.
-            older: notes that it rewrites.
-            doubted: names and numbers of these that were missing when they were new.
+            note: the note to judge.
+            numbers: the numbers in it.
+            said: the sentences that it rests on.
+            beside: the sentences around those; a pronoun may stand for a name in them.
+            older: the notes that it rewrites.
+            doubted: names and numbers in `older` that have no source themselves.
         """
         lines = [f"{item.context} {item.line}" for item in older]
         terms = {term for item in said for term in item.terms}
@@ -130,7 +130,7 @@ class Judge:
         return Judgement(tuple(missing), tuple(lent.values()), judged)
 
     def _holds(self, claim: Claim, note: Note, own: Known) -> bool:
-        """Whether it counts that nothing accounts for a claim."""
+        """Whether a claim without a source counts against the note."""
         if claim.figure is not None:
             return not _counts(claim.figure, note.text, own)
         if self._has_noun_capitals:
@@ -142,11 +142,11 @@ class Judge:
         )
 
     def _is_named(self, word: str) -> bool:
-        """Whether what was read has the word with a capital where no sentence begins."""
+        """Whether the text has the word capitalized inside a sentence."""
         return any(_has_within(word, text) for text in (self._chunk, self._memory))
 
     def _seems_named(self, claim: Claim, text: str) -> bool:
-        """Whether a word at the beginning of a sentence is a name, by what follows it."""
+        """Whether a word that opens a sentence is a name, judged by what follows it."""
         word = claim.text
         after = text[claim.end : claim.end + 3]
         if word.endswith(_ORDINARY) or f" {word.lower()}" in self._chunk:
@@ -164,7 +164,7 @@ class Judge:
         return sum(map(self._chunk.count, _CAPITALISING)) * 200 > len(self._chunk)
 
     def _unspaced(self, text: str, own: set[str], beside: Sequence[Passage]) -> Iterator[str]:
-        """Names in Chinese that nothing accounts for; `own` are pairs that the evidence has."""
+        """Chinese names without a source; `own` has the character pairs of the evidence."""
         near = Known([item.text for item in beside], frozenset()).letters
         known = own | near | self._told.letters
         for start, end in _uncovered(text, known):
@@ -173,13 +173,13 @@ class Judge:
                 yield found
 
     def _is_known(self, found: str) -> bool:
-        """Whether characters are a name, or stand elsewhere in what was read."""
+        """Whether characters form a name, or stand elsewhere in the text."""
         if len(found) < _SHORTEST_ELSEWHERE:
             return False
         return found[-1] in _OF_A_NAME or found in self._chunk or found in self._memory
 
     def _can_judge(self, note: Note, own: Known) -> bool:
-        """Whether a note is in a script of what it is compared with."""
+        """Whether a note shares a script with the text that it is compared with."""
         compared = " ".join(own.texts) if own.texts else self._chunk
         return not _scripts(note.text) or not _scripts(note.text).isdisjoint(_scripts(compared))
 
@@ -189,7 +189,7 @@ def _known(texts: Sequence[str]) -> Known:
 
 
 def _lender(claim: Claim, said: Sequence[Passage], beside: Sequence[Passage]) -> Passage | None:
-    """The sentence beside the evidence that has a name, or a number of the same thing."""
+    """The sentence next to the evidence that has a name, or a number about the same subject."""
     wanted = set(word_terms(claim.text))
     for item in beside:
         if claim.figure is None:
@@ -235,7 +235,7 @@ def _counts(figure: Figure, text: str, own: Known) -> bool:
 
 
 def _uncovered(text: str, known: set[str]) -> Iterator[tuple[int, int]]:
-    """Rows of two and more characters of which no pair is known."""
+    """Runs of two or more characters without a known pair."""
     for match in _HAN.finditer(text):
         start, end = match.span()
         covered = {

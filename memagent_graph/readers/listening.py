@@ -1,4 +1,4 @@
-"""Who hears an answer while it is written: the words that will be the answer, and no others."""
+"""Stream an answer while it is written: only words that are certain to be part of it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _THINKING = ("<think>", "<thinking>", "<reasoning>")
 
 
 class Listener(BaseCallbackHandler):
-    """Stands among the callbacks of a reader's answer, to be told its pieces.
+    """A callback handler that receives an answer in pieces.
 
     Args:
-        hear: called with each piece of the answer, and whether it is the last. Together they are
-            the answer.
+        hear: called with each piece of the answer, and whether it is the last. The pieces joined
+            are the answer.
     """
 
     def __init__(self, hear: Callable[[str, bool], None]) -> None:
@@ -29,16 +29,16 @@ class Listener(BaseCallbackHandler):
 
 
 def listener_of(config: RunnableConfig | None) -> Listener | None:
-    """The listener in a config, if there is one."""
+    """Return the listener among a config's callbacks; None if there is none."""
     handlers = getattr((config or {}).get("callbacks"), "handlers", ())
     return next((handler for handler in handlers if isinstance(handler, Listener)), None)
 
 
 class Telling(BaseCallbackHandler):
-    r"""Tells a listener what of a model's reply is the answer, as its tokens come.
+    r"""Passes the answer in a model's reply on to a listener, token by token.
 
     Args:
-        listener: to be told.
+        listener: the listener.
         boxed: whether the model was asked to put the answer into `\boxed{}`.
     """
 
@@ -56,17 +56,17 @@ class Telling(BaseCallbackHandler):
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         **_: Any,
     ) -> None:
-        """Pass on what is certain by now."""
+        """Pass on the part of the answer that is certain by now."""
         self._reply += chunk.text if chunk is not None else str(token)
         certain = certain_part(self._reply, boxed=self._boxed)
         if certain.startswith(self._told):
             self._tell(certain[len(self._told) :])
 
     def finish(self, final: str) -> None:
-        """Tell the rest.
+        """Pass on the rest of the answer.
 
         Args:
-            final: the answer.
+            final: the whole answer.
         """
         rest = final.removeprefix(self._told) if final.startswith(self._told) else final
         self._listener.hear(rest, True)  # noqa: FBT003 - the listener's signature
@@ -78,18 +78,21 @@ class Telling(BaseCallbackHandler):
 
 
 def certain_part(reply: str, *, boxed: bool) -> str:
-    r"""What of an unfinished reply will be the answer, whatever follows; no white space at its end.
+    r"""Return the part of an unfinished reply that is certain to be in the answer.
+
+    White space at its end is left out.
 
     Args:
-        reply: so far.
-        boxed: whether the answer is what `\boxed{}` holds; else it is the reply without thoughts.
+        reply: the reply so far.
+        boxed: whether the answer is the content of `\boxed{}`. Otherwise it is the reply without
+            reasoning.
     """
     if boxed:
         return _in_first_box(certain_part(reply, boxed=False)).strip()
     text = reply.lstrip()
     for opening in _THINKING:
         if len(text) < len(opening) and opening.startswith(text):
-            return ""  # it may become a thought
+            return ""  # it may become reasoning
         if text.startswith(opening):
             closing = opening.replace("<", "</")
             _, closed, text = text.partition(closing)

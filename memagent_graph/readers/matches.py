@@ -1,4 +1,4 @@
-"""Which passages say what a note says: an inverted index, idf weights, order and surroundings."""
+"""Find the passages that say what a note says: an inverted index with idf, order and context."""
 
 from __future__ import annotations
 
@@ -17,64 +17,64 @@ if TYPE_CHECKING:
     from memagent_graph.readers.passages import Passage
 
 _PRIOR = 50
-"""Sentences without any of the words, added to every text: idf must not swing with its length."""
+"""Virtual sentences added to every text, so that idf does not depend on its length."""
 
 _MOST_POSTINGS = 64
-"""Sentences of one term that are looked at: one that is everywhere says nothing."""
+"""Most sentences looked at for a term; a term found everywhere says nothing."""
 
 _ANSWERING = 1.4
-"""What a term counts that is not in the question."""
+"""Weight factor of a term that is not in the question."""
 
 _ABOUT = 0.3
-"""What a term of a heading, or of what stands before in the line, counts."""
+"""Weight factor of a term from the heading, or from the text before the note in its line."""
 
 _CANDIDATES = 16
-"""Sentences that may be evidence: those with most of a note."""
+"""Best sentences that are considered as evidence."""
 
 _COMPARED = 6
-"""Of these, the ones whose order of words and surroundings count."""
+"""Best sentences that are also compared by word order and context."""
 
 _ORDER = 0.3
-"""What two neighbouring terms of a note count that are neighbours in a sentence, too."""
+"""Weight factor of two adjacent terms of a note that are adjacent in a sentence too."""
 
 _AROUND = 0.3
-"""What a term of a note counts that only the sentences around have."""
+"""Weight factor of a term that only the neighbouring sentences have."""
 
 _NEIGHBOURS = 2
-"""How far these go."""
+"""Sentences on either side that count as neighbours."""
 
 _LENGTH = 0.15
-"""How much a sentence of twice the usual length loses."""
+"""Length penalty: a sentence of twice the mean length has its score divided by 1 plus this."""
 
 _ADJACENT = 1.25
-"""How much more a second sentence counts that stands beside the first."""
+"""Factor for a second sentence that stands next to the first."""
 
 LEAST_COVERED = 0.25
-"""Share of a note, by weight, that its evidence must have."""
+"""Share of a note's weight that its evidence must cover."""
 
 _LEAST_ADDED = 0.2
-"""Share of a note that a second sentence must add."""
+"""Share of a note's weight that a second sentence must add."""
 
 _LEAST_PIECES = 2
-"""Terms that it must add beyond one name or number: less may be a mistake of the note."""
+"""Terms that a second sentence next to the first must add, beyond one name or number."""
 
 _LEAST_PIECES_AWAY = 3
-"""The same, of a sentence that does not stand beside the first."""
+"""Terms that a second sentence elsewhere must add, beyond one name or number."""
 
 _QUOTED = 0.7
-"""Share of a sentence that a note must have, to have it as one of several."""
+"""Share of a sentence's terms with which a note counts as quoting it."""
 
 _LONGEST_RUN = 8
-"""Pairs of characters in a row that may be one name, in text without spaces."""
+"""Longest name in scripts without spaces, in pairs of characters."""
 
 
 class Wanted(NamedTuple):
-    """What is looked for, for a note.
+    """The weighted terms of a note.
 
     Attributes:
-        weights: of the note's terms, in order.
-        about: weights of terms that only say what it is about.
-        runs: terms of each name and number in it.
+        weights: weights of the note's terms, in order.
+        about: weights of terms that only name its subject.
+        runs: the terms of each name and number in it.
     """
 
     weights: Mapping[str, float]
@@ -83,13 +83,13 @@ class Wanted(NamedTuple):
 
 
 class Match(NamedTuple):
-    """Sentences that say what a note says.
+    """The sentences that say what a note says.
 
     Attributes:
         places: their numbers, best first.
-        terms: those of the note that they have.
-        covered: the share of the note's weight that these are.
-        score: of the best.
+        terms: the note's terms that they have.
+        covered: share of the note's weight that these terms have, 0 to 1.
+        score: score of the best sentence.
     """
 
     places: tuple[int, ...]
@@ -102,7 +102,7 @@ NO_MATCH = Match((), frozenset(), 0.0, 0.0)
 
 
 class Passages:
-    """Sentences, found by their terms.
+    """An index of sentences by their terms.
 
     Args:
         items: in the order of their text.
@@ -117,7 +117,7 @@ class Passages:
         self._usual = max(sum(len(item.terms) for item in items) / max(len(items), 1), 1)
 
     def weight(self, term: str) -> float:
-        """How rare a term is."""
+        """Return the idf of a term."""
         count = len(self._postings.get(term, ()))
         return log(1 + (len(self.items) + _PRIOR) / (count + 0.5))
 
@@ -131,10 +131,10 @@ class Passages:
         """Weigh the terms of a note.
 
         Args:
-            note: to be found.
-            numbers: in it.
-            asked: terms of the question: what a note adds to them counts more.
-            about: other terms that say what it is about.
+            note: the note.
+            numbers: the numbers in it.
+            asked: terms of the question; the note's other terms weigh more.
+            about: further terms that name its subject.
         """
         weights = {
             term: self.weight(term) * (1 if term in asked else _ANSWERING)
@@ -148,7 +148,7 @@ class Passages:
         return Wanted(weights, context, runs(note.text, numbers))
 
     def match(self, wanted: Wanted, most: int = 2) -> Match:
-        """The sentences that have most of a note: the best, and what adds to it."""
+        """Return the best sentence for a note, and up to `most` - 1 others that add to it."""
         candidates = self._candidates(wanted)
         if not candidates:
             return NO_MATCH
@@ -203,7 +203,7 @@ class Passages:
         return (own + _ORDER * order) / length + _AROUND * around
 
     def around(self, number: int) -> list[int]:
-        """Sentences beside one, in its paragraph."""
+        """Return the numbers of the neighbouring sentences in the same paragraph."""
         block = self.items[number].block
         near = range(max(number - _NEIGHBOURS, 0), min(number + _NEIGHBOURS + 1, len(self.items)))
         return [other for other in near if other != number and self.items[other].block == block]
@@ -211,7 +211,7 @@ class Passages:
     def _gain(
         self, number: int, first: int, wanted: Wanted, found: Collection[str], total: float
     ) -> float:
-        """What a sentence adds to those that were found, if it is more than one name or number."""
+        """The weight that a sentence adds to those found; 0 if it adds just one name or number."""
         item, weights = self.items[number], wanted.weights
         added = [term for term in weights if term in item.terms and term not in found]
         if len(added) < _LEAST_PIECES:

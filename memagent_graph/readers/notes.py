@@ -1,4 +1,4 @@
-"""Cut a memory into notes: sentences of its lines, without bullets, under their headings."""
+"""Cut a memory into notes: the sentences of its lines, without bullets, with their headings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Note(NamedTuple):
-    """A sentence of a memory, or what takes the place of one in a list or in JSON.
+    """A sentence of a memory, or a list item or JSON field.
 
     Attributes:
         text: exactly as the memory has it.
         start: offset of its first code point in the memory.
         end: one past its last.
-        label: code points at its beginning that only say what it is about: "**Born**:".
+        label: length, in code points, of a label at its beginning such as "**Born**:".
         line: the whole line that it stands in.
-        context: the heading above, and what stands before it in the line.
+        context: the heading above, and the text before it in the line.
     """
 
     text: str
@@ -42,11 +42,11 @@ _LABEL = regex.compile(r"[*_\"“]{0,3}[^\n:：.。!?]{1,60}+(?:[*_\"”]{0,3}[:
 _FIELD = regex.compile(r"(?<=[\"\]}\p{L}\p{N}])[ ]?,[ ]?(?=\"[^\"\n]{1,60}+\"[ ]?:)")
 _OBJECTS = ("{", "[{", "[")
 _CONTEXT = 300
-"""Code points before a note that say what it is about."""
+"""Code points of heading, and of text before a note, that are its context."""
 
 
 def notes(memory: str) -> Iterator[Note]:
-    """Cut a memory into notes, in order; headings and lines of marks alone are none."""
+    """Cut a memory into notes, in order. Headings and lines of punctuation are skipped."""
     heading = ""
     offset = 0
     for line in memory.splitlines(keepends=True):
@@ -66,7 +66,7 @@ def notes(memory: str) -> Iterator[Note]:
 
 
 def leave_out(memory: str, texts: Collection[str]) -> str:
-    """A memory without some of its notes, nor the lines that have no other."""
+    """Return a memory without some of its notes; lines left empty are removed."""
     kept: list[str] = []
     for line in memory.splitlines(keepends=True):
         found = [*notes(line)]

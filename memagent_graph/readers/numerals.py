@@ -1,4 +1,4 @@
-"""What numbers in words stand for: English cardinals and ordinals, and Chinese numerals."""
+"""Values of numbers in words: English cardinals and ordinals, and Chinese numerals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCALES = {"hundred": 10**2, "thousand": 10**3} | {
     f"{prefix}illion": 10**power for prefix, power in (("m", 6), ("b", 9), ("tr", 12))
 }
 OTHERS = {"half": 2, "halves": 2, "quarter": 4, "twice": 2, "double": 2, "both": 2, "dozen": 12}
-"""What else stands for a number."""
+"""Other words that stand for a number."""
 OTHERS |= {"pair": 2, "couple": 2, "triple": 3, "thrice": 3, "decade": 10, "century": 100}
 HAN_DIGITS = {sign: value for value, sign in enumerate("零一二三四五六七八九")}
 HAN_DIGITS |= {"〇": 0, "两": 2, "兩": 2}
@@ -34,7 +34,10 @@ _TEN, _TWENTY, _HUNDRED = 10, 20, 100
 
 
 def in_words(text: str) -> tuple[set[str], set[str]]:
-    """What a row of English number words stands for, and what its single words do."""
+    """Return the values of a run of English number words, and the values of its single words.
+
+    If the run is not one number ("five six"), its values are those of the single words.
+    """
     words = text.lower().replace("-", " ").replace(" and ", " ").split()
     parts = {str(SMALL[word]) for word in words if word in SMALL}
     total = current = 0
@@ -57,7 +60,7 @@ def in_words(text: str) -> tuple[set[str], set[str]]:
 
 
 def in_han(signs: str) -> str:
-    """What a Chinese numeral stands for, by place ("二〇一五") or by scale ("三百五十")."""
+    """Return the value of a Chinese numeral, by place ("二〇一五") or by scale ("三百五十")."""
     if all(sign in HAN_DIGITS for sign in signs):
         return str(int("".join(str(HAN_DIGITS[sign]) for sign in signs)))
     total = section = digit = 0

@@ -1,4 +1,4 @@
-"""Sentences that can be evidence, and the terms by which they and notes are compared."""
+"""Sentences that can be evidence, and the terms that compare them with notes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Passage(NamedTuple):
     """A sentence, or an older note, that can be evidence.
 
     Attributes:
-        text: on one line.
-        start: offset of its first code point in what was cut.
+        text: the sentence, on one line.
+        start: offset of its first code point in the text that was cut.
         end: one past its last.
-        block: number of the paragraph that it stands in.
+        block: number of its paragraph.
         terms: stems, pairs of characters, and numbers as "=12", in order.
     """
 
@@ -45,7 +45,7 @@ def passages(text: str) -> Iterator[Passage]:
 
 
 def passage_terms(text: str) -> dict[str, None]:
-    """Terms of what was read, numbers of one word among them."""
+    """Return the terms of a text, including numbers of one word."""
     return dict.fromkeys(term for token in _TOKEN.findall(text) for term in _token_terms(token))
 
 
@@ -61,7 +61,7 @@ def _token_terms(token: str) -> tuple[str, ...]:
 
 
 def note_terms(text: str, numbers: Sequence[Figure]) -> dict[str, None]:
-    """Terms of a note; a number of several words is one of them."""
+    """Return the terms of a note; a number of several words is one term."""
     plain, last = [], 0
     for number in numbers:
         if number.spelled and " " in number.text:

@@ -1,4 +1,4 @@
-"""Which one or two statements of a memory to quote as the answer."""
+"""Choose one or two statements of a memory to quote as the answer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from memagent_graph.readers.statements import Statement
 
 _BY_SURNAME = 0.5
-"""What it counts that a statement has only the last word of a name."""
+"""Weight of a match with only the last word of a name."""
 
-# What a question asks for, and what a statement that could tell it has.
+# Pairs: what a question asks for, and what a statement needs to be able to answer it.
 _EXPECTED = [
     (
         regex.compile(r"(?i)\bwhere\b|\b(?:what|which) (?:city|town|country|place)\b|哪里|在哪"),
@@ -39,9 +39,9 @@ _EXPECTED = [
 
 
 def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
-    """The statement that answers best and, if it leaves a word of the question open, another.
+    """Return the best statement and, if it lacks a word of the question, a second one.
 
-    The other is one about somebody or something that the first names, or else the runner-up.
+    The second is about somebody or something that the first names, or else the runner-up.
     """
     meant = meanings(statements)
     scores = relevance(question, statements, meant)
@@ -58,7 +58,7 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     gains = {index: len(left_open.intersection(meant[index])) for index in rest}
     second = max(rest, key=lambda index: links[index] * gains[index])
     told = links[second] * gains[second]
-    # A surname alone may be another's: it must tell more than the runner-up does.
+    # A surname alone may be somebody else's: it must add more than the runner-up does.
     if not told or (links[second] < 1 and told < gains[rest[0]]):
         linked = (index for index in rest if links[index] == 1)
         direct = next((i for i in linked if _may_tell(question, statements[i].text)), None)
@@ -68,7 +68,7 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
 
 
 def has_enough(question: str, statements: Sequence[Statement]) -> str | None:
-    """The statement that has all words of a question and what it asks for; None without one."""
+    """Return the statement with all words of a question and the kind of answer it asks for."""
     quoted = best_two(question, statements)
     wanted = {*content_terms(question)}
     if not quoted or not wanted or not _may_tell(question, quoted[0].text):
@@ -78,9 +78,9 @@ def has_enough(question: str, statements: Sequence[Statement]) -> str | None:
 
 
 def answers(question: str, statements: Sequence[Statement]) -> bool:
-    """Whether the statement that answers best leaves no word of the question open.
+    """Whether the best statement covers all words of the question.
 
-    A statement about somebody or something that it names may have the others.
+    A statement about somebody or something that it names may supply missing words.
     """
     meant = meanings(statements)
     scores = relevance(question, statements, meant)
@@ -96,7 +96,7 @@ def answers(question: str, statements: Sequence[Statement]) -> bool:
 
 
 def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
-    """The names in a text, of several words, as terms that a question does not have."""
+    """Names of several words in a text, as those of their terms that the question lacks."""
     return [
         lead
         for name in names(text)
@@ -107,10 +107,10 @@ def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
 def _end_of_trail(
     question: str, first: int, statements: Sequence[Statement], meant: Sequence[list[str]]
 ) -> int | None:
-    """The statement that tells most of those that names lead to, from one to the next."""
+    """The best statement that is reached by following names from one statement to the next."""
     wanted, trail = set(content_terms(question)), [first]
     left_open = wanted.difference(meant[first])
-    for at in trail:  # which grows
+    for at in trail:  # grows within the loop
         leads = _leads(statements[at].text, wanted)
         trail += [
             index
@@ -123,7 +123,7 @@ def _end_of_trail(
 
 
 def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
-    """How surely something is about one of the leads: 1 if it has the whole name."""
+    """How surely a statement is about one of the leads: 1 if it has the whole name."""
     known = set(said)
     if any(known.issuperset(lead) for lead in leads):
         return 1
@@ -131,5 +131,5 @@ def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
 
 
 def _may_tell(question: str, text: str) -> bool:
-    """Whether a text has the kind of thing that the question asks for: a place, a date."""
+    """Whether a text has the kind of answer that the question asks for: a place, a date."""
     return any(asks.search(question) and told.search(text) for asks, told in _EXPECTED)

@@ -1,4 +1,4 @@
-"""How much statements bear on a question, and on what the best of them name."""
+"""Rank statements by relevance to a question and to the names in the best of them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from memagent_graph.readers.statements import Statement
 
 _PRIOR = 500
-"""Statements without any of the words, added to every chunk: idf must not swing with its size."""
+"""Virtual statements added to every chunk, so that idf does not depend on its size."""
 
 _HOP_STATEMENTS = 6
-"""How many of the best statements name what to look for next."""
+"""Best statements whose names are searched for."""
 
 _HOP_WEIGHT = 0.4
-"""What a word that the best statement names counts, against a word of the question."""
+"""Weight of a word named by the best statement, relative to a word of the question."""
 
 _HOP_FOCUS = 4
-"""How fast that falls with the score of the statement that names it: as its fourth power."""
+"""Power with which that weight falls with the score of the naming statement."""
 
 _WIDEST_GAP = 2
-"""Code points between a statement and one that goes on from it: a space, or an empty line."""
+"""Most code points between a statement and the one that continues it."""
 
 _PRONOUN = regex.compile(r"(?i)(?:he|she|it|they|his|her|its|their|this|these)\b|[他她它该其]")
 
 
 def meanings(statements: Sequence[Statement]) -> list[list[str]]:
-    """The terms of each statement; one that opens with a pronoun has its antecedent's too.
+    """Return the terms of each statement; one that opens with a pronoun has its antecedent's too.
 
-    The antecedent is taken to be the subject of the statement just before, so that "She lives
-    in Trieste." is found by who she is.
+    The antecedent is taken to be the subject of the statement before, so that "She lives in
+    Trieste." is found by her name.
     """
     found: list[list[str]] = []
     inherited: list[str] = []
@@ -54,19 +54,19 @@ def meanings(statements: Sequence[Statement]) -> list[list[str]]:
 def relevance(
     question: str, statements: Sequence[Statement], meant: Sequence[list[str]]
 ) -> list[float]:
-    """Score each statement by BM25 for the question, and for what the best ones name.
+    """Score each statement by BM25 for the question, and for the names in the best statements.
 
     Args:
-        question: what is asked.
-        statements: what to rank.
+        question: the question.
+        statements: the statements to rank.
         meant: their `meanings`.
 
     Returns:
-        A score for each statement; 0 when it has nothing to do with the question.
+        A score for each statement; 0 for one that has nothing to do with the question.
     """
     if not statements:
         return []
-    # BM25 takes no empty document, and a statement of marks alone has no terms.
+    # BM25 rejects empty documents, and a statement of punctuation alone has no terms.
     index = _Index([found or [""] for found in meant], k1=1.2, b=0.4)
     wanted = content_terms(question)
     scores = index.get_scores(wanted)
@@ -83,12 +83,12 @@ def relevance(
 
 
 def ranked(scores: Sequence[float]) -> list[int]:
-    """Indexes from the highest score to the lowest, equal ones in order."""
+    """Return indexes from the highest score to the lowest; equal scores keep their order."""
     return sorted(range(len(scores)), key=lambda index: -scores[index])
 
 
 class _Index(BM25Okapi):  # type: ignore[misc] # the library has no types
-    """BM25 whose idf does not depend on how many statements happen to be compared."""
+    """BM25 whose idf does not depend on the number of statements compared."""
 
     def _calc_idf(self, nd: dict[str, int]) -> None:
         size = self.corpus_size + _PRIOR

@@ -1,6 +1,6 @@
-"""What a model's reply says beside its notes: by gates, of a round, and to look back.
+"""Parse what a reply says besides its notes: gates, verdicts of rounds, requests to look back.
 
-A line counts only if it says that and nothing else: notes that merely hold such words are notes.
+A line counts only if it says nothing else: notes that merely contain such words are notes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def take_verdict(reply: str) -> tuple[str, bool, str | None]:
-    """The notes of a reply to the lead, whether they are enough, and what else to look for.
+    """Split the reply to a merge into notes, whether they are enough, and what else to look for.
 
-    Only a first line that is a verdict and nothing else counts: without one they are enough.
+    Only a first line that is a verdict and nothing else counts; without one they are enough.
     """
     verdict, _, notes = reply.partition("\n")
     if verdict.rstrip() == "ENOUGH":
@@ -29,12 +29,12 @@ def take_verdict(reply: str) -> tuple[str, bool, str | None]:
 
 
 def is_unchanged(reply: str) -> bool:
-    """Whether a reply as a whole says that the notes are as they were."""
+    """Whether a whole reply says only that the notes are unchanged."""
     return reply.strip(_AROUND_A_WORD).casefold() in {UNCHANGED, NO_MEMORY.casefold()}
 
 
 def split_enough(reply: str) -> tuple[str, str | None]:
-    """A reply's notes, and the answer if its last line says that they are enough."""
+    """Split a reply into notes and, if its last line says that they are enough, the answer."""
     notes, _, last = reply.rstrip().rpartition("\n")
     last = last.strip(_AROUND_A_LINE)
     answer = last.removeprefix("ENOUGH:").lstrip(" \t*")
@@ -42,11 +42,11 @@ def split_enough(reply: str) -> tuple[str, str | None]:
 
 
 def split_look_back(reply: str, memories: Collection[str]) -> tuple[str, Recall | None]:
-    """A reply's notes, and what its last line asks for, if that is to look back.
+    """Split a reply into notes and, if its last line asks to look back, the request.
 
     Args:
-        reply: of the model.
-        memories: names of those that it may ask for.
+        reply: the model's reply.
+        memories: names of the memories that it may ask for.
     """
     notes, _, last = reply.rstrip().rpartition("\n")
     asks, _, wanted = last.strip(_AROUND_A_LINE).partition(":")
@@ -61,14 +61,14 @@ def split_look_back(reply: str, memories: Collection[str]) -> tuple[str, Recall 
 
 
 _AROUND_A_LINE = ' \t*"'
-"""What models put around a line, or around what it asks for."""
+"""Characters that models put around a line, or around what it asks for."""
 _LONGEST_NUMBER = 9
 _AROUND_A_WORD = " \t\n\r.*\"'`“”"
-"""What models put around a single word."""
+"""Characters that models put around a single word."""
 
 
 def boxed(text: str) -> str:
-    r"""The content of the last `\boxed{...}`, braces balanced, or the whole text without one."""
+    r"""Return the content of the last `\boxed{...}`, braces balanced; without one, the text."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return text.strip()

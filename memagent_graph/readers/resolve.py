@@ -1,4 +1,4 @@
-"""From whatever names a reader to the reader."""
+"""Make a reader from a model string, a chat model or a reader."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 EXTRACTIVE = "extractive"
 _QUOTES = (
-    "The built-in reader quotes and cannot answer in a shape: response_format needs a chat model, "
-    "such as openai:gpt-4o."
+    "The built-in reader only quotes: response_format= needs a chat model, such as openai:gpt-4o."
 )
 
 
 def default_model() -> str:
-    """The model to use when none is named: `MEMAGENT_MODEL`, or else the built-in reader."""
+    """Return the model to use if none is given: `MEMAGENT_MODEL`, or else "extractive"."""
     return os.environ.get("MEMAGENT_MODEL") or EXTRACTIVE
 
 
@@ -44,27 +43,30 @@ def resolve_reader(
     options: Mapping[str, object] | None = None,
     response_format: ResponseFormat | None = None,
 ) -> Reader:
-    """Make a reader of whatever names one.
+    """Make a reader from a model.
 
     Args:
-        model: a reader, a chat model, or a string: "extractive", or what `resolve_model` knows.
-            None takes `default_model()`.
-        config: the budgets.
-        prompts: for a chat model.
-        tokenizer: for the built-in reader, to measure its memory.
-        verify: for a chat model, as `ChatReader` takes it. The built-in reader quotes.
-        base_url: for a model behind an OpenAI-compatible server.
-        options: arguments of the model that the string names, besides.
-        response_format: the shape of a chat model's answers, as `ChatReader` takes it.
+        model: a reader, a chat model, or a string: "extractive", or one that `resolve_model`
+            accepts. None stands for `default_model()`.
+        config: the budgets, in tokens.
+        prompts: the prompts of a chat model.
+        tokenizer: counts the built-in reader's memory.
+        verify: decides which statements are supported, as in `ChatReader`; ignored by the
+            built-in reader, which quotes.
+        base_url: URL of an OpenAI-compatible server, for a model string.
+        options: further arguments of the model, for a model string.
+        response_format: the shape of a chat model's answers, as in `ChatReader`.
 
     Raises:
-        ConfigurationError: The string names no model, or `verify` or `response_format` is for a
-            reader that is made already.
+        ConfigurationError: The string names no model, or `verify`, `response_format` or `options`
+            does not apply to `model`.
         MissingDependencyError: The model's package is not installed.
     """
     model = model or default_model()
-    if options and (model == EXTRACTIVE or not isinstance(model, str)):
-        raise ConfigurationError("Only a model that a string names takes arguments.")
+    if options and model == EXTRACTIVE:
+        raise ConfigurationError("The built-in reader takes no model arguments: leave them out.")
+    if options and not isinstance(model, str):
+        raise ConfigurationError("options= is for a model string: set them on the model itself.")
     if model == EXTRACTIVE:
         if response_format is not None:
             raise ConfigurationError(_QUOTES)
@@ -88,11 +90,15 @@ def resolve_reader(
         )
     if isinstance(model, Reader):
         if verify is not None:
-            raise ConfigurationError("verify= is for a chat model: a Reader marks its own memory.")
+            raise ConfigurationError(
+                "verify= is for a chat model: a Reader marks its own memory; leave verify= out."
+            )
         if response_format is not None:
-            raise ConfigurationError("response_format= is for a chat model: give it to the Reader.")
+            raise ConfigurationError(
+                "response_format= is for a chat model: give it to the Reader itself."
+            )
         return model
     message = (
-        f"A model is a string, a LangChain chat model or a Reader, not {type(model).__name__}."
+        f"model= takes a string, a LangChain chat model or a Reader, not {type(model).__name__}."
     )
     raise ConfigurationError(message)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 NOWHERE = -1
-"""Start and end of a statement that was not read anywhere: a person wrote it."""
+"""Start and end of a statement that a person wrote, and that stands in no document."""
 
 
 class Statement(NamedTuple):
-    """A sentence or line, on one line.
+    """A sentence, or a line of code or of a list.
 
     Attributes:
-        text: with runs of white space as single spaces.
-        start: offset of its first code point in what was cut, or in the whole document.
+        text: on one line, with runs of white space as single spaces.
+        start: offset of its first code point in the text that was cut, or in the whole document.
         end: one past its last.
     """
 
@@ -34,13 +34,13 @@ class Statement(NamedTuple):
 
 
 _NARROWEST = 40
-"""Columns below which a text is not wrapped prose but a list."""
+"""Columns of the widest line below which a block is a list, not wrapped prose."""
 
 _MOST_JOINED = 4
-"""Lines of code that make one statement at the most."""
+"""Most lines of code in one statement."""
 
 LONGEST = 600
-"""Code points after which a sentence without an end is cut at a line or word."""
+"""Code points after which a longer sentence is cut at a line or word."""
 
 _BLOCK = regex.compile(r"\S.*?(?=\n[^\S\n]*\n|\Z)", regex.DOTALL)
 _SENTENCE_END = regex.compile(
@@ -55,9 +55,9 @@ _OPENERS = (":", "{", "(", "[", ",", "\\")
 
 
 def statements_of(chunk: Chunk) -> Iterator[Statement]:
-    """Cut a chunk into statements, placed in the whole document.
+    """Cut a chunk into statements, with offsets in the whole document.
 
-    None runs from one file into the next, and the names between files are none.
+    No statement crosses from one file into the next, and file names between files are skipped.
     """
     for start, end in _files(chunk.source, chunk.start, chunk.end):
         for text, first, last in statements(chunk.text[start - chunk.start : end - chunk.start]):
@@ -65,7 +65,7 @@ def statements_of(chunk: Chunk) -> Iterator[Statement]:
 
 
 def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The spans between `start` and `end` that stand in a file, one for each."""
+    """The spans between `start` and `end`, one for each file."""
     if not isinstance(source, JoinedSource):
         yield start, end
         return
@@ -92,7 +92,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 def _is_prose(block: str) -> bool:
-    """Whether line ends in this block mean nothing: it is one line, or lines wrapped at a width."""
+    """Whether line ends mean nothing in this block: it is one line, or wrapped prose."""
     lines = block.split("\n")
     if len(lines) == 1:
         return True
@@ -122,7 +122,7 @@ def _sentences(block: str) -> Iterator[tuple[int, int]]:
 
 
 def _lines(block: str) -> Iterator[tuple[int, int]]:
-    """Lines; one that opens something takes the next with it: a signature and its docstring."""
+    """Lines; one that opens something is joined with the next, as a signature and its docstring."""
     start = position = 0
     joined = 0
     for line in block.split("\n"):

@@ -1,4 +1,4 @@
-"""Let a verifier decide which statements of a memory are supported."""
+"""Let a verifier, a function or a cross-encoder, decide which statements are supported."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Memory
 
 Verify = str | Callable[[str, str], float | Awaitable[float]]
-"""What decides: a function of a passage and a statement that returns the probability, 0 to 1, that
-the passage supports the statement, or `"cross-encoder/<hub id or folder>"`."""
+"""A function (passage, statement) that returns the probability, 0 to 1, that the passage supports
+the statement, or `"cross-encoder/<hub id or folder>"`."""
 
 CROSS_ENCODER = "cross-encoder/"
 _SUPPORTED = 0.5
-"""Probability from which on a statement counts as supported."""
+"""Least probability with which a statement counts as supported."""
 
 
 class Verifier(Protocol):
-    """Gives probabilities for several statements at once.
+    """Computes probabilities for several statements at once.
 
     Attributes:
-        name: stands for it in fingerprints.
+        name: its name in fingerprints.
     """
 
     name: str
 
     async def prepare(self) -> None:
-        """Awaited when a reading begins.
+        """Load or check the model; awaited when a reading begins.
 
         Raises:
             ConfigurationError: There is no such model.
@@ -42,15 +42,15 @@ class Verifier(Protocol):
         ...
 
     async def probabilities(self, pairs: Sequence[tuple[str, str]]) -> Sequence[float]:
-        """For each passage with its statement, how likely the one supports the other, 0 to 1."""
+        """Return, for each (passage, statement), the probability of support, 0 to 1."""
         ...
 
 
 class Called:
-    """Asks a function, once for each statement, all at the same time.
+    """A verifier that calls a function for each statement, all at the same time.
 
     Args:
-        function: of a passage and a statement; one that is not asynchronous runs in threads.
+        function: takes a passage and a statement; a synchronous one runs in threads.
     """
 
     def __init__(self, function: Callable[[str, str], float | Awaitable[float]]) -> None:
@@ -58,14 +58,14 @@ class Called:
         self._function = function
 
     async def prepare(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing: a function needs no preparation."""
 
     async def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """What the function returns.
+        """Call the function for each (passage, statement).
 
         Raises:
-            ConfigurationError: It returned no probability.
-            ModelError: It failed.
+            ConfigurationError: It returned something else than a probability.
+            ModelError: It raised an error.
         """
         return await asyncio.gather(*(self._ask(*pair) for pair in pairs))
 
@@ -76,44 +76,44 @@ class Called:
         except MemAgentError:
             raise
         except Exception as error:
-            message = f"verify failed for {statement[:80]!r}: {error}"
+            message = f"The verify function failed for {statement[:80]!r}: {error}"
             raise ModelError(message) from error
         try:
             probability = float(given)
         except (TypeError, ValueError):
             probability = -1.0
         if not 0 <= probability <= 1:
-            message = f"verify returns a probability from 0 to 1, not {given!r}."
+            message = f"verify must return a probability from 0 to 1, not {given!r}."
             raise ConfigurationError(message)
         return probability
 
 
 def resolve_verifier(verify: Verify | None) -> Verifier | None:
-    """Make a verifier of what names one.
+    """Make a verifier from a function or a string; None stays None.
 
     Raises:
-        ConfigurationError: The string names none.
+        ConfigurationError: The string does not start with "cross-encoder/".
     """
     if verify is None:
         return None
     if not isinstance(verify, str):
         return Called(verify)
     if not verify.startswith(CROSS_ENCODER):
-        message = f"verify is a function or {CROSS_ENCODER}<hub id or folder>, not {verify!r}."
+        message = f"verify= takes a function or {CROSS_ENCODER}<hub id or folder>, not {verify!r}."
         raise ConfigurationError(message)
     from memagent_graph.models.cross_encoder import CrossEncoder
 
     rest = verify.removeprefix(CROSS_ENCODER)
-    # Most cross-encoders of the hub belong to an organisation of that name.
+    # Most cross-encoders on the hub belong to an organization of that name.
     return CrossEncoder(rest if "/" in rest else verify)
 
 
 async def decide(aligned: Aligned, verifier: Verifier) -> Memory:
-    """The memory, with the marks that a verifier gives to the notes that have a passage.
+    """Return the memory, with notes marked as the verifier decides.
 
     Args:
-        aligned: what is known of the memory by its words. Notes without a passage stay as they are.
-        verifier: is asked for all others at once.
+        aligned: the memory, aligned by words. Notes without a passage keep their marks.
+        verifier: judges all other notes in one call.
 
     Raises:
         ModelError: The verifier failed.

@@ -1,4 +1,4 @@
-"""Learn from readings: traces of runs, rewards, advantages and multi-conversation GRPO."""
+"""Train on readings: traces of runs, rewards, advantages and multi-conversation GRPO."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for: recording needs no PyTorch."""
+    """Import a public name at its first use, since recording needs no PyTorch."""
     if name not in _HOMES:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)

@@ -1,9 +1,9 @@
-"""How much better each rollout was than the others of its group (GRPO); pure functions.
+"""Advantages of rollouts within their groups (GRPO); pure functions.
 
-The advantage is the reward less the mean of the group (arXiv 2402.03300), by default without
-dividing by the standard deviation (Dr. GRPO, arXiv 2503.20783), and is the same number for every
-token of every conversation of the rollout (MemAgent, arXiv 2507.02259, section 3). Conversations
-that have rewards of their own have a share of an advantage of their own.
+An advantage is the reward minus the mean of the group (GRPO, arXiv 2402.03300), by default not
+divided by the standard deviation (Dr. GRPO, arXiv 2503.20783). It is the same for every token of
+every conversation of the rollout (MemAgent, arXiv 2507.02259, section 3). If conversations have
+rewards of their own, their advantages are mixed in (GRU-Mem, arXiv 2602.10560).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from memagent_graph.rl.traces import Conversation, Rollout
 
 _LEAST_SPREAD = 1e-6
-"""Added to the standard deviation, so that rewards that differ by rounding do not count."""
+"""Added to the standard deviation, so that differences by rounding do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A running mean of rewards, which rollouts without a group are measured against.
+    """A running mean of rewards: the baseline of rollouts that are alone in their group.
 
     Attributes:
-        mean: of the rewards so far; the latest `horizon` of them count most.
-        count: how many there were.
-        horizon: after so many the mean begins to forget.
+        mean: mean of the rewards so far; the latest `horizon` of them weigh most.
+        count: number of rewards so far.
+        horizon: number of rewards after which older ones lose weight.
     """
 
     mean: float = 0.0
@@ -40,7 +40,7 @@ class Baseline:
     horizon: int = 1000
 
     def updated(self, rewards: Sequence[float]) -> Baseline:
-        """The baseline after these rewards, whose order does not matter.
+        """Return the baseline after further rewards, in any order.
 
         Raises:
             TraceError: A reward is not a finite number.
@@ -61,18 +61,18 @@ def group_advantages(
     scale: bool = False,
     baseline: Baseline | None = None,
 ) -> list[float]:
-    """The advantage of each rollout.
+    """Return the advantage of each rollout.
 
     Args:
-        rewards: of the rollouts.
-        groups: of the rollouts, in the same order.
-        scale: divide by the standard deviation of the group.
-        baseline: what a rollout that is alone in its group is measured against; without one, or
-            with one of no rewards, it has the advantage 0.
+        rewards: reward of each rollout, `[rollouts]`.
+        groups: group of each rollout, `[rollouts]`.
+        scale: whether to divide by the standard deviation of the group.
+        baseline: baseline of rollouts that are alone in their group. Without one, or with one
+            that has no rewards, their advantage is 0.
 
     Raises:
-        TraceError: There are no rewards, as many groups as rewards are not there, or a reward is
-            no finite number.
+        TraceError: There are no rewards, their number differs from that of groups, or a reward is
+            not a finite number.
 
     Examples:
         >>> from memagent_graph.rl.advantages import group_advantages
@@ -94,11 +94,11 @@ def group_advantages(
 
 
 class Informative(NamedTuple):
-    """Which rollouts something can be learned from.
+    """The rollouts that have something to learn from.
 
     Attributes:
-        kept: their places, in order.
-        dropped: groups that were left out, to be refilled.
+        kept: their indexes, in order.
+        dropped: number of groups left out, to be refilled.
     """
 
     kept: list[int]
@@ -110,15 +110,16 @@ def informative(
     groups: Sequence[str],
     steps: Sequence[Sequence[float | None]] = (),
 ) -> Informative:
-    """Leave out groups whose rewards are all equal (dynamic sampling of DAPO, arXiv 2503.14476).
+    """Drop groups whose rewards are all equal (dynamic sampling of DAPO, arXiv 2503.14476).
 
     Args:
-        rewards: of the rollouts.
-        groups: of the rollouts, in the same order.
-        steps: rewards of their conversations, likewise; none by default.
+        rewards: reward of each rollout, `[rollouts]`.
+        groups: group of each rollout, `[rollouts]`.
+        steps: rewards of the conversations of each rollout, as for `step_advantages`; a group
+            whose step rewards differ is kept too.
 
     Raises:
-        TraceError: As `group_advantages`.
+        TraceError: As for `group_advantages`.
     """
     _check_groups(rewards, groups)
     kept: list[int] = []
@@ -136,23 +137,20 @@ def informative(
 def step_advantages(
     rewards: Sequence[Sequence[float | None]], groups: Sequence[str]
 ) -> list[list[float | None]]:
-    """The advantage of each conversation by itself, without dividing by a deviation.
+    """Return the advantage of each conversation by itself, not divided by a deviation.
 
-    It is its reward less the mean of those that the rollouts of the group got for their
-    conversation of the same number (GRU-Mem, arXiv 2602.10560).
+    It is the conversation's reward minus the mean reward of the conversations with the same number
+    in the group's rollouts (GRU-Mem, arXiv 2602.10560).
 
     Args:
-        rewards: of the conversations of each rollout; None for one that has none.
-        groups: of the rollouts, in the same order.
-
-    Returns:
-        For each rollout as many as it has rewards; None where the reward is.
+        rewards: rewards of the conversations of each rollout; None for one without a reward.
+        groups: group of each rollout, `[rollouts]`.
 
     Raises:
-        TraceError: A reward is not a finite number, or there are not as many groups as rollouts.
+        TraceError: A reward is not a finite number, or the numbers of groups and rollouts differ.
     """
     if len(groups) != len(rewards):
-        message = f"There are {len(rewards)} rollouts and {len(groups)} groups; each needs one."
+        message = f"There are {len(rewards)} rollouts and {len(groups)} groups: give each one."
         raise TraceError(message)
     same_step: dict[tuple[str, int], list[float]] = defaultdict(list)
     for group, steps in zip(groups, rewards, strict=True):
@@ -172,24 +170,24 @@ def step_advantages(
 def spread(
     rollouts: Sequence[Rollout], advantages: Sequence[float], *, step_weight: float = 0.0
 ) -> list[tuple[Conversation, float]]:
-    """All conversations, each with its advantage, which all its tokens have.
+    """Return all conversations, each with the advantage of all its tokens.
 
-    That is the advantage of its rollout. Where the conversation has a reward of its own, its own
-    advantage is mixed in.
+    That is the advantage of the rollout, mixed with the conversation's own advantage if it has a
+    reward.
 
     Args:
-        rollouts: as loaded.
-        advantages: of the rollouts, in the same order.
-        step_weight: share of a conversation's own advantage in the mixture.
+        rollouts: the rollouts.
+        advantages: advantage of each rollout, `[rollouts]`.
+        step_weight: share of the conversation's own advantage in the mixture, 0 to 1.
 
     Raises:
-        TraceError: A rollout has step rewards, but not as many as conversations.
+        TraceError: The number of a rollout's step rewards is neither 0 nor that of conversations.
     """
     for rollout in rollouts:
         if len(rollout.step_rewards) not in {0, len(rollout.conversations)}:
             message = (
                 f"Rollout {rollout.rollout!r} has {len(rollout.step_rewards)} step rewards for "
-                f"{len(rollout.conversations)} conversations: give one to each, or None."
+                f"{len(rollout.conversations)} conversations: give each one, None if it has none."
             )
             raise TraceError(message)
     groups = [rollout.group for rollout in rollouts]
@@ -206,7 +204,7 @@ def _mix(whole: float, step: float, step_weight: float) -> float:
 
 
 def _relative(rewards: Sequence[float], *, scale: bool) -> list[float]:
-    if min(rewards) == max(rewards):  # their mean may differ from them by rounding
+    if min(rewards) == max(rewards):  # their mean may differ from it by rounding
         return [0.0] * len(rewards)
     mean = _mean(rewards)
     advantages = [reward - mean for reward in rewards]
@@ -217,7 +215,7 @@ def _relative(rewards: Sequence[float], *, scale: bool) -> list[float]:
 
 
 def _members(groups: Sequence[str]) -> dict[str, list[int]]:
-    """The places of each group's rollouts."""
+    """The indexes of each group's rollouts."""
     members: dict[str, list[int]] = defaultdict(list)
     for place, group in enumerate(groups):
         members[group].append(place)
@@ -226,9 +224,9 @@ def _members(groups: Sequence[str]) -> dict[str, list[int]]:
 
 def _check_groups(rewards: Sequence[float], groups: Sequence[str]) -> None:
     if not rewards:
-        raise TraceError("There are no rollouts to compare: the group is empty.")
+        raise TraceError("There are no rollouts to compare: give at least one.")
     if len(groups) != len(rewards):
-        message = f"There are {len(rewards)} rewards and {len(groups)} groups; each needs one."
+        message = f"There are {len(rewards)} rewards and {len(groups)} groups: give one of each."
         raise TraceError(message)
     _check(rewards)
 
@@ -236,9 +234,7 @@ def _check_groups(rewards: Sequence[float], groups: Sequence[str]) -> None:
 def _check(rewards: Sequence[float]) -> None:
     for place, reward in enumerate(rewards):
         if not isinstance(reward, int | float) or not isfinite(reward):
-            message = (
-                f"The reward of rollout number {place} is {reward}, and must be a finite number."
-            )
+            message = f"The reward of rollout number {place} is {reward}: give a finite number."
             raise TraceError(message)
 
 

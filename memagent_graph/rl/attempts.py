@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
 _SAMPLING_TOO = ("frequency_penalty", "presence_penalty", "repetition_penalty")
 _WITHIN = ("sampling", "extra_body", "model_kwargs")
-"""Parameters of chat models that hold more parameters."""
+"""Parameters of chat models that contain further parameters."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,7 @@ class Attempt:
     """One attempt at a step of a reading.
 
     Attributes:
-        replies: what models wrote in it.
+        replies: the model calls that returned, in order.
     """
 
     replies: list[Call] = field(default_factory=list)
@@ -32,11 +32,11 @@ class Call:
     """One call of a model.
 
     Attributes:
-        attempt: in which it was made.
-        sampling: as `sampling_of` tells.
+        attempt: the attempt that it was made in.
+        sampling: its sampling parameters, as `sampling_of` returns them.
         policy: version of the weights.
-        part: which of several calls at once it belongs to.
-        generation: there when it returned.
+        part: the one of several concurrent parts that it belongs to.
+        generation: what the engine reported; None until the call returned.
     """
 
     attempt: Attempt
@@ -47,7 +47,7 @@ class Call:
 
 
 def sampling_of(parameters: Mapping[str, Any]) -> dict[str, float | int | None]:
-    """What shapes the sampling, of all that a chat model says about itself."""
+    """Return the sampling parameters among the parameters of a chat model's call."""
     for name in _WITHIN:
         if isinstance(parameters.get(name), dict):
             parameters = {**parameters, **parameters[name]}

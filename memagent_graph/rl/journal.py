@@ -1,4 +1,4 @@
-"""What a training run leaves behind: metrics, checkpoints and curves, in one folder."""
+"""Metrics, checkpoints and curves of a training run, in one folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Journal:
     """A folder with `metrics.jsonl`, `checkpoints/` and `curves.png`.
 
     Args:
-        folder: made if it is not there; one that all processes reach.
-        main: whether this is the one process, of several, that writes.
+        folder: the folder, created if missing; all processes must reach it.
+        main: whether this is the process that writes, of several.
     """
 
     def __init__(self, folder: Path, *, main: bool = True) -> None:
@@ -32,14 +32,14 @@ class Journal:
         self._metrics = folder / "metrics.jsonl"
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Append a line."""
+        """Append a line of metrics."""
         if not self._main:
             return
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
 
     def metrics(self) -> list[dict[str, float]]:
-        """All lines; one that a killed process left torn is left out."""
+        """Return all lines, except a truncated one that a killed process left."""
         try:
             lines = self._metrics.read_text("utf-8").splitlines(keepends=True)
         except FileNotFoundError:
@@ -47,7 +47,7 @@ class Journal:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def save(self, trainer: MultiConversationGRPOTrainer, state: dict[str, int]) -> None:
-        """Save a checkpoint of the trainer and of the loop, and keep the latest two."""
+        """Save a checkpoint of trainer and loop; the latest two are kept."""
         name = f"{state['iteration']:06d}"
         unfinished, folder = self._checkpoints / f".{name}", self._checkpoints / name
         if self._main:
@@ -64,12 +64,12 @@ class Journal:
             shutil.rmtree(old)
 
     def restore(self, trainer: MultiConversationGRPOTrainer) -> dict[str, int] | None:
-        """Go on from the latest checkpoint; None if there is none, and a run begins.
+        """Restore the latest checkpoint, and return the loop's state; None if there is none.
 
-        Metrics of what will be done again are taken out.
+        Metrics after the checkpoint are removed.
 
         Raises:
-            ConfigurationError: It is another model's.
+            ConfigurationError: The checkpoint belongs to another model.
         """
         saved = self._saved()
         if not saved:
@@ -83,15 +83,15 @@ class Journal:
         return state
 
     def clear(self) -> None:
-        """Forget the metrics of a run that is not gone on with."""
+        """Delete the metrics of an earlier run."""
         if self._main:
             self._metrics.unlink(missing_ok=True)
 
     def draw(self) -> Path | None:
-        """Draw reward, divergence, entropy and lengths.
+        """Plot reward, divergence, entropy and lengths.
 
         Returns:
-            The picture; None without matplotlib, or where another process draws.
+            Path of the picture; None without matplotlib, or if another process plots.
         """
         if not self._main:
             return None

@@ -1,4 +1,4 @@
-"""The loop: read with the current policy, score, train, hand the new weights on, again."""
+"""The online loop: read with the current policy, score, train, load the new weights, repeat."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
 _DRAWS = 10
-"""How often questions are drawn in place of those that the model answers unread."""
+"""Most draws to replace questions that the model answers without the document."""
 
 
 class OnlineLoop:
-    """Trains on questions that the policy itself reads for.
+    """Trains on the policy's own readings.
 
-    Everything that it does follows from the settings' seed and the number of the iteration, so
-    that a run that was stopped or killed goes on as if it had not been.
+    Everything follows from the settings' seed and the number of the iteration, so that a run that
+    was stopped or killed continues as if it had not been.
 
     Args:
-        trainer: of the policy.
+        trainer: trains the policy.
         runner: reads with the policy.
-        hand_on: gives a state dict to the engine that the runner reads with.
-        questions: to train on, and to evaluate with.
-        settings: how much of what.
-        journal: where metrics and checkpoints go.
-        report: told the metrics of each iteration.
+        hand_on: loads a state dict into the runner's engine.
+        questions: questions for training and evaluation.
+        settings: the settings of the run.
+        journal: keeps metrics and checkpoints.
+        report: called with the metrics of each iteration.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class OnlineLoop:
         self._stopping = False
 
     def stop(self) -> None:
-        """End after the iteration that runs, with a checkpoint; safe in a signal handler."""
+        """Stop after the current iteration, with a checkpoint; safe in a signal handler."""
         self._stopping = True
 
     async def run(self) -> int:
         """Train to the last iteration, from the latest checkpoint if there is one.
 
         Returns:
-            The number of iterations that are done.
+            The number of iterations done.
 
         Raises:
             TraceError: No reading of an iteration succeeded.
@@ -110,7 +110,7 @@ class OnlineLoop:
         return metrics
 
     async def _collect(self, state: dict[str, int]) -> tuple[list[Rollout], dict[str, float]]:
-        """Rollouts of whole groups, refilled where groups taught nothing."""
+        """Collect rollouts of whole groups, and replace groups without anything to learn."""
         settings = self.settings
         rollouts: list[Rollout] = []
         useful: list[Rollout] = []
@@ -124,7 +124,10 @@ class OnlineLoop:
             worth.append(found.answer_reward)
             rollouts = [*useful, *found.rollouts] or rollouts
             if not rollouts:
-                message = f"No reading succeeded: {failed.most_common(1)[0][0]}"
+                message = (
+                    f"No reading succeeded. The most frequent error, to be fixed before training: "
+                    f"{failed.most_common(1)[0][0]}"
+                )
                 raise TraceError(message)
             if not found.rollouts:
                 break
@@ -137,13 +140,13 @@ class OnlineLoop:
             missing = kept.dropped
             if not missing:
                 break
-        # One process may have asked more than another.
+        # One process may have used more questions than another.
         state["question"] = int(self.trainer.over_processes(state["question"], "max"))
         counts = {"failed": failed.total(), "groups_dropped": missing}
         return rollouts, counts | {"answer_reward": fmean(worth)}
 
     async def _samples(self, state: dict[str, int], count: int) -> list[Sample]:
-        """The next questions, without those that need no document if the settings say so."""
+        """Draw the next questions; with `skip_guessable`, only those that need the document."""
         found: list[Sample] = []
         for _ in range(_DRAWS):
             numbers = self._numbers(state, count - len(found))
@@ -155,12 +158,15 @@ class OnlineLoop:
             if len(found) == count:
                 return found
         if not found:
-            message = f"The model knows the answers of {_DRAWS} draws of questions unread."
+            message = (
+                f"The model answered all questions of {_DRAWS} draws without the document: turn "
+                "skip_guessable off, or give other questions."
+            )
             raise TraceError(message)
         return found
 
     def _numbers(self, state: dict[str, int], count: int) -> list[int]:
-        """Numbers of the next questions, others in each process."""
+        """Numbers of the next questions, different in each process."""
         accelerator = self.trainer.accelerator
         step = accelerator.num_processes
         first, state["question"] = state["question"], state["question"] + count * step
@@ -173,7 +179,7 @@ class OnlineLoop:
         self._tell({"iteration": iteration, "held_out_reward": reward})
 
     async def held_out_reward(self) -> float:
-        """Mean reward over the held-out questions, one reading each; a failed one counts 0."""
+        """Return the mean reward of the held-out questions, one reading each; failures count 0."""
         samples = self.questions.held_out
         found = await self.runner.collect(samples, times=1)
         return found.answer_reward * len(found.rollouts) / len(samples)
@@ -183,7 +189,7 @@ class OnlineLoop:
         self.report(metrics)
 
     def _agreed_to_stop(self) -> bool:
-        """Whether any process was told to; they must not go on without each other."""
+        """Whether any process was asked to stop; all must stop together."""
         return bool(self.trainer.over_processes(self._stopping, "max"))
 
     def _hand_on(self) -> None:
@@ -194,11 +200,16 @@ class OnlineLoop:
 def replay(
     trainer: MultiConversationGRPOTrainer, rollouts: Sequence[Rollout], settings: TrainingSettings
 ) -> Iterator[dict[str, float]]:
-    """Train on recorded rollouts, without generating anything.
+    """Train on recorded rollouts, without generating.
 
-    Each step takes as many groups as an iteration of the loop has questions, in an order that
-    the seed decides, and in each of several processes others. A last step with fewer groups than
-    processes has some of them twice, as in torch's `DistributedSampler`.
+    Each step takes `settings.questions` groups per process, in an order given by the seed; each
+    process takes different ones. If the last step has fewer groups than processes, some are used
+    twice, as in torch's `DistributedSampler`.
+
+    Args:
+        trainer: the trainer.
+        rollouts: whole groups, each rollout with its reward.
+        settings: gives `epochs`, `questions` and `seed`.
 
     Yields:
         The metrics of each step.

@@ -1,4 +1,4 @@
-"""The loss of multi-conversation GRPO: a pure function that other trainers can import."""
+"""The loss of multi-conversation GRPO, as a pure function for any trainer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 @dataclass(frozen=True)
 class LossTerms:
-    """What `grpo_loss` returns.
+    """The result of `grpo_loss`; all fields are scalars.
 
     Attributes:
-        loss: sum over the tokens, to be divided by the number of tokens of the whole step.
-        clipped: tokens whose ratio was clipped.
-        kl: sum over the tokens of the k3 estimate; 0 without a reference.
-        weight: sum over the tokens of the importance weights.
+        loss: sum over tokens, to be divided by the number of tokens in the whole step.
+        clipped: number of tokens whose ratio was clipped.
+        kl: sum of the k3 estimate over tokens, in nats; 0 without a reference.
+        weight: sum of the importance weights over tokens.
     """
 
     loss: torch.Tensor
@@ -37,30 +37,32 @@ def grpo_loss(
     importance_cap: float = 2.0,
     kl_weight: float = 1e-3,
 ) -> LossTerms:
-    r"""Token-level clipped policy loss, summed over completion tokens of any conversations.
+    r"""Return the clipped policy loss, summed over the completion tokens of any conversations.
 
-    For a token with ratio \(r = \exp(\log\pi - \log\pi_{old})\) and advantage \(A\) it is
+    For a token with ratio \(r = \exp(\log\pi - \log\pi_{old})\) and advantage \(A\), it is
     \(-w \min(rA, \mathrm{clip}(r, 1-\epsilon_{low}, 1+\epsilon_{high})A) + \beta k_3\), where
     every token of every conversation of a rollout has the rollout's advantage (MemAgent,
-    arXiv 2507.02259, section 3.2; the asymmetric clip and the average over tokens are DAPO's,
-    arXiv 2503.14476). Where \(A\) is negative, the gain is at least \(cA\), so that a token that
-    has become much likelier does not outweigh all others (dual clip, arXiv 1912.09729).
+    arXiv 2507.02259, section 3.2; the asymmetric clip and the mean over tokens are DAPO's,
+    arXiv 2503.14476). If \(A\) is negative, the gain is at least \(cA\), so that a token that has
+    become much more likely does not outweigh all others (dual clip, arXiv 1912.09729).
     \(k_3 = \exp(d) - d - 1\) with \(d = \log\pi_{ref} - \log\pi\) estimates the divergence from
     the reference (J. Schulman, "Approximating KL Divergence", 2020).
-    \(w = \min(\pi_{old}/\pi_{sampled}, cap)\) corrects for tokens that an older policy, or an
-    engine that rounds differently, has sampled (truncated importance sampling; Ionides 2008).
+    \(w = \min(\pi_{old}/\pi_{sampled}, cap)\) corrects for tokens sampled by an older policy or by
+    an engine that rounds differently (truncated importance sampling; Ionides 2008).
 
     Args:
-        logprobs: `[tokens]`, of the policy being trained; the gradient flows through them.
-        advantages: `[tokens]`.
-        old: `[tokens]`, of the policy at the beginning of this step.
-        sampled: `[tokens]`, as the engine recorded them.
-        reference: `[tokens]`, of the reference policy; None leaves the divergence out.
-        clip_low: how far below 1 the ratio may lower the loss.
-        clip_high: how far above 1.
-        dual_clip: c, above 1; infinity leaves the gain without a bound.
-        importance_cap: largest weight.
-        kl_weight: of the divergence.
+        logprobs: log-probabilities under the policy being trained, `[tokens]`; they carry the
+            gradient.
+        advantages: advantages, `[tokens]`.
+        old: log-probabilities under the policy at the beginning of the step, `[tokens]`.
+        sampled: log-probabilities recorded by the engine, `[tokens]`.
+        reference: log-probabilities under the reference policy, `[tokens]`; None leaves the
+            divergence out.
+        clip_low: epsilon_low, how far below 1 the ratio is clipped.
+        clip_high: epsilon_high, how far above 1 the ratio is clipped.
+        dual_clip: c, above 1; infinity turns the dual clip off.
+        importance_cap: largest importance weight w.
+        kl_weight: beta, the weight of the divergence.
 
     Examples:
         >>> import torch

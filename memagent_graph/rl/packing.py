@@ -1,4 +1,4 @@
-"""Conversations in batches of like length: little padding, and none can see another."""
+"""Batch conversations of similar length, one per row, with little padding."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of like length, one conversation each, padded on the right.
+    """Rows of similar length, one conversation each, padded on the right.
 
     Attributes:
-        ids: `[rows, length]`; padding is 0 and, being behind all that is read, needs no mask.
-        columns: `[width]`, the positions after which some row has a completion token.
-        targets: `[rows, width]`, the token that follows each of these positions.
-        trained: `[rows, width]`, whether that token is of the row's completion.
-        sampled: `[tokens]`, recorded log-probabilities of the trained tokens, row by row.
-        advantages: `[tokens]`, theirs.
-        filled: tokens of `ids` that are not padding.
+        ids: token ids, `[rows, length]`; padding is 0, and needs no mask since it comes last.
+        columns: positions after which some row has a completion token, `[width]`.
+        targets: the token after each of these positions, `[rows, width]`.
+        trained: whether that token belongs to the row's completion, `[rows, width]`.
+        sampled: recorded log-probabilities of the trained tokens, row by row, `[tokens]`.
+        advantages: advantages of the trained tokens, `[tokens]`.
+        filled: number of tokens in `ids` that are not padding.
     """
 
     ids: torch.Tensor
@@ -36,25 +36,24 @@ class Batch:
     filled: int
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same on another device."""
+        """Return a copy on another device."""
         tensors = {name: value.to(device) for name, value in vars(self).items() if name != "filled"}
         return Batch(**tensors, filled=self.filled)
 
 
 _MOST_PADDING = 0.1
-"""Share of a batch."""
+"""Largest share of padding in a batch."""
 
 
 def pack(rows: Sequence[Row], *, token_budget: int) -> Iterator[list[Row]]:
-    """Group rows so that a padded batch has at most `token_budget` tokens, and little padding.
+    """Group rows so that a padded batch has at most `token_budget` tokens and little padding.
 
     Args:
         rows: in any order.
-        token_budget: tokens of a batch, with its padding.
+        token_budget: most tokens in a batch, including padding; longer rows are batches alone.
 
     Yields:
-        Rows of a batch, the longest batches first, so that a memory that is too small shows
-        at once.
+        The rows of each batch, the longest first, so that a lack of memory shows at once.
     """
     group: list[Row] = []
     filled = 0
@@ -71,7 +70,7 @@ def pack(rows: Sequence[Row], *, token_budget: int) -> Iterator[list[Row]]:
 
 
 def collate(rows: Sequence[Row]) -> Batch:
-    """Put rows into tensors."""
+    """Make the tensors of a batch."""
     length = max(map(len, rows))
     ids = torch.zeros(len(rows), length, dtype=torch.long)
     trained = torch.zeros(len(rows), length, dtype=torch.bool)

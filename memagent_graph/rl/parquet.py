@@ -1,4 +1,4 @@
-"""Records in Parquet files: a column for each field, for tools that look at many of them."""
+"""Records in Parquet files, with a column for each field, for analysis tools."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class ParquetSink:
-    """Writes records to Parquet files in a folder, many to a file; needs `pyarrow`.
+    """Writes records to Parquet files in a folder, many per file; needs `pyarrow`.
 
-    A file appears when it is whole, so that several processes can write into one folder and
-    others read it meanwhile. A process that is killed loses what it had not written yet.
+    A file appears when it is complete, so several processes can write into one folder while others
+    read it. A process that is killed loses the records that it has not written yet.
 
     Args:
-        folder: made if need be.
-        rows: records to a file.
+        folder: the folder, created if missing.
+        rows: records per file.
 
     Raises:
         MissingDependencyError: `pyarrow` is not installed.
@@ -43,7 +43,7 @@ class ParquetSink:
         self._lock = threading.Lock()
 
     def write(self, record: Record) -> None:
-        """Keep one record, and write a file when there are enough."""
+        """Keep a record, and write a file when there are enough."""
         plain = record.plain()
         if isinstance(record, Conversation):
             plain["sampling"] = json.dumps(dict(record.sampling))
@@ -53,7 +53,7 @@ class ParquetSink:
                 self._flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining records."""
         with self._lock:
             if self._waiting:
                 self._flush()
@@ -68,7 +68,7 @@ class ParquetSink:
 
 
 def read_rows(file: Path, skipped: Counter[str]) -> Iterator[object]:
-    """What a file holds, as plain values; one that is torn is counted in `skipped`."""
+    """Yield the records of a file as plain values; a truncated file is counted in `skipped`."""
     arrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(file) as found:
@@ -86,13 +86,13 @@ def _pyarrow() -> tuple[ModuleType, ModuleType]:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        message = "Parquet needs pyarrow: pip install 'memagent-graph[rl]'. Or use JSON lines."
+        message = "Parquet needs pyarrow: pip install 'memagent-graph[rl]', or use JSON lines."
         raise MissingDependencyError(message) from error
     return pa, parquet
 
 
 def _schema(arrow: ModuleType) -> object:
-    """Columns of all kinds of records; those that a kind does not have are empty."""
+    """Columns of all kinds of records; those that a kind lacks are empty."""
     words = ("kind", "rollout", "sample", "group", "tokenizer", "sampling", "answer", "response")
     columns = dict.fromkeys((*words, "finish_reason"), arrow.string())
     numbers = ("step", "conversations", "policy", "start", "end")

@@ -1,4 +1,4 @@
-"""The policy as a model of `transformers`: its log-probabilities, its adapters, its weights."""
+"""The policy as a model of `transformers`: log-probabilities, adapters and weights."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 
 def score(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each trained token, and the sum of the entropies there.
+    """Return the log-probability of each trained token, and the sum of the entropies there.
 
     Args:
-        model: a causal language model, as prepared for training.
+        model: a causal language model, prepared for training.
         batch: on the model's device.
 
     Returns:
-        `[tokens]` with a gradient, and a number without, both in float32.
+        Log-probabilities `[tokens]` with a gradient, and the sum of the entropies in nats, a
+        scalar without one; both in float32.
     """
-    # Only the columns that someone trains on become logits: a prompt is long, a vocabulary wide.
+    # Logits are computed only for trained columns: prompts are long, and vocabularies large.
     output = model(input_ids=batch.ids, logits_to_keep=batch.columns, use_cache=False)
     logits = output.logits[batch.trained].float()
     targets = batch.targets[batch.trained]
@@ -38,12 +39,12 @@ def score(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Ten
 
 @torch.no_grad()
 def score_only(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """The log-probabilities `[tokens]` of `score`, without a gradient."""
+    """Return the log-probabilities of `score`, `[tokens]`, without a gradient."""
     return score(model, batch)[0]
 
 
 def with_adapters(model: PreTrainedModel, rank: int) -> PeftModel:
-    """The model with its weights frozen, and LoRA adapters on all linear layers to train."""
+    """Freeze the weights of a model, and add trainable LoRA adapters to all linear layers."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
@@ -53,13 +54,13 @@ def with_adapters(model: PreTrainedModel, rank: int) -> PeftModel:
 
 
 def checkpoint_activations(model: PreTrainedModel | PeftModel) -> None:
-    """Compute activations a second time in the backward pass, to keep less of them."""
-    # transformers 5 renamed it and warns of the old name.
+    """Turn on gradient checkpointing, which computes activations again to save memory."""
+    # transformers 5 renamed it, and warns about the old name.
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     enable({"use_reentrant": False})
 
 
 def merged(model: PeftModel) -> PreTrainedModel:
-    """A copy of a model with adapters, without them but with what they change."""
+    """Return a copy of a model with its adapters merged into the weights."""
     found: PreTrainedModel = deepcopy(model).merge_and_unload()
     return found

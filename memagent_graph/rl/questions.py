@@ -1,4 +1,4 @@
-"""What is asked in training, and what only in evaluations: split by text before it is numbered."""
+"""Questions for training and for evaluation, split by text before they are numbered."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     Make: TypeAlias = Callable[[int], Sample]
 
 _SHARE = 5
-"""One in so many different questions of a file is held out at most."""
+"""At most one in so many different questions of a file is held out."""
 _ATTEMPTS, _STRIDE = 100, 1_000_003
-"""How often another number is tried for a training question that is held out, and how far away."""
+"""Most tries, and their distance, to replace a training question that is held out."""
 
 
 class Questions:
-    """Training questions by number, and others that only evaluations ask.
+    """Training questions by number, and held-out questions for evaluation.
 
     Args:
-        parts: taken in turn.
+        parts: the questions of each task; tasks are taken in turn.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -42,11 +42,11 @@ class Questions:
 
     @cached_property
     def held_out(self) -> list[Sample]:
-        """The questions of evaluations."""
+        """The questions for evaluation."""
         return [make() for part in self._parts for make in part.held_out]
 
     def training(self, number: int) -> Sample:
-        """The training question of a number, counted from 0; its id holds the number.
+        """Return the training question of a number, counted from 0; its id contains the number.
 
         Raises:
             ConfigurationError: All questions are held out.
@@ -61,7 +61,7 @@ class Part:
     """The questions of one task.
 
     Attributes:
-        held_out: each makes a question for evaluations.
+        held_out: functions that make the questions for evaluation.
         training: makes the training question of a number, counted from 0.
     """
 
@@ -70,10 +70,10 @@ class Part:
 
 
 def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Questions:
-    """Questions of `settings.tasks` in turn, of the length and seed that the settings have.
+    """Return the questions of `settings.tasks`, with the length and seed of the settings.
 
     Raises:
-        ConfigurationError: There is no such task, it needs essays, or has too few questions.
+        ConfigurationError: There is no such task, or it needs essays or more questions.
     """
     essays = open_source(settings.essays) if settings.essays else None
     tasks = [make_task(name, essays) for name in settings.tasks]
@@ -84,16 +84,16 @@ def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Ques
 
 
 def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed: int) -> Questions:
-    """Hold questions out of tasks, so that no training question has the text of one of them.
+    """Split tasks so that no training question has the text of a held-out one, of any task.
 
-    That holds across tasks, too. A file holds out at most a fifth of its questions; the others are
-    asked again, in another order, when all of them were.
+    A file holds out at most a fifth of its questions; the others are repeated in another order once
+    all have been asked.
 
     Args:
-        tasks: where the questions come from.
-        makers: of each task, makes its sample of an index.
-        held_out: questions for evaluations, of all tasks together.
-        seed: of the order.
+        tasks: the tasks.
+        makers: for each task, makes its sample of an index.
+        held_out: number of questions for evaluation, over all tasks.
+        seed: seed of the order.
 
     Raises:
         ConfigurationError: A task has no question left to train on.
@@ -115,7 +115,7 @@ def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed:
 
 
 def numbered_questions(make: Make, held_out: int) -> Questions:
-    """Questions of a function: the first `held_out` are for evaluations alone."""
+    """Return the questions that a function makes; the first `held_out` are for evaluation only."""
     chosen = [*range(held_out)]
     kept = {_key(make(index)) for index in chosen}
     return Questions([_numbered(make, chosen, kept)])
@@ -153,8 +153,8 @@ def _numbered(make: Make, chosen: list[int], kept: set[str]) -> Part:
             if _key(sample) not in kept:
                 return sample
         message = (
-            f"In {_ATTEMPTS} draws every question was one that is held out. Lower held_out "
-            f"({begin}), or give more questions."
+            f"All questions of {_ATTEMPTS} draws are held out. Lower held_out ({begin}), or give "
+            "more questions."
         )
         raise ConfigurationError(message)
 
@@ -162,7 +162,7 @@ def _numbered(make: Make, chosen: list[int], kept: set[str]) -> Part:
 
 
 def _texts(task: Task, seed: int) -> list[str] | None:
-    """What the task's samples ask by index, in one spelling; None for any number of them."""
+    """The task's questions by index, in one spelling; None if there are any number of them."""
     texts = task.texts
     if texts is None:
         return None
@@ -171,7 +171,7 @@ def _texts(task: Task, seed: int) -> list[str] | None:
 
 
 def _first_of_each(texts: Sequence[str], wanted: int, kept: AbstractSet[str]) -> list[int]:
-    """The first places of different texts that are not kept yet, within the file's share."""
+    """Indexes of the first different texts that are not kept yet, within the file's share."""
     first: dict[str, int] = {}
     for place, text in enumerate(texts):
         first.setdefault(text, place)
@@ -180,5 +180,5 @@ def _first_of_each(texts: Sequence[str], wanted: int, kept: AbstractSet[str]) ->
 
 
 def _key(sample: Sample) -> str:
-    """What two samples must not share; generated tasks may ask the same of each document."""
+    """The key of a sample in the split: question and answers, since tasks repeat questions."""
     return same(" ".join((sample.question, *sample.answers)))

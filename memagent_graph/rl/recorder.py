@@ -1,4 +1,4 @@
-"""Records rollouts: a callback that any run of the graph can carry."""
+"""Record rollouts, with a callback for any run of the graph."""
 
 from __future__ import annotations
 
@@ -30,48 +30,46 @@ if TYPE_CHECKING:
     from memagent_graph.rl.sinks import Sink
 
 ROLLOUT = "memagent_rollout"
-"""Where a run's metadata have the id of its rollout."""
+"""Key of the rollout's id in a run's metadata."""
 _KNOWN = ("memagent_sample", "memagent_group", ROLLOUT)
-"""What a run's metadata say about its rollout."""
+"""Keys of sample, group and rollout in a run's metadata."""
 _NO_TOKENS = (
-    "The model does not tell token ids and log-probabilities, without which nothing can be learned "
-    "from a rollout. Make it with logprobs=True; a server must be vLLM's, and asked with "
-    "return_token_ids=True."
+    "The model does not report token ids and log-probabilities, which training needs. Create it "
+    "with logprobs=True, and with return_token_ids=True on a server, which must be vLLM's."
 )
 _NO_CALLS = (
-    "No call of a chat model was seen in this reading. Only readers that ask a chat model, and "
-    "pass it the run's config, can be recorded."
+    "This reading made no call of a chat model that could be recorded. Use a reader that calls a "
+    "chat model, and passes the run's config on to it."
 )
 _USED_TWICE = (
-    "Two readings have the rollout id {!r}. Give each run a config of its own, or leave the id to "
-    "the recorder."
+    "Two readings have the rollout id {!r}. Give each run its own config, or leave the id out."
 )
 _REUSED = "reading that began with a stored memory"
 _RESUMED = "reading that was resumed"
 
 
 class TraceRecorder(BaseCallbackHandler, Observer):
-    """Writes what a model was asked and what it wrote, for each chunk and each answer.
+    """Records prompts and completions, for each chunk, merge and answer.
 
-    One recorder serves any number of runs at once, from any thread and event loop, of this graph
-    or of a host's that it is a node in.
+    One recorder serves any number of concurrent runs, from any thread and event loop, of this
+    graph or of a graph that it is a node of.
 
-    Only the conversations that a memory came from are recorded: not the attempt that failed, nor
-    the reply that the graph refused. A chunk that had to be halved has one for each part. Those of
-    segments, of their merges and of all rounds belong to the rollout of their question. A run that
-    fails leaves a rollout without an end, which loading skips.
+    Only conversations that a memory or answer came from are recorded, not failed attempts or
+    replies that the graph refused. A chunk that had to be halved has one conversation for each
+    part. Conversations of segments, merges and all rounds belong to the rollout of their question.
+    A run that fails leaves a rollout without an end, which loading skips.
 
     Args:
-        sink: where records go. Its errors end the run.
-        tokenizer: the model's own, for its fingerprint.
-        policy: version of the model's weights; set it anew when they change.
+        sink: stores the records. Its errors end the run.
+        tokenizer: the model's own; its fingerprint is recorded.
+        policy: version of the model's weights; update the attribute when they change.
 
     Attributes:
-        skipped: readings that could not be recorded, by reason.
+        skipped: number of readings that could not be recorded, by reason.
 
     Raises:
-        TraceError: The tokenizer does not tell its vocabulary. From the run: the model does not
-            tell token ids or log-probabilities, or two readings have the same rollout id.
+        TraceError: The tokenizer does not report its vocabulary. Raised by the run: the model does
+            not report token ids or log-probabilities, or two readings have the same rollout id.
 
     Examples:
         >>> from memagent_graph import create_memagent
@@ -90,8 +88,8 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         ['Conversation', 'Conversation', 'End', 'Feedback']
     """
 
-    raise_error = True  # else LangChain only logs what goes wrong here
-    run_inline = True  # else each event of asynchronous code would go through a thread
+    raise_error = True  # otherwise LangChain only logs errors of this handler
+    run_inline = True  # otherwise each event of asynchronous code would go through a thread
 
     def __init__(self, sink: Sink, *, tokenizer: object, policy: int = 0) -> None:
         self.sink = sink
@@ -108,13 +106,13 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     def config(
         self, *, sample: str | None = None, group: str | None = None, rollout: str | None = None
     ) -> RunnableConfig:
-        """What to pass as a run's config. Stored memories are not reused in such a run.
+        """Return a config for a run. With it, the run does not reuse stored memories.
 
         Args:
-            sample: id of the question; the group's by default.
-            group: rollouts to compare this one with; those of the same question about the same
-                document by default, wherever they run.
-            rollout: id of this rollout; that of the reading's run by default.
+            sample: id of the question; the group's id by default.
+            group: id of the rollouts to compare this one with; by default the same for each reading
+                of the same question and document, in any process.
+            rollout: id of this rollout; the id of the reading's run by default.
         """
         known = dict(zip(_KNOWN, (sample, group, rollout), strict=True))
         return {
@@ -124,7 +122,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         }
 
     def feedback(self, rollout: str, reward: float) -> None:
-        """Say what a rollout was worth, at any time after it ended; the last word counts.
+        """Record the reward of a rollout, at any time; the last reward counts.
 
         Raises:
             TraceError: The reward is not a finite number.
@@ -140,7 +138,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         parent_run_id: UUID | None = None,
         **kwargs: object,
     ) -> None:
-        """A chain begins: within a step, of a reader of somebody else's, or anywhere."""
+        """Note a chain's parent, and whether it runs within a step."""
         if parent_run_id is None:
             return
         self._above[run_id] = parent_run_id
@@ -149,13 +147,13 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             self._attempts[run_id] = outer
 
     def on_chain_end(self, outputs: object, *, run_id: UUID, **kwargs: object) -> None:
-        """A chain, a step or a whole run ended well."""
+        """Forget a chain, a step or a whole run that ended."""
         self._above.pop(run_id, None)
         if self._attempts.pop(run_id, None) is None:
             self._leave(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: object) -> None:
-        """A chain, a step or a whole run failed."""
+        """Forget a chain, a step or a whole run that failed."""
         self._above.pop(run_id, None)
         if self._attempts.pop(run_id, None) is None:
             self._leave(run_id)
@@ -169,14 +167,14 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        """A model is asked."""
+        """Begin the record of a model call within a step."""
         attempt = self._attempts.get(parent_run_id) if parent_run_id else None
         if attempt is not None:
             sampling = sampling_of(kwargs.get("invocation_params") or {})
             self._calls[run_id] = Call(attempt, sampling, self.policy, part.get())
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: object) -> None:
-        """A model replied."""
+        """Complete the record of a model call."""
         call = self._calls.pop(run_id, None)
         if call is not None:
             message = getattr(response.generations[0][0], "message", None)
@@ -184,14 +182,14 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             call.attempt.replies.append(call)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: object) -> None:
-        """A model failed."""
+        """Drop the record of a model call that failed."""
         self._calls.pop(run_id, None)
 
     def opened(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
-        """A document is open."""
+        """Begin the record of a reading whose document was opened."""
         reading = self._above[step]
         progress, source = fold["progress"], fold["source"]
-        if reading in self._attempts:  # a reading within a step of another is a part of that one
+        if reading in self._attempts:  # a reading within another's step belongs to that one
             self._readings[reading] = None
             return
         if progress["step"] or progress["stopped"]:
@@ -211,25 +209,25 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         self._readings[reading] = _Reading(sample, str(group), rollout)
 
     def begins(self, step: UUID) -> None:
-        """The reader is going to be asked."""
+        """Begin an attempt at a step."""
         self._attempts.setdefault(step, Attempt())
 
     def refused(self, step: UUID, reply: int) -> None:
-        """A reply is not what a memory came from."""
+        """Drop a reply that the graph refused."""
         replies, now = self._attempts[step].replies, part.get()
         own = [place for place, call in enumerate(replies) if call.part is now]
-        if own:  # else no model was asked
+        if own:  # otherwise no model was called
             del replies[own[reply]]
 
     def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
-        """A chunk was read."""
+        """Write the conversations of a chunk that was read."""
         known = self._reading_of(step)
         if known is None:
             return
         source, progress = before["source"], before["progress"]
         start, apart = span_of(source).start, "whole" in source
         if progress["position"] == start and not (apart or progress["again"]):
-            known.steps = 0  # perhaps not for the first time
+            known.steps = 0  # the reading may have begun again
         read = {
             "start": progress["position"],
             "end": after["progress"]["position"],
@@ -241,7 +239,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             self._record(known, reply, final=False, **read)
 
     def merged(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
-        """The memories of the segments were merged."""
+        """Write the conversations of a merge of segments."""
         known = self._reading_of(step)
         if known is None:
             return
@@ -249,7 +247,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             self._record(known, reply, final=False, round=round_of(parts[0]["source"]))
 
     def answered(self, step: UUID, answer: Answer) -> None:
-        """The answer was written."""
+        """Write the conversations of the answer, and the end of the rollout."""
         reading = self._above[step]
         if reading not in self._readings:
             self._skip(_RESUMED)
@@ -289,14 +287,14 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         self.sink.write(conversation)
 
     def _reading_of(self, step: UUID) -> _Reading | None:
-        """The reading that a step is in, perhaps as one of a segment; None if it has no record."""
+        """The reading that a step belongs to, directly or in a segment; None if not recorded."""
         run: UUID | None = self._above[step]
         while run is not None and run not in self._readings:
             run = self._above.get(run)
         return None if run is None else self._readings[run]
 
     def _leave(self, run: UUID) -> _Reading | None:
-        """Forget a run that ended; the reading that it was, if it was one to be recorded."""
+        """Forget a run that ended, and return its reading; None if it was not recorded."""
         reading = self._readings.pop(run, None)
         if reading is not None:
             with self._lock:
@@ -308,7 +306,10 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             self.skipped[reason] += 1
             first = self.skipped[reason] == 1
         if first:
-            message = f"Not recorded: {reason}. This is said once; `skipped` counts all."
+            message = (
+                f"Not recorded: {reason}. Further ones are only counted, in "
+                "`TraceRecorder.skipped`."
+            )
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 

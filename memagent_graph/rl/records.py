@@ -1,4 +1,4 @@
-"""What is recorded of a rollout: each conversation, its end, and what it was worth."""
+"""The records of a rollout: its conversations, its end, and its reward."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ROUNDING = 1e-3
-"""How far above 0 a log-probability may be by rounding, in bfloat16 mostly."""
+"""How far above 0 rounding may lift a log-probability, mostly in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One prompt and its completion, as the engine read and wrote them.
+    """A prompt and its completion, in the engine's own tokens.
 
     Attributes:
-        sample: id of the question that was asked.
-        group: rollouts with the same group are compared with each other.
+        sample: id of the question.
+        group: id of the group; rollouts of the same group are compared with each other.
         rollout: id of the rollout.
         step: number of the conversation in its rollout, counted from 0 in the order in which
-            they ended.
-        final: whether it is the answer, not an update of the memory.
-        prompt_ids: token ids of the prompt, with the chat template's; not empty.
-        completion_ids: token ids of the completion, with the one that ended it; not empty.
-        logprobs: natural logarithm of each completion token's probability under the model itself,
-            at temperature 1 and before any cut of the distribution.
-        policy: version of the weights that wrote it.
-        sampling: temperature, top_p and whatever else shaped the sampling.
+            conversations ended.
+        final: whether it is the answer rather than an update or a merge.
+        prompt_ids: token ids of the prompt, including the chat template's; not empty.
+        completion_ids: token ids of the completion, including the one that ended it; not empty.
+        logprobs: natural logarithm of each completion token's probability under the model, at
+            temperature 1 and before top-p and the like, `[completion tokens]`.
+        policy: version of the weights that generated it.
+        sampling: temperature, top_p and other sampling parameters.
         tokenizer: `fingerprint` of the model's tokenizer.
-        start: first code point of the chunk that was read; None if none was, as by an answer and
-            by a merge of memories.
-        end: one past its last.
-        changed: whether the memory is another after the chunk; None if none was read.
-        finish_reason: the engine's word for why the completion ended, if it gave one.
-        round: in which it was, counted from 1.
-        segment: where the segment begins that was read, in code points of the document; None of
-            a document that is not read in segments, of merges, and of what is read after them.
+        start: first code point of the chunk; None if no chunk was read, as for an answer or a
+            merge.
+        end: one past the chunk's last code point.
+        changed: whether the chunk changed the memory; None if no chunk was read.
+        finish_reason: why the completion ended, in the engine's words, if known.
+        round: round of the reading, counted from 1.
+        segment: first code point of the segment; None without segments, for merges, and for
+            chunks read after them.
 
     Raises:
-        TraceError: These are not a prompt and a completion with its log-probabilities.
+        TraceError: A field is invalid, or the number of log-probabilities is not that of the
+            completion's tokens.
     """
 
     sample: str
@@ -71,22 +72,22 @@ class Conversation:
         _check_types(self, str, "sample", "group", "rollout", "tokenizer")
         _check_types(self, int, "step", "policy", "round")
         _check_types(self, bool, "final")
-        for name in ("prompt_ids", "completion_ids", "logprobs"):  # JSON has lists only
+        for name in ("prompt_ids", "completion_ids", "logprobs"):  # JSON only has lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_ids("prompt_ids", self.prompt_ids)
         _check_ids("completion_ids", self.completion_ids)
         if len(self.logprobs) != len(self.completion_ids):
             message = (
                 f"There are {len(self.logprobs)} log-probabilities for "
-                f"{len(self.completion_ids)} completion tokens."
+                f"{len(self.completion_ids)} completion tokens: give each token one."
             )
             raise TraceError(message)
         if not set(map(type, self.logprobs)) <= {float, int}:
-            raise TraceError("A log-probability is not a number.")
+            raise TraceError("logprobs must be numbers.")
         if not all(map(isfinite, self.logprobs)) or max(self.logprobs) > _ROUNDING:
-            raise TraceError("A log-probability is not a finite number of at most 0.")
+            raise TraceError("logprobs must be finite numbers of at most 0.")
         if self.step < 0:
-            message = f"{self.step} is not a number of a conversation, counted from 0."
+            message = f"step must be at least 0, not {self.step}."
             raise TraceError(message)
 
     def plain(self) -> dict[str, object]:
@@ -96,13 +97,13 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Says that a rollout is whole.
+    """The end of a rollout; without it, a rollout is incomplete.
 
     Attributes:
-        rollout: its id.
-        conversations: how many it has.
-        answer: what it answered.
-        reward: what that was worth; None when nobody has said yet.
+        rollout: id of the rollout.
+        conversations: number of its conversations.
+        answer: its answer.
+        reward: its reward; None if not known yet.
         response: the whole reply that the answer was taken from.
 
     Raises:
@@ -130,11 +131,11 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """A reward that came later; the last one of a rollout counts.
+    """A reward given later; the last one of a rollout counts.
 
     Attributes:
         rollout: id of the rollout.
-        reward: what it was worth.
+        reward: its reward.
 
     Raises:
         TraceError: The reward is not a finite number.
@@ -158,13 +159,14 @@ Record: TypeAlias = "Conversation | End | Feedback"
 
 
 def fingerprint(tokenizer: object) -> str:
-    """Stands for a vocabulary: token ids mean the same where fingerprints are equal.
+    """Return a digest of a vocabulary: with equal fingerprints, token ids mean the same.
 
     Args:
-        tokenizer: of `transformers`, of `tokenizers`, or a reader's or chat model's own.
+        tokenizer: a tokenizer of `transformers` or `tokenizers`, or the `tokenizer` of a reader
+            or chat model.
 
     Raises:
-        TraceError: It does not tell its vocabulary.
+        TraceError: It does not report its vocabulary.
     """
     known = tokenizer
     if not hasattr(known, "get_vocab"):
@@ -203,5 +205,5 @@ def _check_ids(name: str, ids: tuple[int, ...]) -> None:
 
 def _check_reward(rollout: str, reward: float) -> None:
     if type(reward) not in {int, float} or not isfinite(reward):
-        message = f"The reward of rollout {rollout!r} is {reward!r}, and must be a finite number."
+        message = f"The reward of rollout {rollout!r} is {reward!r}: give a finite number."
         raise TraceError(message)

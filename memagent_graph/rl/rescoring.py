@@ -1,4 +1,4 @@
-"""Rewards that see whole rollouts, once their answers have been rewarded."""
+"""Rewards of whole rollouts, added after their answers have been rewarded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the rollouts of a question are judged by.
+    """The reference that the rollouts of a question are judged by.
 
     Attributes:
-        question: what was asked.
-        answers: the right ones.
-        evidence: where it stands in the document, as first and one past the last code point.
+        question: the question.
+        answers: the right answers.
+        evidence: spans of the evidence in the document, as first and one past the last code
+            point.
     """
 
     question: str
@@ -41,24 +42,25 @@ class Case:
 
 
 Rescore: TypeAlias = Callable[[Sequence[Rollout], Mapping[str, Case]], list[Rollout]]
-"""From rollouts whose answers are rewarded, and the case of each group, to the same with other
-rewards and step rewards."""
+"""Takes rollouts whose answers have rewards, and the case of each group; returns the rollouts with
+changed rewards and step rewards."""
 Likelihoods: TypeAlias = Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]], list[float]]
-"""The mean log-probability of a token of each completion after its prompt, in token ids."""
+"""Takes (prompt, completion) pairs in token ids; returns the mean log-probability per token of each
+completion."""
 
 
 def make_rescore(shaping: Mapping[str, float], information: Rescore) -> Rescore:
-    """What the names of a configuration stand for, each times its weight.
+    """Make one function of the named rewards, each multiplied by its weight.
 
     "exit", "boxed", "calls", "written" and "information" are added to a rollout's reward; "update"
-    rewards its steps.
+    sets the rewards of its steps.
 
     Args:
         shaping: weights by name.
-        information: adds information rewards, with weight 1.
+        information: adds the information reward with weight 1.
 
     Raises:
-        ConfigurationError: There is nothing of such a name.
+        ConfigurationError: There is no reward of a name.
     """
     known = {"exit": _exit, "boxed": _boxed, "update": _update, "information": information}
     known |= {"calls": _calls, "written": _written}
@@ -69,7 +71,7 @@ def make_rescore(shaping: Mapping[str, float], information: Rescore) -> Rescore:
     def rescore(rollouts: Sequence[Rollout], cases: Mapping[str, Case]) -> list[Rollout]:
         found = list(rollouts)
         for name, weight in shaping.items():
-            others = known[name](rollouts, cases)  # each sees the answers' rewards alone
+            others = known[name](rollouts, cases)  # each sees only the answers' rewards
             found = [
                 _add(one, plain, other, weight)
                 for one, plain, other in zip(found, rollouts, others, strict=True)
@@ -80,12 +82,12 @@ def make_rescore(shaping: Mapping[str, float], information: Rescore) -> Rescore:
 
 
 class InformationGain:
-    """Adds InfoMem's reward: how much likelier the final memory makes the right answer.
+    """Adds InfoMem's reward: how much the final memory raises the right answer's log-probability.
 
     Args:
-        likelihoods: under the policy as it is.
-        tokenizer: the policy's, with its chat template.
-        prompts: what the policy is told.
+        likelihoods: computes log-probabilities under the current policy.
+        tokenizer: the policy's tokenizer, with its chat template.
+        prompts: the policy's prompts.
         success: least reward of an answer that counts as right.
     """
 
@@ -163,7 +165,7 @@ def _rewarded(rollouts: Sequence[Rollout], added: Sequence[float]) -> list[Rollo
 
 
 def _add(sum_: Rollout, plain: Rollout, other: Rollout, weight: float) -> Rollout:
-    """A sum of rewards, with what `other` has more than `plain`, times its weight."""
+    """A sum of rewards, plus the weighted difference of `other` and `plain`."""
     more = (other.reward or 0.0) - (plain.reward or 0.0)
     reward = (sum_.reward or 0.0) + weight * more
     if not other.step_rewards:

@@ -1,8 +1,8 @@
-r"""What an answer is worth, by rules: nothing that a model could talk round.
+r"""Rewards of answers by fixed rules, which no wording of an answer can persuade.
 
-A reward is any function of the answer and of what would be right (`Reward`); several right answers
-are alternatives, and the best match counts. The graph's answer is the content of its last
-`\boxed{}`, or the whole reply where there is none.
+A reward is any function of an answer and the right answers (`Reward`). Several right answers are
+alternatives, and the best match counts. A reading's answer is the content of the last `\boxed{}` in
+its reply, or the whole reply without one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from memagent_graph.matching import exact_match, substring_match, token_f1, with
 from memagent_graph.readers.replies import boxed
 
 Reward: TypeAlias = Callable[[str, Sequence[str]], float]
-"""From the answer and the right answers to what it is worth."""
+"""Takes the answer and the right answers; returns the reward."""
 
 
 def exact(answer: str, truths: Sequence[str]) -> float:
-    r"""1 if the answer is one of `truths`, else 0; what stands in `\boxed{}` is the answer.
+    r"""Return 1 if the answer, or the content of its `\boxed{}`, is one of `truths`, else 0.
 
-    Numbers are compared as numbers ("1,234.0" is "1234", "-5" is not "5"), and all else as SQuAD
-    does: case, punctuation, articles and runs of white space do not count, nor does LaTeX's
-    `\text{}` or a pair of dollars.
+    Numbers are compared as numbers ("1,234.0" is "1234", "-5" is not "5"), everything else as in
+    SQuAD, ignoring case, punctuation, articles and runs of white space. LaTeX's `\text{}` and a
+    pair of dollars are ignored as well.
     """
     given = without_latex(boxed(answer))
     value = number(given)
@@ -39,34 +39,37 @@ def exact(answer: str, truths: Sequence[str]) -> float:
 
 
 def substring(answer: str, truths: Sequence[str]) -> float:
-    """1 if one of `truths` occurs in the answer, in any case, else 0.
+    """Return 1 if one of `truths` occurs in the answer, ignoring case, else 0.
 
-    A long answer has better chances: not to be used alone.
+    Long answers have better chances, so do not use it alone.
     """
     return substring_match(answer, _checked(truths), "any")
 
 
 def every(answer: str, truths: Sequence[str]) -> float:
-    """The share of `truths` that occurs in the answer, in any case, as RULER scores."""
+    """Return the share of `truths` that occurs in the answer, ignoring case, as in RULER."""
     return substring_match(answer, _checked(truths), "all")
 
 
 def f1(answer: str, truths: Sequence[str]) -> float:
-    r"""The best F1 of the answer's words with those of one of `truths`, as SQuAD computes it."""
+    r"""Return the best F1 of the answer's words with those of one of `truths`, as in SQuAD."""
     return token_f1(without_latex(boxed(answer)), _checked(truths))
 
 
 def numeric(answer: str, truths: Sequence[str]) -> float:
-    r"""1 if the last number in the answer, or in its `\boxed{}`, is one of `truths`, else 0.
+    r"""Return 1 if the last number in the answer, or in its `\boxed{}`, is one of `truths`, else 0.
 
-    Equal means within a millionth of the right one.
+    Numbers within a relative difference of one millionth count as equal.
 
     Raises:
         TraceError: None of `truths` is a number.
     """
     wanted = [value for truth in _checked(truths) if (value := number(truth)) is not None]
     if not wanted:
-        message = f"None of the right answers {list(truths)!r} is a number."
+        message = (
+            f"None of the right answers {list(truths)!r} is a number: use another reward than "
+            "numeric."
+        )
         raise TraceError(message)
     found = _NUMBER.findall(without_latex(boxed(answer)))
     value = number(found[-1]) if found else None
@@ -82,22 +85,22 @@ REWARDS: dict[str, Reward] = {
     "f1": f1,
     "numeric": numeric,
 }
-"""By the names that a configuration has for them."""
+"""Rewards by their names in a configuration."""
 
 
 def make_reward(parts: str | Reward | Mapping[str | Reward, float]) -> Reward:
-    """One reward of a name, of a function, or of several with their weights.
+    """Make a reward from a name, a function, or several with weights.
 
     Args:
-        parts: one of `REWARDS` or a function; or such, each with its weight, to be added up:
+        parts: a name in `REWARDS` or a function; or several, each with its weight in the sum:
             `{"exact": 1.0, "f1": 0.2}`.
 
     Returns:
-        A reward that is always a finite number.
+        A reward that always returns a finite number.
 
     Raises:
-        ConfigurationError: There is no reward of that name, or none at all. From the reward:
-            `TraceError`, when a part gives something other than a finite number.
+        ConfigurationError: There is no reward of that name, or `parts` is empty. The reward itself
+            raises `TraceError` if a part returns anything but a finite number.
 
     Examples:
         >>> from memagent_graph.rl.rewards import make_reward
@@ -107,7 +110,7 @@ def make_reward(parts: str | Reward | Mapping[str | Reward, float]) -> Reward:
     """
     weights = parts if isinstance(parts, Mapping) else {parts: 1.0}
     if not weights:
-        raise ConfigurationError("A reward needs a part: name one, or give a function.")
+        raise ConfigurationError("The reward is empty: name at least one, or give a function.")
     known = [(_named(part), weight) for part, weight in weights.items()]
 
     def reward(answer: str, truths: Sequence[str]) -> float:
@@ -117,10 +120,10 @@ def make_reward(parts: str | Reward | Mapping[str | Reward, float]) -> Reward:
 
 
 def number(text: str) -> Fraction | None:
-    """The number that `text` is as a whole, exactly; None if it is none.
+    """Return the exact number that the whole text is; None if it is not a number.
 
-    Fractions, exponents, thousands in groups of three, currency signs and a per cent sign, which
-    does not count, are understood.
+    Fractions, exponents and groups of thousands are understood; currency and per cent signs are
+    ignored.
     """
     text = text.strip(_AROUND).rstrip("." + _AROUND)
     if not _NUMBER.fullmatch(text):
@@ -139,13 +142,13 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _AROUND = "()[]{}\"'`*,;:!? \n"
-"""What may stand around a number."""
+"""Characters that may stand around a number."""
 
 
 def _checked(truths: Sequence[str]) -> Sequence[str]:
-    """`truths`, unless every answer would be right or none could be."""
+    """Return `truths`, checked: with an empty one, every answer would be right."""
     if isinstance(truths, str) or not truths or not all(truth.strip() for truth in truths):
-        message = f"The right answers must be a list of texts that are not empty, not {truths!r}."
+        message = f"The right answers must be a list of texts, none of them empty, not {truths!r}."
         raise TraceError(message)
     return truths
 
@@ -164,6 +167,9 @@ def _finite(part: Reward, answer: str, truths: Sequence[str]) -> float:
     value = part(answer, truths)
     if not isinstance(value, int | float) or not isfinite(value):
         name = getattr(part, "__name__", type(part).__name__)
-        message = f"The reward {name} gave {value!r} for the answer {answer[:80]!r}: not a number."
+        message = (
+            f"The reward {name} returned {value!r} for the answer {answer[:80]!r}: it must be a "
+            "finite number."
+        )
         raise TraceError(message)
     return float(value)

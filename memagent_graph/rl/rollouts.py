@@ -1,4 +1,4 @@
-"""Runs groups of readings through the graph, and scores them: what the trainer learns from."""
+"""Run groups of readings through the graph and reward them, to train on."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collected:
-    """What became of some questions.
+    """The rollouts of some questions.
 
     Attributes:
-        rollouts: the whole ones, each with its reward.
-        failed: readings that failed, by their error.
-        answer_reward: what their answers were worth by themselves, in the mean.
+        rollouts: the complete rollouts, each with its reward.
+        failed: number of failed readings, by error.
+        answer_reward: mean reward of the answers alone.
     """
 
     rollouts: list[Rollout]
@@ -54,24 +54,24 @@ class Collected:
 class RolloutRunner:
     """Reads each question several times with a policy that samples.
 
-    Elsewhere an empty reply is asked for again. Here it must be learned from: it leaves the
-    memory as it is, and the reading is worth what an empty answer is.
+    An empty reply is not asked for again, since it has to be trained on: it leaves the memory
+    unchanged, and the reading gets the reward of an empty answer.
 
-    The same seed, rollout and prompt bring the same reply, whatever else runs, from models that
-    know seeds.
+    With a model that supports seeds, equal seed, rollout and prompt give the same reply, regardless
+    of what else runs.
 
     Args:
-        model: the policy, at temperature 1; tells token ids and log-probabilities.
-        tokenizer: the model's own.
-        config: budgets of the readings.
-        prompts: what the model is told.
-        reward: what an answer is worth.
-        rescore: changes the rewards of whole rollouts, once their answers have theirs.
-        concurrency: readings at once.
-        seed: of the sampling.
+        model: the policy, at temperature 1; it must report token ids and log-probabilities.
+        tokenizer: the model's tokenizer.
+        config: settings of the readings.
+        reward: rewards an answer.
+        rescore: changes the rewards of whole rollouts, after their answers have been rewarded.
+        prompts: the policy's prompts.
+        concurrency: most readings at once.
+        seed: seed of the sampling.
 
     Attributes:
-        reader: asks the policy.
+        reader: the reader that calls the policy.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RolloutRunner:
 
     @property
     def version(self) -> int:
-        """Of the policy; set it anew when the model's weights change."""
+        """Version of the policy; set it when the model's weights change."""
         return self._recorder.policy
 
     @version.setter
@@ -104,7 +104,7 @@ class RolloutRunner:
         self._recorder.policy = version
 
     async def collect(self, samples: Sequence[Sample], *, times: int) -> Collected:
-        """Read each sample `times` times; readings that fail are counted, and the others go on."""
+        """Read each sample `times` times; failed readings are counted, and the others continue."""
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
         self.reader.begin()
@@ -132,7 +132,7 @@ class RolloutRunner:
             )
         )
         found = join(self._sink.take()).rollouts
-        # In an order that does not tell which reading was done first.
+        # An order that does not depend on which reading ended first.
         found.sort(key=lambda one: one.rollout)
         scored = [self._scored(one, cases[one.group].answers) for one in found]
         worth = fsum(one.reward or 0.0 for one in scored) / max(1, len(scored))
@@ -141,7 +141,7 @@ class RolloutRunner:
         return Collected(scored, failed, worth)
 
     async def guessed(self, samples: Sequence[Sample]) -> set[str]:
-        """Ids of those whose answer without the document is worth 1 or more."""
+        """Return the ids of samples whose answer without the document has a reward of 1 or more."""
 
         async def worth(sample: Sample) -> float:
             answer = await self.reader.respond(sample.question, Memory())
@@ -156,13 +156,13 @@ class RolloutRunner:
 
 
 class _SeededReader(ChatReader):
-    """Gives every call a seed of its own, made of the rollout and of what it is asked.
+    """Gives every call its own seed, derived from the rollout and the prompt.
 
     Attributes:
-        speechless: rollouts in which a reply was empty.
+        speechless: ids of rollouts with an empty reply.
     """
 
-    shortens = False  # a memory over its budget is cut, as in the paper, and learns to be shorter
+    shortens = False  # a memory over its budget is cut, as in the paper, so that the policy learns
 
     def __init__(
         self, model: BaseChatModel, *, prompts: Prompts | None, config: ReadingConfig, seed: int
@@ -172,7 +172,7 @@ class _SeededReader(ChatReader):
         self.begin()
 
     def begin(self) -> None:
-        """Forget the rollouts so far."""
+        """Forget previous rollouts."""
         self.speechless: set[str] = set()
         self._asked: Counter[bytes] = Counter()
 

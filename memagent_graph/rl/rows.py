@@ -1,4 +1,4 @@
-"""From rollouts to what is trained on: one row a conversation, each with its advantage."""
+"""Turn rollouts into rows to train on: one per conversation, with its advantage."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One conversation to train on.
+    """A conversation to train on.
 
     Attributes:
         prompt: token ids.
         completion: token ids.
-        sampled: log-probability of each completion token, as the engine recorded it.
-        advantage: of each of them.
+        sampled: recorded log-probability of each completion token, `[completion tokens]`.
+        advantage: advantage of every completion token.
     """
 
     prompt: tuple[int, ...]
@@ -45,20 +45,20 @@ def training_rows(
     settings: GRPOSettings,
     baseline: Baseline,
 ) -> tuple[list[Row], dict[str, float]]:
-    """The rows of all rollouts, and what the rollouts were like.
+    """Return the rows of all rollouts, and metrics of the rollouts.
 
     Args:
         rollouts: whole groups, each with its reward.
-        vocabulary: `fingerprint` of the tokenizer of the model to train.
-        settings: how to train.
-        baseline: what rollouts that are alone in their group are measured against.
+        vocabulary: `fingerprint` of the trained model's tokenizer.
+        settings: the training settings.
+        baseline: baseline of rollouts that are alone in their group.
 
     Raises:
-        TraceError: There is no rollout, or one has no reward, was made with another tokenizer, or
-            has a conversation over the budget.
+        TraceError: There are no rollouts, or one has no reward, was recorded with another
+            tokenizer, or has a conversation over `token_budget`.
     """
     if not rollouts:
-        raise TraceError("There is nothing to train on: no rollout was given.")
+        raise TraceError("There is nothing to train on: give at least one rollout.")
     rewards = [_reward(rollout) for rollout in rollouts]
     conversations = [one for rollout in rollouts for one in rollout.conversations]
     for conversation in conversations:
@@ -87,12 +87,12 @@ def training_rows(
 
 
 _CUT_OFF = "length"
-"""The engines' word for a completion that was ended by its budget."""
+"""Finish reason of a completion that reached its token limit."""
 
 
 _TEMPERATURE = (
-    "Some conversations were sampled at another temperature than 1. Their log-probabilities are "
-    "recorded at 1, so that the importance weights do not correct for it."
+    "Some conversations were sampled at a temperature other than 1, but their log-probabilities "
+    "were recorded at 1, so the importance weights do not correct for it. Sample at 1."
 )
 
 
@@ -107,13 +107,13 @@ def _check(conversation: Conversation, vocabulary: str, token_budget: int) -> No
     if conversation.tokenizer != vocabulary:
         message = (
             f"Rollout {conversation.rollout!r} was recorded with another tokenizer than that of "
-            "the model to train: its token ids would mean something else."
+            "the model to train: train the model that it was recorded with."
         )
         raise TraceError(message)
     tokens = len(conversation.prompt_ids) + len(conversation.completion_ids)
     if tokens > token_budget:
         message = (
-            f"A conversation of rollout {conversation.rollout!r} has {tokens} tokens and the "
+            f"A conversation of rollout {conversation.rollout!r} has {tokens} tokens, but "
             f"token_budget is {token_budget}: raise it."
         )
         raise TraceError(message)

@@ -1,4 +1,4 @@
-"""A policy on a vLLM server: how it samples, and how it gets new weights."""
+"""A policy on a vLLM server: sampling and loading weights."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _WHOLE = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 def served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoint:
-    """A model on a vLLM server that samples from its whole distribution, at temperature 1.
+    """Make a model on a vLLM server that samples from its whole distribution at temperature 1.
 
-    All of that is sent with each request: what a request leaves out, vLLM takes from the
-    generation_config.json of the model, which for Qwen2.5 has top_k 20 and a repetition penalty.
-    Tokens drawn like that are not the policy's own, and its log-probabilities not theirs.
+    All sampling parameters are sent with each request. vLLM takes missing ones from the model's
+    generation_config.json, which for Qwen2.5 has top_k 20 and a repetition penalty; the recorded
+    log-probabilities would then not be those of the distribution sampled from.
 
     Args:
-        model: its name at the server.
-        base_url: of the server, up to `/v1`, or of a gateway before it.
-        options: more of `ChatEndpoint`.
+        model: name of the model on the server.
+        base_url: URL of the server, or of a gateway before it, up to `/v1`.
+        options: further arguments of `ChatEndpoint`.
     """
     body = {**(options.pop("extra_body", None) or {}), **_WHOLE}
     sampling = {"temperature": 1.0, "top_p": 1.0, "extra_body": body}
@@ -35,14 +35,14 @@ def served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoint:
 
 
 class ServedWeights:
-    """Gives new weights to a vLLM server on the same files.
+    """Loads new weights into a vLLM server that shares a folder with this process.
 
-    The server has to be started with `VLLM_SERVER_DEV_MODE=1` in its environment, which makes it
-    obey all who can reach it: keep it on a loopback or private address.
+    The server must be started with `VLLM_SERVER_DEV_MODE=1` in its environment. Anyone who can
+    reach it can then control it: keep it on a loopback or private address.
 
     Args:
-        url: of the server, with or without `/v1`.
-        folder: which the server reaches by the same path.
+        url: URL of the server, with or without `/v1`.
+        folder: a folder that the server reaches by the same path.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -50,9 +50,9 @@ class ServedWeights:
         self._folder = folder.absolute() / "weights"
 
     def __call__(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the server's weights by those of a state dict.
+        """Replace the server's weights with a state dict.
 
-        Of several processes the first does so, and the others wait for it.
+        The main process does so, and other processes wait for it.
 
         Raises:
             ModelError: The server cannot be reached, or refuses.
@@ -77,11 +77,11 @@ class ServedWeights:
                 httpx.post(self._root + path, json=sent, timeout=_RELOADING).raise_for_status()
         except httpx.HTTPError as error:
             message = (
-                f"The server at {self._root} did not take the new weights: {error} Start vLLM with "
+                f"The server at {self._root} did not load the new weights: {error} Start vLLM with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
             raise ModelError(message) from error
 
 
 _RELOADING = 600.0
-"""Seconds in which a server must have read its weights."""
+"""Time in which a server must have loaded its weights, in seconds."""

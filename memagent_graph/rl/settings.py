@@ -1,4 +1,4 @@
-"""What a training run is made of: one record, from a file, a program or the command line."""
+"""Settings of a training run, from a file, a program or the command line."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ class _Settings(BaseModel):
 
     @classmethod
     def from_file(cls, path: str | Path, **fields: object) -> Self:
-        """Load settings from a YAML or JSON file; `fields` override what it says.
+        """Load settings from a YAML or JSON file; `fields` override those of the file.
 
         Raises:
-            ConfigurationError: The file cannot be read, or a field makes no sense.
+            ConfigurationError: The file cannot be read, or a field is unknown or invalid.
         """
         try:
             found = yaml.safe_load(Path(path).read_text("utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
-            message = f"No settings in {path}: {error}"
+            message = f"The settings in {path} cannot be read: {error}"
             raise ConfigurationError(message) from error
         if not isinstance(found, dict):
-            message = f"No settings in {path}: it holds no fields with values."
+            message = (
+                f"The settings in {path} cannot be read: write one field and its value per line, "
+                "such as `group_size: 16`."
+            )
             raise ConfigurationError(message)
         return cls(**{**found, **fields})
 

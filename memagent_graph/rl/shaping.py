@@ -1,7 +1,6 @@
-"""Dense rewards, to be added to that of the answer; none is used unless you do so.
+"""Dense rewards that can be added to the reward of the answer; none is used by default.
 
-Each says more than right or wrong, and each can be won without being right: keep their weights
-small against the answer's.
+Each can be earned without a right answer, so keep their weights small compared with the answer's.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ if TYPE_CHECKING:
 
 
 def length_penalty(rollout: Rollout, *, budget: int, margin: int) -> float:
-    """From 0, while completions keep a margin to their budget, to -1; the mean of conversations.
+    """Return the mean penalty of the conversations' lengths, from 0 to -1.
 
-    The soft overlong punishment of DAPO (arXiv 2503.14476, section 3.4): within the margin it
-    falls linearly.
+    The soft overlong punishment of DAPO (arXiv 2503.14476, section 3.4): 0 up to `budget` minus
+    `margin` tokens, falling linearly to -1 at `budget`.
 
     Args:
-        rollout: whose completions count.
+        rollout: the rollout.
         budget: longest completion, in tokens.
-        margin: how many of these tokens are better left unused.
+        margin: the last tokens of the budget, which are penalized.
 
     Raises:
         TraceError: The margin is not between 1 and the budget.
     """
     if not 1 <= margin <= budget:
-        message = f"The margin of {margin} tokens must be at least 1 and within budget, {budget}."
+        message = f"margin must be from 1 to the budget of {budget} tokens, not {margin}."
         raise TraceError(message)
     lengths = [len(one.completion_ids) for one in rollout.conversations]
     over = [min(1.0, max(0.0, (length - budget + margin) / margin)) for length in lengths]
@@ -43,9 +42,9 @@ def length_penalty(rollout: Rollout, *, budget: int, margin: int) -> float:
 
 
 def boxed_once(rollout: Rollout) -> float:
-    r"""1 if the reply has exactly one `\boxed{}`, closed and not empty, else 0.
+    r"""Return 1 if the reply has exactly one `\boxed{}`, closed and not empty, else 0.
 
-    A format reward as that of GRU-Mem (arXiv 2602.10560), which has formats of its own.
+    A format reward like that of GRU-Mem (arXiv 2602.10560), for the paper's answer format.
     """
     _, opened, after = rollout.response.partition("\\boxed{")
     if not opened or "\\boxed{" in after:
@@ -59,15 +58,16 @@ def boxed_once(rollout: Rollout) -> float:
 
 
 def update_rewards(rollout: Rollout, evidence: Sequence[Span]) -> tuple[float | None, ...]:
-    """For each conversation 1 where its update gate was right, and -1 where it was not.
+    """Return for each conversation 1 if its update gate was right, -1 if not.
 
-    The update reward of GRU-Mem (arXiv 2602.10560): the memory is to change where the chunk has
-    evidence, and to stay where it has none. A gate is taken to be open where the memory changed,
-    whether a reader has gates or repeats its memory. None for conversations that read no chunk.
+    The update reward of GRU-Mem (arXiv 2602.10560): the memory should change if the chunk has
+    evidence, and stay if it has none. The gate counts as open if the memory changed, whether the
+    reader has gates or repeats its memory. None for conversations that read no chunk.
 
     Args:
-        rollout: as recorded.
-        evidence: where it stands in the document, as first and one past the last code point.
+        rollout: the rollout.
+        evidence: spans of the evidence in the document, as first and one past the last code
+            point.
     """
     return tuple(
         None if one.changed is None else 1.0 if one.changed == _holds(one, evidence) else -1.0
@@ -76,24 +76,25 @@ def update_rewards(rollout: Rollout, evidence: Sequence[Span]) -> tuple[float | 
 
 
 def exit_reward(rollout: Rollout, evidence: Sequence[Span]) -> float:
-    """0 for a reading that ended with the chunk of the last evidence, -0.75 before, -0.5 after it.
+    """Return 0 if the reading ended at the chunk of the last evidence, -0.75 before, -0.5 after.
 
     The exit reward of GRU-Mem (arXiv 2602.10560).
 
     Args:
-        rollout: as recorded, of a document that was read from its beginning.
-        evidence: where it stands in the document, as first and one past the last code point.
+        rollout: a rollout that read the document from its beginning.
+        evidence: spans of the evidence in the document, as first and one past the last code
+            point.
 
     Raises:
-        TraceError: No evidence is known, or the rollout was recorded without what it read, or was
-            read in segments.
+        TraceError: There is no evidence, the rollout was recorded without its chunks, or the
+            document was read in segments.
     """
     ends = [one.end for one in rollout.conversations if one.end is not None]
     parts = any(one.segment is not None for one in rollout.conversations)
     if parts or not evidence or not ends:
         message = (
-            f"The exit of rollout {rollout.rollout!r} cannot be judged: it takes chunks that were "
-            "read one after the other, and a task that says where its evidence is."
+            f"The exit of rollout {rollout.rollout!r} cannot be judged: read in one segment, and "
+            "use a task that has the places of its evidence."
         )
         raise TraceError(message)
     last = max(end for _, end in evidence)
@@ -105,7 +106,7 @@ _EARLY, _LATE = -0.75, -0.5
 
 
 def _holds(conversation: Conversation, evidence: Sequence[Span]) -> bool:
-    """Whether the chunk that was read has some of the evidence."""
+    """Whether the conversation's chunk has some of the evidence."""
     start, end = conversation.start or 0, conversation.end or 0
     return any(first < end and start < last for first, last in evidence)
 
@@ -113,17 +114,17 @@ def _holds(conversation: Conversation, evidence: Sequence[Span]) -> bool:
 def information_rewards(
     gains: Sequence[float], rewards: Sequence[float], groups: Sequence[str], *, success: float = 1.0
 ) -> list[float]:
-    """Information gains as rewards: only of rollouts that succeeded, normalized in their group.
+    """Return information gains as rewards, normalized over the successful rollouts of a group.
 
-    InfoMem (arXiv 2606.03329): how much likelier the final memory makes a token of the right
-    answer, in nats, less the mean of the group's successful rollouts and divided by their standard
-    deviation. A rollout that failed, or has no successful one beside it, gets 0.
+    InfoMem (arXiv 2606.03329): how much the final memory raises the log-probability of a token of
+    the right answer, in nats, minus the mean over the group's successful rollouts, divided by their
+    standard deviation. A rollout that failed, or is the only successful one, gets 0.
 
     Args:
-        gains: of the rollouts: the mean log-probability of a token of the right answer given the
-            final memory, less that given an empty one. Those of failed rollouts do not matter.
-        rewards: of their answers.
-        groups: of the rollouts.
+        gains: for each rollout, the mean log-probability of a token of the right answer given the
+            final memory, minus that given an empty one; ignored for failed rollouts.
+        rewards: reward of each rollout's answer, `[rollouts]`.
+        groups: group of each rollout, `[rollouts]`.
         success: least reward of an answer that counts as right.
     """
     found = [0.0] * len(gains)
@@ -142,15 +143,15 @@ def information_rewards(
 def cost_rewards(
     costs: Sequence[float], rewards: Sequence[float], groups: Sequence[str], *, success: float = 1.0
 ) -> list[float]:
-    """What readings cost, as rewards from -1 to 0: only of rollouts that succeeded.
+    """Return costs of readings as rewards from -1 to 0, for successful rollouts only.
 
-    A cost is told as a share of the highest in its group. What failed is not made better by being
-    cheap, so that nothing is gained by giving up early.
+    A cost is taken as a share of the highest cost in its group. A failed rollout gets 0 whatever
+    its cost: being cheap does not make it better.
 
     Args:
-        costs: of the rollouts, such as their calls; 0 or more.
-        rewards: of their answers.
-        groups: of the rollouts.
+        costs: cost of each rollout, such as its number of calls; 0 or more.
+        rewards: reward of each rollout's answer, `[rollouts]`.
+        groups: group of each rollout, `[rollouts]`.
         success: least reward of an answer that counts as right.
     """
     most: dict[str, float] = {}
@@ -163,4 +164,4 @@ def cost_rewards(
 
 
 _LEAST = 1e-6
-"""Nats of a deviation that is more than rounding."""
+"""Largest standard deviation that counts as rounding, in nats."""

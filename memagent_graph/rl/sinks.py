@@ -1,4 +1,4 @@
-"""Where records are written as they come, and read back: JSON lines, Parquet, Redis, a list."""
+"""Write records as they come, and read them back: JSON lines, Parquet, Redis, a list."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["JSONLinesSink", "ListSink", "ParquetSink", "RedisSink", "Sink", "rea
 
 _STREAM = "memagent:traces"
 _AT_ONCE = 100
-"""Entries of a stream that are read in one round trip."""
+"""Entries of a stream read in one round trip."""
 
 
 class Sink(Protocol):
-    """Takes records, from any thread."""
+    """Takes records from any thread."""
 
     def write(self, record: Record) -> None:
         """Keep one record."""
         ...
 
     def close(self) -> None:
-        """Write what is left, and let go of files and connections."""
+        """Write the remaining records, and close files and connections."""
         ...
 
 
@@ -42,7 +42,7 @@ class ListSink:
     """Keeps records in memory, for training in the same process.
 
     Attributes:
-        records: what was written and not taken yet.
+        records: the records written and not taken yet.
     """
 
     def __init__(self) -> None:
@@ -53,26 +53,26 @@ class ListSink:
         self.records.append(record)
 
     def take(self) -> list[Record]:
-        """What was written since the last time; `traces.join` makes rollouts of it."""
+        """Return the records since the last call; `traces.join` makes rollouts of them."""
         taken = self.records[:]
         del self.records[: len(taken)]  # others may have written meanwhile
         return taken
 
     def close(self) -> None:
-        """Nothing: the records stay."""
+        """Do nothing: the records stay."""
 
 
 class JSONLinesSink:
-    """Appends records to a file, a line each; several processes may do so at once.
+    """Appends records to a file, one per line; several processes may do so at once.
 
-    A record is one write, so that a reader finds whole lines meanwhile, except for the last. A
-    line that a killed process left torn is ended before the next is written.
+    Each record is one write, so that other processes find whole lines, except perhaps the last.
+    A truncated line of a killed process is ended before the next is written.
 
     Args:
-        path: the file, made if need be.
+        path: the file, created if missing.
 
     Raises:
-        OSError: The file cannot be written; from `write`, too, when the disk is full.
+        OSError: The file cannot be written; also raised by `write`, if the disk is full.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -86,7 +86,7 @@ class JSONLinesSink:
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             line = b"\n" + line
         if os.write(self._file, line) < len(line):
-            message = f"Only a part of a record could be written to {self._path}: is the disk full?"
+            message = f"Only part of a record could be written to {self._path}: free disk space."
             raise OSError(message)
 
     def close(self) -> None:
@@ -95,15 +95,15 @@ class JSONLinesSink:
 
 
 class RedisSink:
-    """Adds records to a Redis stream, from where others can read them at once.
+    """Adds records to a Redis stream, from which others can read them immediately.
 
     Args:
-        url: as `RedisStore.from_url` takes it; a fragment names the stream
-            (`redis://localhost:6379/0#traces`), which is "memagent:traces" without one.
+        url: a URL for `RedisStore.from_url`; its fragment is the name of the stream
+            (`redis://localhost:6379/0#traces`), "memagent:traces" by default.
 
     Raises:
-        ConfigurationError: It is not a URL of Redis.
-        StoreError: From `write`: Redis cannot be reached, after repeats.
+        ConfigurationError: It is not a Redis URL.
+        StoreError: Raised by `write`: Redis cannot be reached, even after repeats.
     """
 
     def __init__(self, url: str) -> None:
@@ -121,7 +121,7 @@ class RedisSink:
         self._connection.close()
 
     def read(self) -> Iterator[bytes]:
-        """What was added so far, in order."""
+        """Yield the entries so far, in order."""
         after = "-"
         while True:
             entry = ("XRANGE", self._stream, after, "+", "COUNT", _AT_ONCE)
@@ -135,17 +135,20 @@ class RedisSink:
     def _reply(self, command: Wire) -> Any:
         (reply,) = self._connection.send([command])
         if isinstance(reply, Exception):
-            message = f"Redis has no stream {self._stream.decode()!r} for traces: {reply}"
+            message = (
+                f"The key {self._stream.decode()!r} in Redis is not a stream for traces: {reply}. "
+                "Name another stream in the URL's fragment."
+            )
             raise TraceError(message) from reply
         return reply
 
 
 def read(paths: str | Path | Iterable[str | Path], skipped: Counter[str]) -> Iterator[object]:
-    """What sinks wrote, as plain values, in order; what is torn is counted in `skipped`.
+    """Yield what sinks wrote as plain values, in order; truncated records are counted.
 
     Args:
-        paths: files or folders of JSON lines and Parquet, or URLs of Redis; one or several.
-        skipped: counts by reason.
+        paths: one or several files or folders of JSON lines and Parquet, or Redis URLs.
+        skipped: number of skipped records, by reason; added to.
 
     Raises:
         TraceError: There is no such file.

@@ -1,7 +1,7 @@
-"""Rollouts, put together from what was recorded of them.
+"""Assemble rollouts from their records.
 
-A run of the graph is a rollout of K+1 independent conversations, K updates and one answer. Their
-records are written one by one and may lie in several files.
+A reading is a rollout of K+1 independent conversations: K updates and one answer. Their records are
+written one by one, and may be spread over several files.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One reading from its first chunk to its answer.
+    """A reading from its first chunk to its answer.
 
     Attributes:
         rollout: its id.
-        group: rollouts with the same group are compared with each other.
-        sample: id of the question that was asked.
-        conversations: in the order of their steps; the last is the answer. Of a reading in
-            segments, round by round, those of each segment together, then those of the merge.
-        answer: what it answered.
-        reward: what that was worth; None when nobody has said yet.
+        group: id of the group; rollouts of the same group are compared with each other.
+        sample: id of the question.
+        conversations: in the order of their steps; the last is the answer. With segments, they
+            are ordered by round: each segment's together, then those of the merge.
+        answer: its answer.
+        reward: its reward; None if not known yet.
         policy: version of the weights that it began with.
         response: the whole reply that the answer was taken from.
-        step_rewards: what each conversation by itself was worth, None for one of which nobody
-            said; empty if nobody said of any.
+        step_rewards: reward of each conversation by itself, None for one without; empty if no
+            conversation has one.
     """
 
     rollout: str
@@ -61,23 +61,23 @@ class Rollout:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens of all conversations."""
+        """Number of completion tokens of all conversations."""
         return sum(len(one.completion_ids) for one in self.conversations)
 
     @property
     def memory_tokens(self) -> int:
-        """Completion tokens of the last update; 0 if there was none."""
+        """Number of completion tokens of the last update; 0 if there was none."""
         updates = [one for one in self.conversations if not one.final]
         return len(updates[-1].completion_ids) if updates else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was found among records.
+    """The result of loading records.
 
     Attributes:
-        rollouts: the whole ones, in the order in which they ended.
-        skipped: how many records or rollouts were left out, by reason.
+        rollouts: the complete rollouts, in the order in which they ended.
+        skipped: number of records and rollouts skipped, by reason.
     """
 
     rollouts: list[Rollout] = field(default_factory=list)
@@ -85,14 +85,14 @@ class Loaded:
 
 
 def load(paths: str | Path | Iterable[str | Path]) -> Loaded:
-    """Read recorded rollouts, wherever their records lie.
+    """Load recorded rollouts.
 
     Args:
-        paths: files or folders of JSON lines and Parquet, or Redis URLs, as sinks write them; one
-            or several.
+        paths: one or several files or folders of JSON lines and Parquet, or Redis URLs, as
+            written by sinks.
 
     Raises:
-        TraceError: There is no such file, or it is of another kind.
+        TraceError: There is no such file, or no traces in it.
         StoreError: Redis cannot be reached.
     """
     skipped: Counter[str] = Counter()
@@ -100,11 +100,12 @@ def load(paths: str | Path | Iterable[str | Path]) -> Loaded:
 
 
 def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Loaded:
-    """Put the records of each rollout together; those that do not make a whole are counted.
+    """Assemble rollouts from records; incomplete ones are skipped and counted.
 
     Args:
-        records: in the order in which they were written: of two about the same, the later counts.
-        skipped: what was left out before, to be counted on.
+        records: in the order in which they were written; of two for the same thing, the later
+            counts.
+        skipped: counts to add to.
     """
     skipped = Counter() if skipped is None else skipped
     conversations: dict[str, dict[int, Conversation]] = {}
@@ -135,7 +136,7 @@ def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Load
 
 
 def _parsed(found: Iterable[object], skipped: Counter[str]) -> Iterator[Record]:
-    """The records in what a file or stream held."""
+    """The valid records among plain values."""
     for item in found:
         if not isinstance(item, dict) or (kind := _KINDS.get(str(item.get("kind")))) is None:
             skipped["record of an unknown kind"] += 1
@@ -156,9 +157,9 @@ _KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in (Conversation, En
 
 
 def _in_order(known: Mapping[int, Conversation], count: int) -> tuple[Conversation, ...]:
-    """The conversations 0 to `count`, or none if one is missing.
+    """The conversations 0 to `count` - 1, in order; () if one is missing.
 
-    Segments are read at once: which conversation ends first says nothing.
+    Segments are read concurrently, so the order in which conversations end has no meaning.
     """
     found = [known[step] for step in range(count) if step in known]
     return tuple(sorted(found, key=_place)) if len(found) == count else ()
@@ -169,7 +170,7 @@ def _place(one: Conversation) -> tuple[bool, int, bool, int, int]:
 
 
 def _fit_together(found: Sequence[Conversation]) -> bool:
-    """Whether only the last is an answer, and all are of one question and one vocabulary."""
+    """Whether only the last is an answer, and all have the same question and vocabulary."""
     kinds = {(one.sample, one.group, one.tokenizer) for one in found}
     return len(kinds) == 1 and found[-1].final and not any(one.final for one in found[:-1])
 

@@ -1,4 +1,4 @@
-"""The trainer: rollouts in, a better policy out."""
+"""The trainer of multi-conversation GRPO."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
 
 _NOTHING = Row((0,), (), (), 0.0)
 _LAST_SHARE = 0.1
-"""Of the learning rate, at the end of its decay."""
+"""Share of the learning rate that is left at the end of its decay."""
 
 
 class MultiConversationGRPOTrainer:
     """Trains a causal language model on rollouts of several independent conversations each.
 
-    Every token of every conversation of a rollout has the rollout's advantage, and the loss is
-    the mean over all of these tokens (MemAgent, arXiv 2507.02259, section 3.2; see `grpo_loss`).
-    It runs on one device, or under `accelerate launch` on several, each with the whole model
-    (DDP); there each process brings rollouts of its own, whole groups of them.
+    Every token of every conversation of a rollout has the rollout's advantage, and the loss is the
+    mean over all these tokens (MemAgent, arXiv 2507.02259, section 3.2; see `grpo_loss`). It runs
+    on one device or, under `accelerate launch`, on several, each with the whole model (DDP); each
+    process then trains on whole groups of its own.
 
     Args:
-        model: of `transformers`, without dropout.
-        tokenizer: the model's own; traces made with another one are refused.
-        settings: how to train.
-        folder: where trackers write.
+        model: a causal language model of `transformers`, without dropout.
+        tokenizer: the model's tokenizer; rollouts recorded with another one are refused.
+        settings: the training settings.
+        folder: folder for trackers.
 
     Raises:
         ConfigurationError: A tracker of `report_to` is not installed, or the model would be
@@ -97,27 +97,27 @@ class MultiConversationGRPOTrainer:
 
     @property
     def version(self) -> int:
-        """Optimizer steps so far; the policy version of what is generated next."""
+        """Number of optimizer steps so far, which is the version of the current policy."""
         return self._progress.steps
 
     def step(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Train on rollouts once.
+        """Train on rollouts, once.
 
-        The loss is the mean over all tokens given, also of groups whose rewards are all equal:
-        they move nothing but the divergence from the reference. A rollout that is alone in its
-        group is measured against the mean reward of the steps before. With `updates` above 1 the
-        conversations are split at random over as many optimizer steps.
+        The loss is the mean over all tokens, including those of groups with equal rewards, which
+        only affect the divergence from the reference. The baseline of a rollout that is alone in
+        its group is the mean reward of the steps before. With `updates` above 1, conversations are
+        split at random over as many optimizer steps.
 
         Args:
             rollouts: whole groups, each with its reward.
 
         Returns:
-            Metrics: of the rollouts (reward, lengths), of this process's tokens (loss, kl,
+            Metrics of the rollouts (reward, lengths), of this process's tokens (loss, kl,
             clip_fraction, entropy, importance, padding) and of the steps.
 
         Raises:
-            TraceError: There is nothing to train on, or a rollout has no reward, was made with
-                another tokenizer, or has a conversation longer than the token budget.
+            TraceError: There are no rollouts, or one has no reward, was recorded with another
+                tokenizer, or has a conversation over `token_budget`.
         """
         started = perf_counter()
         settings = self.settings
@@ -134,7 +134,7 @@ class MultiConversationGRPOTrainer:
         count = settings.updates
         shares = [rows[index::count] for index in range(count)]
         parts = [self._batches(share) for share in shares]
-        # The first update begins with the very policy that it trains.
+        # For the first update, the old policy is the one that is trained.
         old = [None, *([score_only(self.model, one) for one in part] for part in parts[1:])]
         sums: defaultdict[str, float] = defaultdict(float)
         for share, part, before in zip(shares, parts, old, strict=True):
@@ -146,24 +146,24 @@ class MultiConversationGRPOTrainer:
         metrics["learning_rate"] = self._learning_rate()
         metrics["tokens"] = sums["tokens"]
         metrics["seconds"] = perf_counter() - started
-        self.accelerator.log(metrics, step=self.version)  # to the trackers of `report_to`, if any
+        self.accelerator.log(metrics, step=self.version)  # to the trackers of `report_to`
         return metrics
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The whole state dict of the policy, adapters merged in, to load into an engine."""
+        """Return the policy's whole state dict, adapters merged in, to load into an engine."""
         if self.settings.lora_rank is None:
             state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model)
             return state
         return dict(merged(self.accelerator.unwrap_model(self.model)).state_dict())
 
     def likelihoods(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-        """Mean log-probability of a token of each completion, under the policy as it is.
+        """Return the mean log-probability per token of each completion under the current policy.
 
         Args:
-            pairs: token ids of a prompt and of its completion, neither empty.
+            pairs: (prompt, completion) in token ids, neither empty.
         """
         rows = [Row((*prompt,), (*tokens,), (0.0,) * len(tokens), 0.0) for prompt, tokens in pairs]
-        model = self.accelerator.unwrap_model(self.model)  # other processes may have more of them
+        model = self.accelerator.unwrap_model(self.model)  # other processes may have more pairs
         found: dict[int, float] = {}
         for group in pack(rows, token_budget=self.settings.token_budget):
             batch = collate(group).to(self.accelerator.device)
@@ -175,52 +175,55 @@ class MultiConversationGRPOTrainer:
         return [found[id(row)] for row in rows]
 
     def save(self, folder: str | Path) -> None:
-        """Save weights, optimizer, random states and progress, to go on from."""
+        """Save weights, optimizer, random states and progress, for `restore`."""
         self.accelerator.save_state(str(folder))
 
     def restore(self, folder: str | Path) -> None:
-        """Go on exactly from what `save` has saved.
+        """Restore the exact state of a `save`.
 
         Raises:
-            ConfigurationError: There is no such checkpoint, or it is another model's.
+            ConfigurationError: There is no such checkpoint, or it belongs to another model.
         """
         try:
             self.accelerator.load_state(str(folder))
         except (OSError, RuntimeError, ValueError) as error:
-            message = f"Training cannot go on from {folder}: {error}"
+            message = (
+                f"Training cannot continue from {folder}: {error} Use the settings of the run that "
+                "saved it, or another folder."
+            )
             raise ConfigurationError(message) from error
 
     def save_model(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Save model and tokenizer as `transformers` loads them, adapters merged in."""
+        """Save model and tokenizer in the format of `transformers`, adapters merged in."""
         model = self.accelerator.unwrap_model(self.model)
         if self.settings.lora_rank is not None:
             model = merged(model)
             weights = model.state_dict()
         else:
-            weights = self.weights()  # which takes part of every process
+            weights = self.weights()  # every process must take part
         if self.accelerator.is_main_process:
             model.save_pretrained(folder, state_dict=weights)
             tokenizer.save_pretrained(folder)
 
     def over_processes(self, value: float, how: Literal["max", "sum"]) -> float:
-        """The greatest or the sum of what all processes give; each has to ask."""
+        """Return the maximum or sum of a value over all processes; each must call it."""
         found = torch.tensor([float(value)], device=self.accelerator.device)
         gathered = self.accelerator.gather(found)
         return float(gathered.max() if how == "max" else gathered.sum())
 
     def close(self) -> None:
-        """Free the model, finish the trackers and leave the other processes; the last call."""
-        # A wrapper that outlives its process group waits for a thread of that, which may be
-        # waiting for the interpreter's lock (github.com/pytorch/pytorch/issues/56297).
+        """Free the model, end the trackers and leave the process group; must be the last call."""
+        # A wrapper that outlives its process group waits for a thread of the group, which may wait
+        # for the interpreter's lock (github.com/pytorch/pytorch/issues/56297).
         self.model = self._optimizer = self._reference = None
         self.accelerator.free_memory()
         gc.collect()
         self.accelerator.end_training()
 
     def _batches(self, rows: Sequence[Row]) -> list[Batch]:
-        """What one update has to compute: no rows that move nothing.
+        """The batches of one update, without rows that have no effect.
 
-        Each pass takes part in those of the other processes, so that all have as many.
+        All processes get the same number, since every forward pass is synchronized.
         """
         moving = [row for row in rows if row.advantage or self.settings.kl_weight]
         groups = [*pack(moving, token_budget=self.settings.token_budget)]
@@ -235,7 +238,7 @@ class MultiConversationGRPOTrainer:
         tokens: int,
         sums: dict[str, float],
     ) -> None:
-        """Take one optimizer step, of a mean over `tokens`; add up what there is to tell."""
+        """Take one optimizer step with the mean over `tokens`; add metrics to `sums`."""
         if not batches:
             return
         # Gradients are averaged over processes; the loss is a mean over the tokens of all.
@@ -304,7 +307,7 @@ class MultiConversationGRPOTrainer:
 
 
 class _Progress:
-    """What the trainer itself has to remember."""
+    """The state of the trainer itself, for checkpoints."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -319,7 +322,7 @@ class _Progress:
 
 
 _SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
-"""What `accelerate launch` may be told to shard a model with, by what it sets for that."""
+"""Ways of sharding in `accelerate launch`, by the variables that it sets for them."""
 
 
 def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
@@ -327,8 +330,8 @@ def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
             message = (
                 f"This trainer keeps the whole model on each GPU and does not run under {shown}. "
-                "Launch it without: lora_rank and gradient_checkpointing save memory. Larger ones "
-                "are trained on a cluster, with memagent-agent-lightning."
+                "Launch it without; lora_rank and gradient_checkpointing save memory. Train larger "
+                "models on a cluster, with memagent-agent-lightning."
             )
             raise ConfigurationError(message)
     try:
@@ -340,6 +343,9 @@ def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
         if settings.report_to:
             accelerator.init_trackers("memagent")
     except (ImportError, ValueError) as error:
-        message = f"report_to={settings.report_to}: {error}"
+        message = (
+            f"report_to={settings.report_to} cannot be used: {error} Install the tracker, or "
+            "leave it out."
+        )
         raise ConfigurationError(message) from error
     return accelerator

@@ -1,4 +1,4 @@
-"""From settings to a training run: the model, its engine, the questions, the loop."""
+"""Make a training run from settings: model, engine, questions and loop."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Training:
     Args:
         settings: settings of the run.
         questions: function that makes the sample of a number, in place of `settings.tasks`. The
-            first `settings.held_out` are never trained on, nor any with the same question.
+            first `settings.held_out` are never trained on, nor are others with the same question.
         reward: function that rewards an answer, in place of `settings.reward`.
         rescore: function that changes the rewards of whole rollouts, in place of
             `settings.shaping`.
 
     Attributes:
-        main: whether this process reports and writes; one of several does.
+        main: whether this is the process that reports and writes, of several.
 
     Raises:
         ConfigurationError: There is no such model, task, reward or engine.
@@ -85,7 +85,10 @@ class Training:
             self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
             model = AutoModelForCausalLM.from_pretrained(settings.model, dtype="float32")
         except (OSError, ValueError) as error:
-            message = f"{settings.model!r} cannot be loaded: {error}"
+            message = (
+                f"{settings.model!r} cannot be loaded: {error} Name a folder with a model, or a "
+                "hub id that this machine can reach."
+            )
             raise ConfigurationError(message) from error
         self.trainer = MultiConversationGRPOTrainer(
             model, self.tokenizer, settings, folder=settings.out
@@ -100,7 +103,7 @@ class Training:
         self._loop: OnlineLoop | None = None
 
     def stop(self) -> None:
-        """End after the iteration that runs, with a checkpoint; safe in a signal handler."""
+        """Stop after the current iteration, with a checkpoint; safe in a signal handler."""
         if self._loop is not None:
             self._loop.stop()
 
@@ -108,13 +111,13 @@ class Training:
         """Train, save the model to `settings.out / "model"`, and close the trainer.
 
         Args:
-            report: told the metrics of each iteration, in the main process.
+            report: called with the metrics of each iteration, in the main process.
 
         Returns:
             The last metrics.
 
         Raises:
-            TraceError: No reading succeeded, or the traces hold nothing to train on.
+            TraceError: No reading succeeded, or no rollout in the traces has a reward.
             ModelError: The engine failed for good.
         """
         settings = self.settings
@@ -154,10 +157,10 @@ class Training:
                 with _settled():
                     await self._loop.run()
             finally:
-                model.close()  # the next call of this engine is for the model as it was
+                model.close()  # the next user of this engine expects the original weights
         self.trainer.save_model(settings.out / "model", self.tokenizer)
         self.journal.draw()
-        self.trainer.accelerator.wait_for_everyone()  # until all is written
+        self.trainer.accelerator.wait_for_everyone()  # until everything is written
         self.trainer.close()
         return self.journal.metrics()[-1]
 
@@ -168,7 +171,11 @@ class Training:
         for reason, count in (found.skipped + unknown).items():
             report({"iteration": 0, f"skipped: {reason}": count})
         if not rewarded:
-            raise TraceError("There is nothing to train on: no rollout was found with a reward.")
+            message = (
+                f"There is nothing to train on: no rollout in {', '.join(self.settings.traces)} "
+                "has a reward. Record rewards with TraceRecorder.feedback."
+            )
+            raise TraceError(message)
         self.journal.clear()
         for metrics in replay(self.trainer, rewarded, self.settings):
             self.journal.log(metrics)
@@ -176,12 +183,12 @@ class Training:
 
 
 def _unheard(_metrics: Mapping[str, float]) -> None:
-    """The report of a process whose metrics nobody reads."""
+    """The report of a process that does not report."""
 
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """What is loaded by now stays; looking through it for garbage took a third of the time."""
+    """Exempt what is loaded from garbage collection, which took a third of the time."""
     gc.collect()
     gc.freeze()
     try:
@@ -201,22 +208,22 @@ def _named_reward(settings: TrainingSettings) -> Reward:
 def make_engine(
     settings: TrainingSettings, *, device: str = "cpu", processes: int = 1
 ) -> tuple[Any, Callable[[Mapping[str, torch.Tensor]], None]]:
-    """The chat model that samples, to be closed, and what gives it new weights.
+    """Return the chat model that samples, to be closed, and a function that loads weights into it.
 
     Args:
-        settings: name the engine.
-        device: where one of transformers is placed: where this process trains.
-        processes: that train together.
+        settings: the settings, with the engine and its options.
+        device: device of an engine of transformers: the one that this process trains on.
+        processes: number of processes that train together.
 
     Raises:
-        ConfigurationError: There is no such engine, an option makes no sense, or several processes
-            want a vLLM each.
-        MissingDependencyError: Its package is not installed.
+        ConfigurationError: There is no such engine, an option is invalid, or several processes
+            would each start vLLM.
+        MissingDependencyError: The engine's package is not installed.
     """
     if shaping := _SAMPLING & settings.engine_options.keys():
         message = (
-            f"engine_options cannot have {', '.join(sorted(shaping))}: a policy learns from tokens "
-            "that were drawn from its whole distribution. Leave it out."
+            f"engine_options cannot have {', '.join(sorted(shaping))}: training needs tokens "
+            "sampled from the whole distribution. Leave it out."
         )
         raise ConfigurationError(message)
     options = {"logprobs": True, **settings.engine_options}
@@ -224,7 +231,7 @@ def make_engine(
         served = served_policy(settings.model, settings.engine, return_token_ids=True, **options)
         return served, ServedWeights(settings.engine, settings.out)
     if settings.engine not in {"hf", "vllm"}:
-        message = f"There is no engine {settings.engine!r}: hf, vllm, or a vLLM server's URL."
+        message = f"There is no engine {settings.engine!r}: use hf, vllm, or a vLLM server's URL."
         raise ConfigurationError(message)
     if settings.engine == "vllm" and processes > 1:
         message = (
@@ -240,4 +247,4 @@ def make_engine(
 
 
 _SAMPLING = {"temperature", "top_p", "sampling", "seed"}
-"""Options of engines that decide which tokens are drawn."""
+"""Options of engines that change which tokens are sampled."""

@@ -1,1 +1,1 @@
-"""Where chunks come from: sources, chunking and token counting."""
+"""Sources of text, chunking and token counting."""

@@ -1,7 +1,7 @@
-"""What was made of documents, kept in the user's cache: texts of converted ones, and indexes.
+"""A cache of converted texts and indexes in the user's cache folder.
 
-An entry is a file whose name begins with the digest of the document. It is written whole or not
-at all; a torn or foreign one, and one that cannot be decrypted, is removed and counts as none.
+An entry is a file whose name begins with the document's digest. It is written atomically. A
+damaged or foreign entry, or one that cannot be decrypted, is removed and counts as missing.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import CipherProtocol
 
 _PARTS = 16
-"""Of the limit; one of them may be written between two looks at all entries."""
+"""Parts of the limit; entries are pruned after each part that is written."""
 
 _NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\..+\.new)?")
-"""Of an entry, also of one that is being written; other files of the folder are left alone."""
+"""File name of an entry, finished or being written; other files are left alone."""
 
 _UNFINISHED = ".new"
 _UNFINISHED_SECONDS = 3600
-"""After which what a killed process began to write is removed."""
+"""Age, in seconds, at which an unfinished entry of a killed process is removed."""
 
 
 class Cache:
-    """Entries in a folder that this user alone can enter.
+    """Entries in a folder that only this user can enter.
 
     Several processes may use it at once.
 
     Args:
-        folder: where; made when something is kept.
-        limit: bytes of all entries; the least recently used go first.
+        folder: the folder; created with the first entry.
+        limit: size of all entries, in bytes; the least recently used are removed first.
         cipher: encrypts the entries; None keeps plain text.
     """
 
@@ -50,10 +50,10 @@ class Cache:
         self._unseen_limit = limit // _PARTS
         self._seen_limit = limit - self._unseen_limit
         self._cipher = cipher
-        self._unseen = limit  # bytes that were written since the last look at all entries
+        self._unseen = limit  # bytes written since entries were last pruned
 
     def find(self, key: str, most: int) -> tuple[bytes, ...] | None:
-        """What is kept under a key, unless it is longer than `most` bytes."""
+        """Return the entry of a key; None without one, or if it is longer than `most` bytes."""
         path = self.folder / key
         if not self._is_private():
             return None
@@ -72,11 +72,11 @@ class Cache:
         return found if sum(map(len, found)) <= most else None
 
     def keep(self, key: str, parts: Sequence[bytes]) -> None:
-        """Keep an entry; without a folder that can be written, or a full disk, it is not kept.
+        """Keep an entry. If the folder cannot be written or the disk is full, nothing happens.
 
         Args:
             key: the document's digest in hex, a hyphen, and 16 hexadecimal digits.
-            parts: its content.
+            parts: the content, in parts that `find` returns as they are.
         """
         entry = seal(key, parts, self._cipher)
         if len(entry) > self._seen_limit:
@@ -88,19 +88,19 @@ class Cache:
                 self._prune(len(entry))
 
     def forget(self, digest: str) -> int:
-        """Remove what a document with this digest became; returns how many entries there were.
+        """Remove the entries of the document with this digest, and return their number.
 
         Raises:
-            OSError: One cannot be removed.
+            OSError: An entry cannot be removed.
         """
         return self._remove(f"{digest}-")
 
     def count(self, digest: str) -> int:
-        """How many entries a document with this digest became."""
+        """Return the number of entries of the document with this digest."""
         return len(self._named(f"{digest}-"))
 
     def clear(self) -> int:
-        """Remove all entries; returns how many there were.
+        """Remove all entries, and return their number.
 
         Raises:
             OSError: One cannot be removed.
@@ -108,7 +108,7 @@ class Cache:
         return self._remove("")
 
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Return the size of all entries, in bytes."""
         return sum(found.st_size for _, found in self._entries())
 
     def _remove(self, prefix: str) -> int:
@@ -121,7 +121,7 @@ class Cache:
         return [path for path, _ in self._entries() if path.name.startswith(prefix)]
 
     def _is_private(self) -> bool:
-        """Whether nobody else can read or replace entries."""
+        """Whether only this user can read or replace entries."""
         try:
             found = self.folder.lstat()
         except OSError:
@@ -161,6 +161,6 @@ class Cache:
         except OSError:
             return
         for file in files:
-            with suppress(OSError):  # another process has just removed it
+            with suppress(OSError):  # another process may just have removed it
                 if _NAME.fullmatch(file.name) and not file.is_dir():
                     yield Path(file.path), file.stat(follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""How to cut a source: `next_chunk` is a pure function of (source, offset)."""
+"""Cut a source into chunks: `next_chunk` is a pure function of (source, offset)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Chunk:
     """A part of a source.
 
     Attributes:
-        text: the part itself, exactly as decoded.
+        text: the text, exactly as decoded.
         start: offset of its first code point in the source.
-        end: offset one past its last.
-        tokens: how many tokens it has.
-        source: where it came from.
+        end: offset one past its last code point.
+        tokens: its length in tokens.
+        source: the source that it was cut from.
     """
 
     text: str
@@ -48,25 +48,25 @@ def next_chunk(
     chunk_tokens: int,
     exact_cuts: bool = False,
 ) -> Chunk | None:
-    """Cut the chunk that begins at `offset`. Joined, the chunks are the source.
+    """Cut the chunk that begins at `offset`. All chunks joined are the source.
 
-    The chunk ends at the last paragraph, sentence, line or word end in the final tenth of what
-    the budget allows, if there is one. A grapheme is split only when it alone is over the
-    budget, and only a single code point may exceed it.
+    The chunk ends at the last paragraph, sentence, line or word end within the final tenth of the
+    budget, if there is one. A grapheme is split only if it alone is over the budget; only a single
+    code point may exceed the budget.
 
     Args:
-        source: what to cut.
+        source: the source.
         offset: where the chunk begins, in code points.
-        tokenizer: measures the budget.
+        tokenizer: counts tokens.
         chunk_tokens: the budget, in tokens of the chunk's own text.
-        exact_cuts: cut after exactly `chunk_tokens` tokens of the text ahead, as the paper
-            does, wherever that is.
+        exact_cuts: cut after exactly `chunk_tokens` tokens of the text ahead, even within a word,
+            as the paper does (arXiv 2507.02259).
 
     Returns:
-        The chunk, or None at the end.
+        The chunk, or None at the end of the source.
 
     Raises:
-        SourceChangedError: The source is no longer what was opened.
+        SourceChangedError: The source changed since it was opened.
     """
     window, fits = _fitting_prefix(source, offset, tokenizer, chunk_tokens)
     if not window:
@@ -88,7 +88,7 @@ def chunks(
     chunk_tokens: int,
     exact_cuts: bool = False,
 ) -> Iterator[Chunk]:
-    """All chunks of a source, one after the other; arguments are those of `next_chunk`."""
+    """Yield all chunks of a source from `offset` on; the arguments are those of `next_chunk`."""
     cut = partial(
         next_chunk,
         source,
@@ -102,16 +102,16 @@ def chunks(
 
 
 _PASSAGE = 800
-"""Code points of a passage, at most."""
+"""Longest passage, in code points."""
 _WINDOW = 1 << 16
-"""Code points that are read at once to cut passages."""
+"""Code points read at once to cut passages."""
 
 
 def passages(source: Source) -> Iterator[tuple[int, str]]:
-    """Cut a source into passages, a paragraph or a few sentences each: their starts and texts.
+    """Cut a source into passages of a paragraph or a few sentences; yield (start, text) of each.
 
-    Joined, they are the source. Each ends at the last paragraph, sentence, line or word end in its
-    second half, if there is one.
+    Joined, they are the source. Each ends at the last paragraph, sentence, line or word end in the
+    second half of the longest passage allowed, if there is one.
     """
     start, window, at = 0, "", 0
     while True:
@@ -133,17 +133,17 @@ def _passage_end(window: str, start: int) -> int:
 
 
 _LONGEST_GRAPHEME = 64
-"""Code points that are looked at beyond the end of a passage, so that no grapheme is split."""
+"""Code points looked at past the end of a passage, so that no grapheme is split."""
 
 
 _LIKELY_SIZE = 6
-"""Code points that a token rarely has more of."""
+"""Code points that a token rarely exceeds."""
 
 
 def _fitting_prefix(
     source: Source, offset: int, tokenizer: Tokenizer, tokens: int
 ) -> tuple[str, int]:
-    """A window that is longer than the budget or reaches the end, and how much of it fits."""
+    """A window that exceeds the budget or reaches the end, and how many code points of it fit."""
     size = _LIKELY_SIZE * tokens + 64
     while True:
         window = source.read(offset, size)
@@ -153,7 +153,7 @@ def _fitting_prefix(
         size *= 2
 
 
-# By itself, \X looks back over all the flags in a row for each of them.
+# \X alone is quadratic in a row of flags: for each, it looks back over all of them.
 _GRAPHEME = regex.compile(r"\p{GCB=RI}{2}[\p{GCB=EX}\p{GCB=ZWJ}\p{GCB=SM}]*+|\X")
 _SAFE = regex.compile(r"(?r)[\x20-\x7e](?=[\x20-\x7e])")
 
@@ -196,11 +196,11 @@ def _cuts(window: str, end: int) -> Iterator[int]:
         yield grapheme
         end = grapheme
         grapheme = _grapheme_end(window, grapheme - 1)
-    yield from range(end - 1, 0, -1)  # within the first grapheme, which alone is too long
+    yield from range(end - 1, 0, -1)  # within the first grapheme, which is too long itself
 
 
 def _natural_end(text: str, first: int, end: int) -> int:
-    """The last paragraph, sentence, line or word end from `first` on, or else `end`."""
+    """The last paragraph, sentence, line or word end between `first` and `end`, or else `end`."""
     for pattern in _ENDS:
         found = None
         for found in pattern.finditer(text, first, end):  # noqa: B007 - the last one is wanted
@@ -211,9 +211,9 @@ def _natural_end(text: str, first: int, end: int) -> int:
 
 
 def cut_at_sentence(text: str, tokens: int, tokenizer: Tokenizer) -> str:
-    """The longest beginning of `text` that is whole sentences and at most `tokens` tokens.
+    """Return the longest prefix of `text` of whole sentences and at most `tokens` tokens.
 
-    Where there is no sentence end it is whole lines, or whole words, or as much as fits.
+    Without a sentence end it is cut after a line or a word, or else after the last token that fits.
     """
     end = tokenizer.prefix(text, tokens)
     while tokenizer.count(text[:end]) > tokens:
@@ -225,7 +225,7 @@ def cut_at_sentence(text: str, tokens: int, tokenizer: Tokenizer) -> str:
 
 
 def last_sentence_end(text: str, end: int | None = None) -> int:
-    """Where the last whole sentence or line before `end` ends, or else the last word."""
+    """Return where the last sentence or line before `end` ends, or else the last word."""
     end = len(text) if end is None else end
     _, sentence, line, word = _ENDS
     for patterns in ((sentence, line), (word,)):

@@ -1,8 +1,8 @@
-"""What the process that converts documents denies itself.
+"""Limits that the process converting documents sets on itself.
 
-Limits of the kernel hold where its parent's would come too late, or no longer come: a document
-that asks for gigabytes at once, a parent that was killed. macOS keeps no limit on memory, and
-Windows has none of these; there the parent's looks are all that holds.
+The kernel's limits hold where the parent's would come too late or not at all: for a document that
+allocates gigabytes at once, or after the parent was killed. macOS ignores the limit on memory, and
+Windows has none of these limits; there, only the parent's checks hold.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _FORBIDDEN = (
     "subprocess.Popen",
     "webbrowser.open",
 )
-"""Audit events, by their beginnings, that stand for a connection or another process."""
+"""Prefixes of audit events that mean a connection or another process."""
 
 _GRACE_SECONDS = 5
-"""After the limit on time; the parent ends the process before and can say why."""
+"""Seconds after the time limit: the parent ends the process earlier, and can say why."""
 
 _GRACE_MEMORY = 1.25
-"""Times the limit on memory: the parent sees what is resident, the kernel what is reserved."""
+"""Factor on the memory limit: the parent sees resident memory, the kernel reserved memory."""
 
 
 def refuse_connections_processes_and_files() -> None:
-    """Let no library of this process connect, start a process or write a file from here on.
+    """From now on, keep libraries from connecting, starting processes or writing files.
 
-    It holds for what libraries do by themselves. Code that a document smuggled into the process
-    could get around the first two.
+    This stops what libraries do by themselves. Code that a document smuggled into the process could
+    get around the first two limits.
     """
     sys.addaudithook(_refuse)
     if sys.platform != "win32":
@@ -54,13 +54,13 @@ def refuse_connections_processes_and_files() -> None:
 
 def _refuse(event: str, _arguments: object) -> None:
     if event.startswith(_FORBIDDEN):
-        message = f"{event}: a document is converted without connections or other processes."
+        message = f"{event}: converting a document needs no connection and no other process."
         raise PermissionError(message)
 
 
 @contextmanager
 def limits(seconds: float, memory: int) -> Iterator[None]:
-    """End this process after `seconds`, and refuse it more than `memory` bytes, with some grace."""
+    """End this process after `seconds`, and limit it to `memory` bytes, both with some grace."""
     if sys.platform == "win32":
         yield
         return

@@ -1,8 +1,7 @@
 """The process that converts documents: `python -m memagent_graph.text.conversion`.
 
-It takes a `Request` a line on standard input, and writes a `Reply` a line on standard output, with
-the text and the offsets of its pages behind it. It ends when its standard input does, whatever it
-is doing.
+It reads one `Request` per line from standard input. To standard output it writes one `Reply` per
+line, followed by the text and the offsets of its pages. It exits at once when standard input ends.
 """
 
 from __future__ import annotations
@@ -41,22 +40,22 @@ CONVERTERS = {
     ".html": "HtmlConverter",
     ".htm": "HtmlConverter",
 }
-"""The converter of each suffix; no other is tried, whatever a file turns out to be. Those for
-archives, pictures and sound would unpack it, start programs or send it to a service."""
+"""The converter of each suffix; no other is tried, whatever the content is. The ones for archives,
+pictures and sound would unpack the file, start programs or send it to a service."""
 
 _LONGEST_ERROR = 2000
-"""Characters of an error that are passed on; it may quote the document."""
+"""Characters of an error that are passed on, since it may quote the document."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to convert, and what that may take.
+    """A document to convert, with limits.
 
     Attributes:
-        path: the file, absolute.
-        seconds: of wall-clock time.
-        memory: bytes that the process may hold, its libraries included.
-        output: bytes of text in UTF-8.
+        path: absolute path of the file.
+        seconds: limit on wall-clock time, in seconds.
+        memory: limit on the process's memory, libraries included, in bytes.
+        output: limit on the text in UTF-8 with its page offsets, in bytes.
     """
 
     path: str
@@ -67,15 +66,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of it.
+    """The outcome of a conversion.
 
     Attributes:
-        size: bytes of the text that follows.
-        pages: how many offsets follow the text.
-        digest: SHA-256 in hex of the very bytes that were converted.
-        error: why there is none.
-        limit: what it would have taken too much of.
-        missing: whether a package that it needs is not installed.
+        size: length of the text that follows, in bytes.
+        pages: number of page offsets that follow the text.
+        digest: SHA-256, in hex, of the bytes that were converted.
+        error: why there is no text.
+        limit: the limit that the conversion exceeded.
+        missing: whether a required package is not installed.
     """
 
     size: int = 0
@@ -93,26 +92,26 @@ class Reply:
 
 @dataclass(frozen=True)
 class Converted:
-    """What a document became.
+    """The text of a document.
 
     Attributes:
-        text: the whole.
-        pages: where each page, slide or sheet begins, in code points; empty if there are none.
+        text: the whole text.
+        pages: offsets of the pages, slides or sheets, in code points; empty if there are none.
     """
 
     text: str = ""
     pages: Sequence[int] = ()
 
     def encode(self) -> tuple[bytes, bytes]:
-        """The text and the pages as bytes."""
+        """Return the text and the pages as bytes."""
         return self.text.encode("utf-8", "surrogatepass"), array("I", self.pages).tobytes()
 
     @classmethod
     def decode(cls, text: bytes, pages: bytes) -> Converted:
-        """What `encode` made bytes of.
+        """Return the record that `encode` made these bytes from.
 
         Raises:
-            ValueError: They are something else.
+            ValueError: The bytes are something else.
         """
         starts = array("I")
         starts.frombytes(pages)
@@ -120,19 +119,19 @@ class Converted:
 
 
 PAGE_BYTES = array("I").itemsize
-"""Of the offset of one page, as `Converted.encode` writes it."""
+"""Bytes per page offset in the output of `Converted.encode`."""
 
 
 def main() -> None:
-    """Convert what is asked for, one document after the other."""
+    """Answer requests, one document after the other."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C waits for parsers written in C
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # or Ctrl-C waits for parsers in C
     lines = SimpleQueue[str]()
     asked, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # output of libraries is not a reply
+    os.dup2(2, 1)  # what libraries print must not be taken for a reply
     threading.Thread(target=_listen, args=(asked, lines), daemon=True).start()
     try:
-        import markitdown  # noqa: F401 - takes a second, which no document is charged with
+        import markitdown  # noqa: F401 - takes a second, which should not count for a document
     except ImportError as error:
         _send(replies, Reply(error=str(error), missing=True))
         return
@@ -148,7 +147,7 @@ def main() -> None:
 def _listen(asked: IO[str], lines: SimpleQueue[str]) -> None:
     for line in asked:
         lines.put(line)
-    os._exit(0)  # the parent is gone or wants no more, also of what is being converted
+    os._exit(0)  # the parent is gone or needs nothing more, not even the current document
 
 
 def _send(replies: IO[bytes], reply: Reply, content: bytes = b"") -> None:
@@ -160,7 +159,7 @@ def _send(replies: IO[bytes], reply: Reply, content: bytes = b"") -> None:
 def _convert(request: Request) -> tuple[Reply, bytes]:
     path = Path(request.path)
     try:
-        content = path.read_bytes()  # once: the file may change, and its digest is to be true
+        content = path.read_bytes()  # once: the file may change, and the digest must match the text
         unpacked = _unpacked_size(content)
         if unpacked > request.memory:
             return Reply(error=f"unpacks to {unpacked:,} bytes", limit="memory"), b""
@@ -202,12 +201,12 @@ def _markitdown(suffix: str) -> MarkItDown:
 def _unpacked_size(content: bytes) -> int:
     if not is_zipfile(BytesIO(content)):
         return 0
-    with ZipFile(BytesIO(content)) as archive:  # gives no more of a file than its directory says
+    with ZipFile(BytesIO(content)) as archive:  # never unpacks more than its directory says
         return sum(item.file_size for item in archive.infolist())
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that led to it, also in the attempts that markitdown made."""
+    """The error and all its causes, including those of markitdown's attempts."""
     found: BaseException | None = error
     while found is not None:
         yield found

@@ -1,4 +1,4 @@
-"""PDF, DOCX, HTML and the like: converted to text by markitdown, in a process of its own, once."""
+"""PDF, DOCX, HTML and the like, converted to text once, by markitdown in a separate process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.converter import Limits
 
 _FORM = 1
-"""Changes when the same version of markitdown comes to other texts or pages than before."""
+"""To be raised when a change here gives other texts or pages with the same markitdown."""
 
 _MB = 1 << 20
 
@@ -45,13 +45,12 @@ _VARIABLES = {
 
 
 class ConvertedSource(TextSource):
-    """The text of a file that markitdown converts, taken from the cache if it is there.
+    """The text of a file that markitdown converts; taken from the cache if it is there.
 
     Raises:
         MissingDependencyError: The `documents` extra is not installed.
         UnreadableSourceError: The file is broken, or not what its suffix says.
-        ConversionLimitError: Converting it takes too long, or too much memory, or makes too much
-            text.
+        ConversionLimitError: The conversion exceeds the limit on time, memory or length of text.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -65,7 +64,7 @@ class ConvertedSource(TextSource):
         self._is_markdown = path.suffix.lower() != ".pdf"
 
     def locate(self, offset: int) -> Location:
-        """Line, page and heading of the code point at `offset`."""
+        """Return name, line, page and heading of the code point at `offset`."""
         page = bisect_right(self._pages, offset)
         begin = self._pages[page - 1] if page else 0
         heading = self._headings.above(offset, since=begin)
@@ -81,7 +80,7 @@ class ConvertedSource(TextSource):
 
 
 def _find_or_convert(path: Path, name: str) -> tuple[str, Converted]:
-    """The digest of a file, and what it becomes."""
+    """The digest of a file, and its text."""
     from memagent_graph.text.converter import Limits
 
     limits = Limits.from_environment()
@@ -91,7 +90,7 @@ def _find_or_convert(path: Path, name: str) -> tuple[str, Converted]:
     if kept and converter:
         found = kept.find(f"{digest}-{converter}", int(limits.output_mb * _MB))
         if found is not None:
-            with suppress(ValueError, TypeError):  # else it is something else, and written anew
+            with suppress(ValueError, TypeError):  # an entry of another kind is written anew
                 return digest, Converted.decode(*found)
     digest, converted = _convert(path, name, limits)
     if kept and converter:
@@ -100,7 +99,7 @@ def _find_or_convert(path: Path, name: str) -> tuple[str, Converted]:
 
 
 def _convert(path: Path, name: str, limits: Limits) -> tuple[str, Converted]:
-    """What a file becomes, and the digest of the bytes that it was made of."""
+    """The text of a file, and the digest of the bytes that it was made from."""
     from memagent_graph.text import converters
 
     reply, converted = converters.shared.convert(path.absolute(), limits)
@@ -109,14 +108,17 @@ def _convert(path: Path, name: str, limits: Limits) -> tuple[str, Converted]:
     if reply.limit is not None:
         raise _excess(name, reply.limit, reply.error, limits)
     if reply.error is not None:
-        message = f"{name} cannot be converted to text: {reply.error}"
+        message = (
+            f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. Check that it opens "
+            "elsewhere, or save it as plain text."
+        )
         raise UnreadableSourceError(message)
     return reply.digest, converted
 
 
 @cache
 def _converter(suffix: str) -> str | None:
-    """A name for what converts a format; None for an installation without a version."""
+    """A digest of converter and version for a format; None if markitdown reports no version."""
     try:
         made_by = f"{CONVERTERS[suffix]} {version('markitdown')} {_FORM}"
     except PackageNotFoundError:
@@ -132,7 +134,7 @@ def _missing(name: str) -> MissingDependencyError:
 def _excess(name: str, limit: Limit, detail: str | None, limits: Limits) -> ConversionLimitError:
     what = _EXCESS[limit].format(name=name, **asdict(limits))
     message = (
-        f"{what}{f': it {detail}' if detail else ''}. If you trust it, set {_VARIABLES[limit]} "
-        "higher; else convert it to text elsewhere."
+        f"{what}{f': it {detail}' if detail else ''}. If you trust it, raise {_VARIABLES[limit]}; "
+        "otherwise convert it to text with another tool."
     )
     return ConversionLimitError(message, limit=limit)

@@ -1,4 +1,4 @@
-"""One process that converts documents, as its parent sees it: asked, watched and ended."""
+"""The parent's side of a process that converts documents: asks it, watches it and ends it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.conversion import PAGE_BYTES, Converted, Limit, Reply, Request
 
 LOOK_SECONDS = 0.02
-"""Between two looks at the memory of a process, and at whether anybody still waits for it."""
+"""Interval of checks on a process's memory, and on whether the caller still waits, in seconds."""
 
 _START_SECONDS = 120.0
-"""In which a process must have started."""
+"""Time in which a process must have started, in seconds."""
 
 _LONGEST_LINE = 1 << 16
-"""Bytes of a reply without its text."""
+"""Longest header line of a reply, in bytes."""
 
 _ENVIRONMENT = (
     "DYLD_LIBRARY_PATH",
@@ -38,19 +38,19 @@ _ENVIRONMENT = (
     "PYTHONUTF8",
     "SYSTEMROOT",
 )
-"""What Python may need to start. Keys and tokens stay here."""
+"""Variables that Python may need to start. All others, keys and tokens included, are not passed."""
 
 _MB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What converting one document may take.
+    """Limits on converting one document.
 
     Attributes:
-        seconds: of wall-clock time.
-        memory_mb: MiB that the process may hold; its libraries alone take about 200.
-        output_mb: MiB of text in UTF-8.
+        seconds: wall-clock time, in seconds.
+        memory_mb: memory of the process, in MiB; its libraries alone take about 200.
+        output_mb: text in UTF-8, in MiB.
     """
 
     seconds: float = 120
@@ -59,10 +59,11 @@ class Limits:
 
     @classmethod
     def from_environment(cls) -> Limits:
-        """Those that variables set (`MEMAGENT_CONVERSION_SECONDS`), or else the defaults.
+        """Return the limits of the environment, or else the defaults.
 
         Raises:
-            ConfigurationError: One is not a number above 0.
+            ConfigurationError: `MEMAGENT_CONVERSION_SECONDS`, `_MEMORY_MB` or `_OUTPUT_MB` is not a
+                number above 0.
         """
         found = {
             name: from_environment(f"MEMAGENT_CONVERSION_{name.upper()}", default)
@@ -75,7 +76,7 @@ class Converter:
     """A process that converts one document after the other.
 
     Attributes:
-        documents: how many it was asked for.
+        documents: number of documents that it was asked to convert.
     """
 
     def __init__(self) -> None:
@@ -95,10 +96,10 @@ class Converter:
         self._seen = psutil.Process(self._process.pid)
 
     def convert(self, path: Path, limits: Limits) -> tuple[Reply, Converted]:
-        """The text of a file; a process that exceeds a limit is ended.
+        """Convert a file. A process that exceeds a limit is ended.
 
         Raises:
-            CancelledError: Nobody waits for the text any more.
+            CancelledError: The caller no longer waits for the text.
         """
         if not self.documents:
             hello, _ = self._hear(replace(limits, seconds=_START_SECONDS))
@@ -107,19 +108,19 @@ class Converter:
         self.documents += 1
         memory, output = int(limits.memory_mb * _MB), int(limits.output_mb * _MB)
         request = Request(str(path), limits.seconds, memory, output)
-        with suppress(OSError):  # it has ended, which is heard
+        with suppress(OSError):  # if it has ended, `_hear` notices
             self._requests.write(json.dumps(asdict(request)).encode() + b"\n")
             self._requests.flush()
         return self._hear(limits)
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     @property
     def memory_mb(self) -> float:
-        """MiB that it holds."""
+        """Resident memory of the process, in MiB."""
         import psutil
 
         try:
@@ -128,19 +129,19 @@ class Converter:
             return 0
 
     def end(self) -> None:
-        """Kill it, whatever it is doing."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         self._close()
 
     def disown(self) -> None:
-        """Leave it to the process that this one was forked from."""
+        """After a fork, leave the process to the parent."""
         self._process.returncode = 0  # there is nothing to wait for
         self._close()
 
     def _close(self) -> None:
         for pipe in (self._requests, self._replies):
-            with suppress(OSError):  # what could not be written is of no use now
+            with suppress(OSError):  # unwritten requests no longer matter
                 pipe.close()
 
     def _hear(self, limits: Limits) -> tuple[Reply, Converted]:
@@ -155,7 +156,7 @@ class Converter:
             elif self.memory_mb > limits.memory_mb:
                 exceeded = "memory"
         if exceeded is None:
-            with suppress(EOFError, ValueError, TypeError):  # cut off, or none of our replies
+            with suppress(EOFError, ValueError, TypeError):  # cut off, or not a reply
                 return heard.result()
         self.end()
         if exceeded is not None:
@@ -181,6 +182,6 @@ def _environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     places = [str(Path(place).absolute()) for place in sys.path if place]
     package = str(Path(__file__).parents[2])
-    if package not in places:  # it was found in the current folder
+    if package not in places:  # the package was imported from the current folder
         places.insert(0, package)
     return {**kept, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""The processes that convert documents: few at once, and kept for a while for the next document."""
+"""A small pool of processes that convert documents, each kept a while for the next one."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from memagent_graph.text.conversion import Converted, Reply
 
 AT_ONCE = min(4, os.cpu_count() or 1)
-"""Documents that are converted at the same time; others wait."""
+"""Documents converted at the same time; others wait."""
 
 _KEPT_SECONDS = 10.0
-"""For which a process waits for its next document; starting one takes about a second."""
+"""Time for which an idle process is kept, in seconds; starting one takes about a second."""
 
 _KEPT_DOCUMENTS = 100
-"""After which a process is replaced."""
+"""Documents after which a process is replaced."""
 
 _KEPT_SHARE = 0.5
-"""Of the limit on memory, up to which a process is kept after a document."""
+"""Share of the memory limit above which a process is not kept after a document."""
 
 
 class Converters:
-    """Processes that convert, at most `AT_ONCE` at once."""
+    """A pool of converting processes, at most `AT_ONCE` working at once."""
 
     def __init__(self) -> None:
         self._turns = threading.BoundedSemaphore(AT_ONCE)
@@ -38,10 +38,10 @@ class Converters:
         self._idle: dict[Converter, threading.Timer] = {}
 
     def convert(self, path: Path, limits: Limits) -> tuple[Reply, Converted]:
-        """What a process makes of a file.
+        """Convert a file in one of the processes.
 
         Raises:
-            CancelledError: Nobody waits for it any more.
+            CancelledError: The caller no longer waits for the text.
         """
         while not self._turns.acquire(timeout=LOOK_SECONDS):
             if is_cancelled():
@@ -62,12 +62,12 @@ class Converters:
             self._turns.release()
 
     def end(self) -> None:
-        """End those that wait for a document."""
+        """End the idle processes."""
         while converter := self._take():
             converter.end()
 
     def disown(self) -> None:
-        """Leave them to the process that this one was forked from."""
+        """After a fork, leave the processes to the parent."""
         for converter in self._idle:
             converter.disown()
 
@@ -105,7 +105,7 @@ class Converters:
 
 
 shared = Converters()
-"""Those of this process."""
+"""The pool of this process."""
 
 
 def _begin_anew() -> None:

@@ -1,4 +1,4 @@
-"""One entry of the cache as bytes: a line with a checksum, and what it is the checksum of."""
+"""The bytes of a cache entry: a line with a checksum, then the body."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import CipherProtocol
 
 _FORM = "memagent-cached 2"
-"""Begins every entry; changes when their form does."""
+"""Format of an entry, with which it begins; raised when the format changes."""
 
 _PLAIN = "plain"
 
 
 def seal(key: str, parts: Sequence[bytes], cipher: CipherProtocol | None = None) -> bytes:
-    """The bytes of an entry.
+    """Return the bytes of an entry.
 
     Args:
-        key: what it will be found by.
-        parts: what to keep.
+        key: the key that it is found by.
+        parts: the content.
         cipher: encrypts it; None keeps plain text.
     """
     about = json.dumps({"key": key, "sizes": [len(part) for part in parts]})
@@ -34,7 +34,7 @@ def seal(key: str, parts: Sequence[bytes], cipher: CipherProtocol | None = None)
 
 
 def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> tuple[bytes, ...]:
-    """The parts that `seal` made an entry of, with the same key and cipher.
+    """Return the parts that `seal` put into an entry, given the same key and cipher.
 
     Raises:
         ValueError: The bytes are something else.

@@ -1,4 +1,4 @@
-"""Files: decoded in windows and never held whole, whatever their encoding and size."""
+"""Files of any encoding and size, decoded in windows and never held whole."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK = 1 << 18
-"""Bytes between two entries of the index, and so the most that is decoded for one window."""
+"""Bytes between two entries of the index: a window decodes whole blocks of this size."""
 
 _SAMPLE = 1 << 16
-"""Bytes that are looked at to tell what a file is."""
+"""Bytes looked at to detect the kind of a file."""
 
 _MARKS = [
     (codecs.BOM_UTF8, "utf-8"),
@@ -38,23 +38,26 @@ _MARKS = [
 def open_file(path: Path, name: str | None = None) -> Source:
     """Open a file: text in any encoding, or a format that markitdown converts.
 
-    A file is binary when its beginning has NUL bytes and is not UTF-8, or when a tenth of it
-    are control characters; single NUL bytes in text are read as they are. Bytes that are
-    wrong in what is otherwise UTF-8 are read as U+FFFD and counted in `FileSource.invalid`.
+    A file counts as binary if its first 64 KiB have NUL bytes and are not UTF-8, or if more than
+    a tenth of them are control characters; NUL bytes in text are kept. Invalid bytes in UTF-8
+    text are read as U+FFFD and counted in `FileSource.invalid`.
 
     Args:
         path: the file.
-        name: what to call it; its path by default.
+        name: its name in output; its path by default.
 
     Raises:
-        UnreadableSourceError: The file is binary, a pipe or a device, or must not be read.
-        ConversionLimitError: Converting it takes too much.
+        UnreadableSourceError: The file is binary, a pipe or a device, or may not be read.
+        ConversionLimitError: Its conversion exceeds a limit.
         MissingDependencyError: Its format needs the `documents` extra.
     """
     name = name or str(path)
     try:
         if not path.is_file():  # opening a pipe would wait for its writer
-            message = f"{name} is a pipe, a socket or a device, not a file. Pipe it in (-)."
+            message = (
+                f"{name} is a pipe, a socket or a device, not a file: pass its content on "
+                'standard input, and "-" in place of its name.'
+            )
             raise UnreadableSourceError(message)
         if path.suffix.lower() in CONVERTERS:
             return ConvertedSource(path, name)
@@ -64,11 +67,12 @@ def open_file(path: Path, name: str | None = None) -> Source:
             if sample.startswith(mark):
                 return FileSource(path, name, encoding, skip=len(mark))
         if _is_binary(sample):
-            message = f"{name} is a binary file. Only text can be read, and PDF, DOCX or HTML."
+            formats = ", ".join(sorted(CONVERTERS))
+            message = f"{name} is a binary file: only text can be read, and {formats}."
             raise UnreadableSourceError(message)
         return _open_unmarked(path, name, sample)
     except PermissionError as error:
-        message = f"This user may not read {name}: change its permissions."
+        message = f"No permission to read {name}: change its permissions."
         raise UnreadableSourceError(message) from error
 
 
@@ -81,7 +85,7 @@ def _open_unmarked(path: Path, name: str, sample: bytes) -> FileSource:
     if guess is None:
         message = f"{name} is in an unknown encoding; convert it to UTF-8."
         raise UnreadableSourceError(message)
-    for other in guesses:  # of code pages that fit alike, the one that most files have
+    for other in guesses:  # among code pages that fit equally well, prefer the most common
         if other.encoding == "cp1252" and other.chaos <= guess.chaos:
             guess = other
     return FileSource(path, name, guess.encoding)
@@ -104,7 +108,7 @@ def _is_binary(sample: bytes) -> bool:
 
 
 class _Entry(NamedTuple):
-    """Where a block begins."""
+    """The position and decoder state at which a block begins."""
 
     code_point: int
     byte: int
@@ -114,7 +118,7 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class _Version:
-    """What tells that a file is still the same without reading it."""
+    """Metadata by which a change to a file is noticed without reading it."""
 
     size: int
     modified: int
@@ -131,12 +135,12 @@ class FileSource:
 
     Args:
         path: the file.
-        name: what to call it.
-        encoding: the name of a Python codec.
-        skip: bytes of a byte order mark in front of the text.
+        name: its name in output.
+        encoding: name of a Python codec.
+        skip: length of the byte order mark before the text, in bytes.
 
     Attributes:
-        invalid: characters that could not be decoded, read as U+FFFD.
+        invalid: number of U+FFFD characters, which stand for bytes that could not be decoded.
     """
 
     def __init__(self, path: Path, name: str, encoding: str, *, skip: int = 0) -> None:
@@ -178,10 +182,10 @@ class FileSource:
         self.invalid = invalid
 
     def read(self, start: int, size: int) -> str:
-        """Code points `start` to `start + size`.
+        """Return code points `start` to `start + size`.
 
         Raises:
-            SourceChangedError: The file is no longer the one that was opened.
+            SourceChangedError: The file changed since it was opened.
         """
         pieces = []
         number = bisect_right(self._index, start, key=lambda entry: entry.code_point) - 1
@@ -196,7 +200,7 @@ class FileSource:
         return "".join(pieces)
 
     def locate(self, offset: int) -> Location:
-        """Line, and heading in Markdown, of the code point at `offset`."""
+        """Return name, line and, in Markdown, heading of the code point at `offset`."""
         number = bisect_right(self._index, offset, key=lambda entry: entry.code_point) - 1
         entry = self._index[number]
         before = self._block(number).count("\n", 0, offset - entry.code_point)
@@ -225,7 +229,7 @@ class FileSource:
             same = False
         if not same:
             message = (
-                f"{self.name} changed while it was read. What was read before is kept; to read "
-                "the new content, start over."
+                f"{self.name} changed while it was being read. The memory so far is kept; to read "
+                "the new content, start the reading again."
             )
             raise SourceChangedError(message)

@@ -1,20 +1,20 @@
-"""An index over the passages of a text: where in it the words of a question stand.
+"""An index of passages: where in a text the words of a question stand.
 
-BM25 over `text.terms`, so in all scripts, with a part of the index for each file: what a file
-became is kept in the user's cache under its digest, and of a corpus in which one file changed one
-is indexed anew. Parts are joined when the index is opened; how rare a term is, is worked out then.
+It ranks by BM25 over `text.terms`, and so works in all scripts. Each file has its own part of the
+index, kept in the user's cache under the file's digest: if one file of a corpus changes, only that
+file is indexed again. Parts are joined, and idf is computed, when the index is opened.
 
-Of the libraries that rank by BM25 none keeps an index in that way. For 1M tokens (4 MB of text in
-5,000 passages; cutting it into terms takes 1.4 s whatever comes after):
+No BM25 library keeps an index like this. For 1M tokens (4 MB of text in 5,000 passages; cutting
+it into terms takes 1.4 s in each case):
 
-| | index, s | a query, ms | kept as |
+| | index, s | query, ms | kept as |
 |---|---|---|---|
-| numpy, as here | 0.24 | 0.05 | bytes of our own: joined by file, encrypted |
-| bm25s 0.3.16 | 0.70, import 1.0 | 0.03 | files of scores that hold for that corpus alone |
-| tantivy 0.27 | 0.27 | 0.04 | files of its own, not encrypted; a wheel of 17 MB |
-| rank-bm25 0.2 | 0.31 | 6.0 | not at all; 30 MB of dictionaries |
+| numpy, as here | 0.24 | 0.05 | own bytes: by file, can be encrypted |
+| bm25s 0.3.16 | 0.70, import 1.0 | 0.03 | files of scores, valid for one corpus |
+| tantivy 0.27 | 0.27 | 0.04 | own files, not encrypted; a wheel of 17 MB |
+| rank-bm25 0.2 | 0.31 | 6.0 | not kept; 30 MB of dictionaries |
 
-numpy has wheels for all versions and systems that this package runs on.
+numpy has wheels for all Python versions and systems that this package runs on.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 _FORM = "index 1"
-"""Changes when passages or terms do."""
+"""Version of passages and terms, part of each cache key."""
 _K1, _B = 1.2, 0.4
-"""BM25's: how much a term counts when it is repeated, and how much longer passages lose."""
+"""BM25's k1 and b: saturation of repeated terms, and the penalty on long passages."""
 _MOST_COUNTED = 255
 _RECENT_BYTES = 1 << 26
-"""Of parts that stay in memory, so that the next question about a text finds them there."""
+"""Size of the parts kept in memory for the next question, in bytes."""
 _MOST_BYTES = 1 << 30
 _INT, _BYTE = np.dtype("<i4"), np.dtype("u1")
 
 
 class Found(NamedTuple):
-    """A passage that was looked for.
+    """A passage that matches.
 
     Attributes:
-        number: of the passage, from 0.
+        number: number of the passage, from 0.
         start: its first code point.
-        end: one past its last.
-        score: above 0; the higher, the better.
+        end: one past its last code point.
+        score: above 0; higher is better.
     """
 
     number: int
@@ -73,15 +73,16 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """What stands where in one text: for each term, which passages have it, and how often.
+    """The index of one text: for each term, which passages have it, and how often.
 
     Attributes:
-        ends: where each passage ends, in code points of the text.
-        sizes: terms of each passage.
-        terms: all that occur.
-        first: where each term's row begins in `numbers` and `counts`; one more ends the last.
-        numbers: of the passages that have it.
-        counts: how often.
+        ends: end of each passage, in code points of the text; `[passages]`.
+        sizes: number of terms of each passage; `[passages]`.
+        terms: all terms that occur.
+        first: begin of each term's row in `numbers` and `counts`, and the end of the last row;
+            `[terms + 1]`.
+        numbers: numbers of the passages that have the term; `[postings]`.
+        counts: how often each has it, at most 255; `[postings]`.
     """
 
     ends: NDArray[Any]
@@ -93,7 +94,7 @@ class Part:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Part:
-        """Index texts, each of them a passage."""
+        """Index texts, each one a passage."""
         known: dict[str, int] = {}
         ids: list[int] = []
         ends, sizes, end = [], [], 0
@@ -116,17 +117,17 @@ class Part:
         )
 
     def encode(self) -> tuple[bytes, ...]:
-        """As bytes, for the cache."""
+        """Return the part as bytes, for the cache."""
         arrays = (self.ends, self.sizes, self.first, self.numbers, self.counts)
         words = "\n".join(self.terms).encode("utf-8", "surrogatepass")
         return (words, *(array.tobytes() for array in arrays))
 
     @classmethod
     def decode(cls, *parts: bytes) -> Part:
-        """What `encode` made bytes of.
+        """Return the part that `encode` made these bytes from.
 
         Raises:
-            ValueError: They are something else.
+            ValueError: The bytes are something else.
         """
         words, ends, sizes, first, numbers, counts = parts
         known = words.decode("utf-8", "surrogatepass").split("\n") if words else []
@@ -145,21 +146,22 @@ class Part:
 
     @property
     def length(self) -> int:
-        """Code points."""
+        """Length of the text, in code points."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @property
     def size(self) -> int:
-        """Bytes in memory, about."""
+        """Approximate size in memory, in bytes."""
         return 60 * len(self.terms) + 5 * len(self.numbers) + 8 * len(self.ends)
 
 
 class Index:
-    """Finds passages by the terms in them. Joined, the passages are what was indexed.
+    """Finds passages by their terms. All passages joined are the indexed text.
 
     Args:
-        parts: one after the other.
-        headings: numbers of those that belong to the first passage of what follows them.
+        parts: the parts, in order.
+        headings: numbers of parts that are headings; each counts as the begin of the next part's
+            first passage.
     """
 
     def __init__(self, parts: Sequence[Part], headings: Collection[int] = ()) -> None:
@@ -193,9 +195,9 @@ class Index:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Index:
-        """Index texts that are in memory, each of them a passage.
+        """Index texts in memory, each one a passage.
 
-        Places are those in all of them, joined.
+        Offsets refer to all texts joined.
         """
         return cls([Part.of(texts)])
 
@@ -203,18 +205,18 @@ class Index:
         return len(self._ends)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Where a passage begins and ends."""
+        """Return the begin and end of a passage, in code points."""
         return self._ends[number - 1] if number else 0, self._ends[number]
 
     def at(self, offset: int) -> int:
-        """The number of the passage that has the code point at `offset`."""
+        """Return the number of the passage with the code point at `offset`."""
         return bisect_right(self._ends, offset)
 
     def scores(self, wanted: Mapping[str, float]) -> NDArray[Any]:
-        """How well each passage matches; 0 where nothing is in it that is looked for.
+        """Return the score of each passage, `[passages]`; 0 for one without any of the terms.
 
         Args:
-            wanted: terms, and what each of them counts.
+            wanted: terms with their weights.
         """
         scores = np.zeros(len(self))
         for term, weight in wanted.items():
@@ -227,17 +229,17 @@ class Index:
         return scores
 
     def rarity(self, term: str) -> float:
-        """What a term counts: the fewer passages have it, the more."""
+        """Return the idf of a term."""
         row = self._terms.get(term)
         having = 0 if row is None else self._first[row + 1] - self._first[row]
         return log1p((len(self) - having + 0.5) / (having + 0.5))
 
     def find(self, wanted: str | Iterable[str], limit: int = 10) -> list[Found]:
-        """The passages that match best, the best first; fewer than `limit` if no more match.
+        """Return the best matching passages, best first; fewer than `limit` if no more match.
 
         Args:
-            wanted: a question, or terms as `text.terms` makes them.
-            limit: how many.
+            wanted: a question, or terms as made by `text.terms`.
+            limit: most passages to return.
         """
         sought = content_terms(wanted) if isinstance(wanted, str) else wanted
         scores = self.scores(dict.fromkeys(sought, 1.0))
@@ -250,13 +252,13 @@ class Index:
 
 
 def open_index(source: Source) -> Index:
-    """The index of a source: taken from the cache as far as it is there, else built and kept.
+    """Return the index of a source; parts missing from the cache are built and kept.
 
-    Nothing is written of a source that is nowhere on disk itself (text, streams): of these the
-    index stays in memory for a while.
+    For a source that is not on disk itself (text, streams) nothing is written: its index is only
+    kept in memory for a while.
 
     Raises:
-        SourceChangedError: The source is no longer what was opened.
+        SourceChangedError: The source changed since it was opened.
     """
     leaves = [*_leaves(source)]
     parts = [Part.of([leaf]) if isinstance(leaf, str) else _part(leaf) for leaf in leaves]
@@ -268,12 +270,12 @@ def open_index(source: Source) -> Index:
 
 
 def forget_recent(digests: Collection[str]) -> None:
-    """Forget what is in this process's memory of the indexes of documents."""
+    """Remove the indexes of these documents from this process's memory."""
     _recent.forget(digests)
 
 
 def _leaves(source: Source) -> Iterator[Source | str]:
-    """The sources that one is joined from, and the headings between them, in order."""
+    """The sources that a joined source consists of, and the headings between them, in order."""
     if not isinstance(source, JoinedSource):
         yield source
         return
@@ -300,22 +302,22 @@ def _part(source: Source) -> Part:
 def _decoded(kept: Any, key: str) -> Part | None:
     found = None if kept is None else kept.find(key, _MOST_BYTES)
     if found is not None:
-        with suppress(ValueError, TypeError, IndexError):  # else it is something else
+        with suppress(ValueError, TypeError, IndexError):  # not an index
             return Part.decode(*found)
     return None
 
 
 def _key(source: Source) -> str:
-    """Under which the index of a source is kept: it begins with the source's digest."""
+    """The cache key of a source's index; it begins with the source's digest."""
     text = source.digest
-    if isinstance(source, TextSource):  # of a converted file the digest is that of its bytes
+    if isinstance(source, TextSource):  # a converted file's own digest is that of its bytes
         text = sha256(source.text.encode("utf-8", "surrogatepass")).hexdigest()
     about = sha256(f"{_FORM} {text} {source.length}".encode()).hexdigest()[:16]
     return f"{source.digest}-{about}"
 
 
 class _Recent:
-    """Parts that were used last, up to a limit."""
+    """The most recently used parts, up to a limit."""
 
     def __init__(self) -> None:
         self._parts: OrderedDict[str, Part] = OrderedDict()

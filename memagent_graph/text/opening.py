@@ -1,4 +1,4 @@
-"""Open whatever a caller calls a document."""
+"""Open a document: text, a path, bytes, a stream, LangChain documents or a list of these."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
     """Open a document.
 
     Args:
-        document: a `str` is text, always. A `Path` or `{"path": str}` is a file, a folder or a
-            glob; `{"uri": str}` is what `Source.uri` gave. Bytes are decoded as a file would
-            be. Streams, generators of text and LangChain documents are read once and kept in
-            a temporary file. A list is all of its items, one after the other. What a folder or
-            a glob reaches through a link that leads out of it is left out.
-        name: what to call it in output, if not by its own name.
+        document: a `str` is always text. A `Path` or `{"path": str}` is a file, a folder or a
+            glob; `{"uri": str}` takes a `Source.uri`. Bytes are decoded like a file. Streams and
+            generators, of text or of LangChain documents, are read once and kept in a temporary
+            file. A list is all of its items, joined. Links that lead out of a folder or glob are
+            skipped.
+        name: its name in output; its own name by default.
 
     Raises:
-        SourceNotFoundError: A path names nothing, or a glob matches nothing.
+        SourceError: This is not a document.
+        SourceNotFoundError: A path does not exist, or a glob matches nothing.
         UnreadableSourceError: A file is binary or a device, or a folder has nothing to read.
-        ConversionLimitError: Converting a document takes too long, or too much memory or text.
+        ConversionLimitError: A conversion exceeds the limit on time, memory or length of text.
         EmptyDocumentError: There is no text, or only white space.
         MissingDependencyError: The file's format needs the `documents` extra.
 
@@ -54,7 +55,7 @@ def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
     """
     source = _open(document, name)
     if not _has_text(source):
-        message = f"{source.name} is empty: there is nothing to read."
+        message = f"{source.name} is empty or only white space: give a document with text."
         raise EmptyDocumentError(message)
     return source
 
@@ -76,15 +77,15 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
         return document
     if hasattr(document, "read"):
         title = getattr(document, "name", None)
-        # `read` asks a pipe again and again until it has it all, and an interrupt that comes
-        # between two of these times is not seen before the pipe ends: `read1` asks once.
+        # `read` asks a pipe until it has all of it, and does not see an interrupt between two
+        # of these attempts before the pipe ends; `read1` asks once.
         return _spool(
             _blocks(getattr(document, "read1", document.read)),
             title if isinstance(title, str) else "stream",
         )
     if isinstance(document, list | tuple):
         if not document:
-            raise EmptyDocumentError("The list of documents is empty.")
+            raise EmptyDocumentError("The list of documents is empty: give at least one document.")
         parts = work_through(
             [(partial(_open, item), _is_converted(item)) for item in document], AT_ONCE
         )
@@ -92,7 +93,7 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
     if isinstance(document, Iterable):
         return _spool(document, "stream")
     message = (
-        f"A document is text, a path, a stream, LangChain documents or a list of these, not "
+        "A document is text, a path, bytes, a stream, LangChain documents or a list of these, not "
         f"{type(document).__name__}."
     )
     raise SourceError(message)
@@ -131,7 +132,7 @@ def _blocks(read: Callable[[int], str | bytes]) -> Iterator[str | bytes]:
 
 
 def _spool(blocks: Iterable[str | bytes | Document], name: str) -> Source:
-    """Keep what can be read only once in a file that goes when the source does."""
+    """Copy what can be read only once to a file that is deleted with the source."""
     encoding = None
     with tempfile.NamedTemporaryFile(delete=False) as file:
         path = Path(file.name)

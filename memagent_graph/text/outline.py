@@ -1,4 +1,4 @@
-"""Where the pages and the headings of a text begin."""
+"""Find where the pages and headings of a text begin."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from bisect import bisect_right
 
 MARKDOWN = frozenset({".md", ".markdown"})
-"""Suffixes of text files that have headings."""
+"""Suffixes of text files with headings."""
 
 _LONGEST_LINE = 1000
-"""Code points of a line that are looked at; a heading is shorter."""
+"""Code points of a line that are looked at."""
 
 _LONGEST_HEADING = 200
-"""Code points of a heading that are kept."""
+"""Code points kept of a heading."""
 
 _MOST_HEADINGS = 100_000
-"""Headings that are kept of a text; what comes after them has none."""
+"""Headings kept of a text; later parts of the text have none."""
 
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(?P<title>\S.*)")
 _FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<language>.*)")
@@ -24,7 +24,7 @@ _SHEET = re.compile(r"^## ", re.MULTILINE)
 
 
 class Headings:
-    """The headings (`# ...`) of Markdown, found while its text comes in pieces."""
+    """The headings (`# ...`) of Markdown, whose text is fed in pieces."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -35,7 +35,7 @@ class Headings:
         self._length = 0
 
     def feed(self, text: str) -> None:
-        """Look through the next piece of the text."""
+        """Take the next piece of the text."""
         first, *others = text.split("\n")
         self._extend(first)
         for line in others:
@@ -43,11 +43,11 @@ class Headings:
             self._extend(line)
 
     def end(self) -> None:
-        """Look at the last line, too."""
+        """Take the last line; call it after the last piece."""
         self._end_line()
 
     def above(self, offset: int, since: int = 0) -> str | None:
-        """The last heading that begins at or before `offset`, and not before `since`."""
+        """Return the last heading between `since` and `offset`, in code points; None if none."""
         number = bisect_right(self._starts, offset) - 1
         return self._titles[number] if number >= 0 and self._starts[number] >= since else None
 
@@ -70,7 +70,7 @@ class Headings:
             self._add(heading["title"])
 
     def _enter_or_leave(self, mark: str, language: str) -> None:
-        """Lines between two fences are code, where `#` begins a comment."""
+        """Note a fence: between two of them there is code, where `#` begins a comment."""
         if not self._fence:
             self._fence = mark
         elif mark.startswith(self._fence) and not language:
@@ -90,10 +90,10 @@ def _without_closing_marks(title: str) -> str:
 
 
 def find_pages(text: str, suffix: str) -> list[int]:
-    """Offsets at which the slides or sheets of a converted document begin; none for other formats.
+    """Return the offsets of slides or sheets in a converted document; [] for other formats.
 
-    Slides count from 1: a text that only looks like the mark of a slide is none, unless it is the
-    mark of the next one.
+    A slide mark counts only if it has the next number, from 1: text that merely looks like a mark
+    is skipped.
     """
     if suffix == ".xlsx":
         return [found.start() for found in _SHEET.finditer(text)]

@@ -1,4 +1,4 @@
-"""Paths: a file, a folder with all that is in it, or a glob."""
+"""Open paths: a file, all files of a folder, or a glob."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 _ADDRESS = re.compile(r"(\w{2,}):/+(.+)", re.DOTALL)
-"""What a `Path` makes of a URL: one slash of two. A drive has one letter."""
+"""A URL as a `Path` has it, with one slash of two. The name of a drive is one letter."""
 
 
 def open_path(path: Path, name: str | None = None) -> Source:
-    """Open a file, all files of a folder, or those that a glob matches.
+    """Open a file, all files of a folder, or the files that a glob matches.
 
-    Links that lead out of a folder, or to hidden files of it, are left out, also from a glob:
-    the author of a folder, say of a foreign project, must not choose what else is read.
+    Links that lead out of the folder or glob, or to hidden files in it, are skipped: the author of
+    a folder, such as a project of strangers, must not choose what else is read.
 
     Args:
         path: the file, folder or glob.
-        name: what to call it, and a folder's files below it; its path by default.
+        name: its name in output, and the prefix of a folder's files; its path by default.
 
     Raises:
-        SourceNotFoundError: The path names nothing, or the glob matches nothing.
+        SourceNotFoundError: The path does not exist, or the glob matches nothing.
         UnreadableSourceError: The file is binary, or there is nothing to read.
     """
     if path.is_dir():
@@ -55,16 +55,16 @@ def open_path(path: Path, name: str | None = None) -> Source:
     if address := _ADDRESS.match(str(path)):
         url = f"{address[1]}://{address[2]}"
         message = (
-            f"{url} is a web address, and nothing is downloaded. Save it as a file, or read it "
-            f"from standard input: curl --location {url} | memagent ask QUESTION -"
+            f"{url} is a web address, and nothing is downloaded. Save it as a file, or pipe it in: "
+            f"curl --location {url} | memagent ask QUESTION -"
         )
         raise SourceNotFoundError(message)
-    message = f"There is no {path}. Is the path right, and relative to {Path.cwd()}?"
+    message = f"There is no {path}. Check the path, which is relative to {Path.cwd()}."
     raise SourceNotFoundError(message)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):  # does not follow links, so cannot run in circles
+    for root, folders, files in os.walk(folder):  # does not follow links, so it ends
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(root, name) for name in files)
 
@@ -87,20 +87,20 @@ def _join_files(
     parts = [part for part in opened if part is not None and part.length]
     if not parts:
         message = (
-            f"Nothing in {name} can be read. Skipped {skipped}: hidden, binary, or links out of "
-            "the folder."
+            f"Nothing in {name} can be read. Skipped files: {skipped} (hidden, binary, or links "
+            "out of the folder)."
         )
         raise UnreadableSourceError(message)
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
 
 
 def is_converted(path: Path) -> bool:
-    """Whether a file takes a process to read."""
+    """Whether a file is converted to text, in another process."""
     return path.suffix.lower() in CONVERTERS
 
 
 def _open_meant(file: Path, base: Path, name: str) -> Source | None:
-    """A file of a folder; None if it cannot be read, is hidden, or leads out of the folder."""
+    """Open a file of a folder; None if it cannot be read, is hidden, or leads out of the folder."""
     try:
         if file.name.startswith(".") or _leads_away(file.absolute(), base):
             return None
@@ -110,7 +110,7 @@ def _open_meant(file: Path, base: Path, name: str) -> Source | None:
 
 
 def _leads_away(file: Path, base: Path) -> bool:
-    """Whether links take a file out of the folder, or to what is hidden in it."""
+    """Whether links take a file out of the folder, or to something hidden in it."""
     target, inside = Path(os.path.realpath(file)), os.path.realpath(base)
     if not target.is_relative_to(inside):
         return True
@@ -122,7 +122,7 @@ def _hidden(path: Path) -> bool:
 
 
 def _without_wildcards(pattern: Path) -> Path:
-    """The folder in which a glob begins to look; a path without wildcards is itself."""
+    """The folder in which a glob begins; a path without wildcards is returned unchanged."""
     while glob.has_magic(str(pattern)):
         pattern = pattern.parent
     return pattern

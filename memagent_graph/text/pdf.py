@@ -1,6 +1,6 @@
-"""The text of a PDF page by page: markitdown gives all pages in one, and tables in columns.
+"""Read a PDF page by page; markitdown returns all pages as one text.
 
-Runs in the process that converts documents.
+This runs in the process that converts documents.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _END = "\n\n\f"
-"""Follows a page, as pdfminer has it."""
+"""What follows a page, as in pdfminer's output."""
 
 
 def read_pages(file: BytesIO) -> Iterator[str]:
-    """The text of each page, which ends with a form feed.
+    """Yield the text of each page, which ends with a form feed.
 
-    Forms and tables without lines become tables, as in markitdown; everything else is running text
-    as pdfminer arranges it.
+    Forms, and tables without lines, become tables as in markitdown; everything else is running text
+    as arranged by pdfminer.
     """
     forms = _forms(file)
     for number, text in enumerate(_running_texts(file)):
@@ -28,7 +28,7 @@ def read_pages(file: BytesIO) -> Iterator[str]:
 
 
 def _forms(file: BytesIO) -> dict[int, str]:
-    """The pages that are forms, as tables; none of a file that pdfplumber cannot read."""
+    """Pages that are forms, as tables, by number; empty if pdfplumber cannot read the file."""
     found: dict[int, str] = {}
     try:
         import pdfplumber
@@ -38,7 +38,7 @@ def _forms(file: BytesIO) -> dict[int, str]:
             for number, page in enumerate(document.pages):
                 if text := form(page):
                     found[number] = text
-                page.close()  # frees what it parsed
+                page.close()  # frees memory
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - a parser may raise anything, and pdfminer may still read it
@@ -61,7 +61,7 @@ def _running_texts(file: BytesIO) -> Iterator[str]:
 
 
 def _merge(text: str) -> str:
-    """Put numbers such as ".1" that stand alone in front of the line that they number."""
+    """Join a number such as ".1" on a line of its own with the line that it numbers."""
     merge: Callable[[str], str]
     try:
         from markitdown.converters._pdf_converter import _merge_partial_numbering_lines as merge

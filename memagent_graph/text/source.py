@@ -1,4 +1,4 @@
-"""What to read, behind windows of code points: the protocol, text, and several joined."""
+"""Documents as sources that are read in windows: the protocol, text, and joined sources."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 class Location(NamedTuple):
-    """A place for a person.
+    """A place in a source, for display.
 
     Attributes:
-        name: of the file or part.
+        name: name of the file or part.
         line: counted from 1.
-        page: page of a PDF, slide or sheet, counted from 1; None where there are none.
-        heading: the nearest one above, of a slide or sheet its own; None if there is none.
+        page: page of a PDF, slide or sheet, counted from 1; None if there are none.
+        heading: the nearest heading above, or the title of the slide or sheet; None if there is
+            none.
     """
 
     name: str
@@ -31,10 +32,11 @@ class Source(Protocol):
     """A document that is read in windows.
 
     Attributes:
-        name: what to call it in output.
-        digest: SHA-256 in hex that changes when the content does.
+        name: its name in output.
+        digest: SHA-256 of the content, in hex.
         length: code points of the decoded text.
-        uri: what `open_source({"uri": uri})` opens it again with, or None (text, streams).
+        uri: `open_source({"uri": uri})` opens the source again; None if it cannot be (text,
+            streams).
     """
 
     name: str
@@ -43,20 +45,20 @@ class Source(Protocol):
     uri: str | None
 
     def read(self, start: int, size: int) -> str:
-        """Code points `start` to `start + size`, fewer at the end; also from several threads.
+        """Return code points `start` to `start + size`, fewer at the end. Thread-safe.
 
         Raises:
-            SourceChangedError: The file is no longer the one that was opened.
+            SourceChangedError: The source changed since it was opened.
         """
         ...
 
     def locate(self, offset: int) -> Location:
-        """File or part, line, page and heading of the code point at `offset`."""
+        """Return file or part, line, page and heading of the code point at `offset`."""
         ...
 
 
 class TextSource:
-    """Text that is in memory anyway."""
+    """A source of text that is in memory."""
 
     uri: str | None = None
 
@@ -71,18 +73,18 @@ class TextSource:
         return self.text[start : start + size]
 
     def locate(self, offset: int) -> Location:
-        """The line of the code point at `offset`."""
+        """Return name and line of the code point at `offset`."""
         return Location(self.name, self.text.count("\n", 0, offset) + 1)
 
 
 class JoinedSource:
-    """Several sources one after the other, each introduced by its name.
+    """Several sources joined, each introduced by a heading with its name.
 
     Args:
         parts: the sources, in order.
-        name: what to call them together.
-        uri: what opens them again; None takes the parts' own, if all have one.
-        skipped: files left out because they are hidden, not text, or lead out of the folder.
+        name: name of all together, in output.
+        uri: opens them again; None makes one from the parts' own, if all have one.
+        skipped: number of files skipped as hidden, binary, or links out of the folder.
     """
 
     def __init__(
@@ -119,25 +121,25 @@ class JoinedSource:
         return "".join(pieces)
 
     def locate(self, offset: int) -> Location:
-        """Name of the part, and place in it, of the code point at `offset`."""
+        """Return the part's name, and the place in it, of the code point at `offset`."""
         index = max(bisect_right(self._starts, offset) - 1, 0)
         place = self._parts[index].locate(offset - self._starts[index])
         return place if index % 2 else Location(place.name, 1)
 
     @property
     def parts(self) -> list[Source]:
-        """The sources, in order."""
+        """The joined sources, in order."""
         return self._parts[1::2]
 
     def headed_parts(self) -> list[tuple[str, Source]]:
-        """The sources, in order, each with the heading that introduces it."""
+        """Return the joined sources, in order, each with its heading."""
         headings = [part.read(0, part.length) for part in self._parts[::2]]
         return [*zip(headings, self.parts, strict=True)]
 
     def parts_between(self, start: int, end: int) -> list[Source]:
-        """The sources that code points `start` to `end` are of, down to those that are not joined.
+        """Return the sources between code points `start` and `end`; nested joins are resolved.
 
-        A part's heading counts as the part.
+        A part's heading belongs to the part.
         """
         found: list[Source] = []
         first = max(bisect_right(self._starts, start) - 1, 0) | 1
@@ -152,19 +154,19 @@ class JoinedSource:
         return found
 
     def part_at(self, offset: int) -> tuple[Source, int]:
-        """The part that has the code point at `offset` or whose name that is; where it begins."""
+        """Return the part of the code point at `offset`, or of its heading, and where it begins."""
         index = max(bisect_right(self._starts, offset) - 1, 0) | 1
         return self._parts[index], self._starts[index]
 
 
 def digests_of(source: Source) -> list[str]:
-    """Of a source, and of all that it is joined from."""
+    """Return the digests of a source and of all sources that it is joined from."""
     parts = source.parts if isinstance(source, JoinedSource) else []
     return [source.digest, *(digest for part in parts for digest in digests_of(part))]
 
 
 def named_parts(source: Source, start: int, end: int) -> tuple[tuple[str, str], ...]:
-    """Digests and names of the documents that a part of a joined source is of; of others none."""
+    """Return (digest, name) of the sources between two offsets; () if the source is not joined."""
     if not isinstance(source, JoinedSource):
         return ()
     return tuple((part.digest, part.name) for part in source.parts_between(start, end))

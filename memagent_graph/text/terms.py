@@ -1,4 +1,4 @@
-"""What a text is about, as terms that can be compared: stems, parts of identifiers, bigrams."""
+"""Terms by which texts are compared: stems, parts of identifiers, numbers, CJK bigrams."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SNOWBALL = Stemmer.Stemmer("english").stemWord
 
 
 def stem(word: str) -> str:
-    """The stem of a lower-case word; "director" and "directed" share theirs."""
+    """Return the stem of a lower-case word; "director" and "directed" share theirs."""
     found: str = _SNOWBALL(word)
     return found[:-2] if found.endswith("tor") and len(found) > _SHORTEST_AGENT else found
 
 
-# Words of a question that its answer does not repeat, and words that say nothing by themselves.
+# Stop words: words of questions that answers do not repeat, and words without content.
 _EMPTY = frozenset(
     [
         "a",
@@ -154,7 +154,7 @@ _QUESTION_CJK = regex.compile(
 
 @lru_cache(1 << 16)
 def word_terms(word: str) -> tuple[str, ...]:
-    """Terms of one word: its stem, or for an identifier the whole of it and its parts' stems."""
+    """Return the terms of a word: its stem; for an identifier, itself and its parts' stems."""
     lower = word.lower()
     if word.isalpha() and (word[1:].islower() or word.isupper() or len(word) == 1):
         return (stem(lower),)
@@ -168,7 +168,7 @@ def word_terms(word: str) -> tuple[str, ...]:
 
 
 def terms(text: str) -> list[str]:
-    """All terms of a text, in order, repeated as often as they occur."""
+    """Return all terms of a text, in order, with repetitions."""
     found: list[str] = []
     for match in _TOKEN.finditer(text):
         kind, token = match.lastgroup, match[0]
@@ -184,12 +184,12 @@ def terms(text: str) -> list[str]:
 
 
 def content_terms(question: str) -> list[str]:
-    """Terms of a question that an answer is likely to repeat, each once."""
+    """Return the terms of a question that an answer is likely to repeat, each once."""
     return telling_terms(_QUESTION_CJK.sub(" ", question)) or list(dict.fromkeys(terms(question)))
 
 
 def telling_terms(text: str) -> list[str]:
-    """Terms of a text except for those that say nothing by themselves, each once."""
+    """Return the terms of a text without stop words, each once."""
     found = [
         term
         for term in terms(text)
@@ -211,7 +211,7 @@ _NAME = regex.compile(
 
 
 def names(text: str) -> list[str]:
-    """Names, titles and identifiers in a text: what a reader would look up next."""
+    """Return the names, titles and identifiers in a text."""
     return [match[0] for match in _NAME.finditer(text)]
 
 
@@ -221,7 +221,7 @@ _OPENING = regex.compile(
 
 
 def subject(text: str) -> str:
-    """The name that a sentence opens with, or else its first name; empty if it has none."""
+    """Return the name that opens a sentence, or else its first name; "" if it has none."""
     opening = _OPENING.match(text)
     if opening and opening[0].lower() not in _EMPTY:
         return opening[0]

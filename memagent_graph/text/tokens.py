@@ -1,4 +1,4 @@
-"""How to count tokens: with a Hugging Face tokenizer, or by an estimate that needs no network."""
+"""Count tokens with a Hugging Face tokenizer, or by an estimate that needs no download."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class Tokenizer(Protocol):
-    """Counts and cuts.
+    """Counts tokens, and cuts text by them.
 
     Attributes:
-        name: tells two tokenizers apart in fingerprints.
+        name: identifies the tokenizer in fingerprints.
     """
 
     name: str
 
     def count(self, text: str) -> int:
-        """Tokens of `text`."""
+        """Return the number of tokens of `text`."""
         ...
 
     def prefix(self, text: str, tokens: int) -> int:
-        """Length in code points of a prefix of about `tokens` tokens, all of `text` if it fits.
+        """Return the length, in code points, of a prefix of about `tokens` tokens, or of all.
 
-        Cutting a text may change how its last word is tokenized: who needs a hard limit
-        counts the prefix.
+        Cutting a text may change how its last word is tokenized: for a hard limit, count the
+        prefix.
         """
         ...
 
@@ -45,15 +45,15 @@ TokenizerLike: TypeAlias = "Tokenizer | BackendTokenizer | str | Path | None"
 
 
 def load_tokenizer(spec: TokenizerLike) -> Tokenizer:
-    """Make a tokenizer of whatever names one.
+    """Load a tokenizer.
 
     Args:
-        spec: a tokenizer of `tokenizers`, or a fast one of `transformers`; a path of a
-            tokenizer.json or of the folder that has it; a Hugging Face hub id; anything with
-            `count` and `prefix`; or None for the estimate.
+        spec: a tokenizer of `tokenizers`, or a fast one of `transformers`; the path of a
+            tokenizer.json or of its folder; a Hugging Face hub id; a `Tokenizer`; or None for
+            the estimate.
 
     Raises:
-        ConfigurationError: Nothing can be loaded by that name.
+        ConfigurationError: There is no tokenizer at this path or hub id.
     """
     if spec is None:
         return EstimatingTokenizer()
@@ -70,21 +70,21 @@ def load_tokenizer(spec: TokenizerLike) -> Tokenizer:
         return HuggingFaceTokenizer(BackendTokenizer.from_pretrained(str(spec)))
     except Exception as error:  # the backend raises bare Exceptions
         message = (
-            f"No tokenizer could be loaded from {str(spec)!r}: {error} Name a tokenizer.json, "
-            "a folder that has one, or a hub id that this machine can reach."
+            f"No tokenizer could be loaded from {str(spec)!r}: {error} Give the path of a "
+            "tokenizer.json or of its folder, or a hub id that this machine can reach."
         )
         raise ConfigurationError(message) from error
 
 
 class HuggingFaceTokenizer:
-    """Encodes and counts with a tokenizer of the `tokenizers` library, which adds nothing.
+    """Encodes and counts with a tokenizer of the `tokenizers` library, without special tokens.
 
-    Most tokenizers split a text at the space between two words before they look for tokens. Then
-    the text is taken word by word, and a word that was met before is looked up: several times as
-    fast as encoding the whole, with the same result.
+    If the tokenizer splits text between words before it looks for tokens, as most do, the text is
+    encoded word by word, and known words are looked up. The result is the same, several times as
+    fast.
 
     Args:
-        backend: the tokenizer; truncation and padding that it may have do not count.
+        backend: the tokenizer; its settings for truncation and padding are ignored.
     """
 
     def __init__(self, backend: BackendTokenizer) -> None:
@@ -98,15 +98,15 @@ class HuggingFaceTokenizer:
         self._known_size = 0  # code points
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; special tokens that are written out in it are recognized."""
+        """Return the token ids of `text`; special tokens written out in it are recognized."""
         return list(chain.from_iterable(self._tokens(self._words(text))))
 
     def count(self, text: str) -> int:
-        """Tokens of `text`."""
+        """Return the number of tokens of `text`."""
         return sum(map(len, self._tokens(self._words(text))))
 
     def prefix(self, text: str, tokens: int) -> int:
-        """Length in code points of the first `tokens` tokens of `text`, or of all of it."""
+        """Return the length, in code points, of the first `tokens` tokens of `text`, or of all."""
         start, left = 0, tokens
         while left and start < len(text):
             gap = _WORD_GAP.search(text, start + _LEAST_SIZE * left)
@@ -130,7 +130,7 @@ class HuggingFaceTokenizer:
         new = [word for word in dict.fromkeys(words) if word not in known]
         if new:
             self._known_size += sum(map(len, new))
-            if self._known_size > _MOST_KNOWN:  # other threads go on with the dict that they have
+            if self._known_size > _MOST_KNOWN:  # other threads continue with their dict
                 known = {word: known[word] for word in words if word in known}
                 self._known, self._known_size = known, sum(map(len, known)) + sum(map(len, new))
             encodings = self.backend.encode_batch_fast(new, add_special_tokens=False)
@@ -140,13 +140,13 @@ class HuggingFaceTokenizer:
 
 _WORD_GAP = re.compile(r'(?<=[A-Za-z])(?=[ \n,.;:!?"-])')
 _LEAST_SIZE = 4
-"""Code points that a token has on average, or more: so that few words are looked at in vain."""
+"""Code points per token, at least, on average: so that few words are encoded in vain."""
 _MOST_KNOWN = 500_000
-"""Code points of the words whose tokens are remembered: some ten megabytes with them."""
+"""Code points of the words whose tokens are kept, about ten megabytes in memory."""
 
 
 def _splits_words(backend: BackendTokenizer) -> bool:
-    """Whether no token reaches across the end of a word, and no word looks over its end."""
+    """Whether no token crosses the end of a word, or depends on what follows the word."""
     normalizer, splitter = backend.normalizer, backend.pre_tokenizer
     added = [token.content for token in backend.get_added_tokens_decoder().values()]
     if splitter is None or any(_WORD_GAP.search(content) for content in added):
@@ -182,24 +182,24 @@ _AFTER_WORDS = (
 
 
 class EstimatingTokenizer:
-    """Estimates what a byte-level BPE of about 100,000 entries would count.
+    """Estimates the count of a byte-level BPE with about 100,000 entries.
 
-    Characters and word starts have weights fitted to the mean of two public vocabularies,
-    Qwen's and cl100k. Against that mean the estimate was within 6% over each of these texts
-    (two English novels, Wikipedia in English and in Chinese, Python, JavaScript, a JSON file)
-    and within 19% in any 4,000 characters of them, except for stretches of JSON that are mostly
-    digits (31% too few). The two vocabularies themselves differ by 63% on the Chinese text.
-    `benchmarks/token_estimate.py` measures it again.
+    Characters and word starts have weights fitted to the mean of two public vocabularies, Qwen's
+    and cl100k. The estimate is within 6% of that mean over each test text (two English novels,
+    Wikipedia in English and Chinese, Python, JavaScript, a JSON file) and within 19% over any
+    4,000 characters of them, except for JSON of mostly digits (31% too low). The two vocabularies
+    themselves differ by 63% on the Chinese text. `benchmarks/token_estimate.py` repeats the
+    measurement.
     """
 
     name = "estimate-1"
 
     def count(self, text: str) -> int:
-        """Estimated tokens of `text`: never fewer for a longer text."""
+        """Return the estimated number of tokens of `text`; it never falls as text is added."""
         return -(-sum(weight for _, weight, _, _ in _blocks(text, _LONG_BLOCK)) // _TOKEN)
 
     def prefix(self, text: str, tokens: int) -> int:
-        """Length in code points of the longest prefix estimated at no more than `tokens`."""
+        """Return the length, in code points, of the longest prefix of at most `tokens` tokens."""
         left = tokens * _TOKEN
         for start, weight, classes, lead in _blocks(text, _BLOCK):
             if weight > left:
@@ -214,15 +214,15 @@ class EstimatingTokenizer:
 
 
 _BLOCK = 1024
-"""Code points among which the end of a prefix is looked for."""
+"""Code points per block in which the end of a prefix is searched."""
 _LONG_BLOCK = 64 * 2**10
-"""Code points that are counted at once: other threads wait for about a millisecond."""
+"""Code points counted at once; other threads wait for about a millisecond."""
 
 
 def _blocks(text: str, size: int) -> Iterator[tuple[int, int, str, int]]:
-    """The blocks of a text: where each starts, its weight, its classes, and those in front of it.
+    """The blocks of a text: start, weight, classes, and how many classes precede the block.
 
-    That is one code point of the block before, for the transition.
+    One code point of the block before precedes it, for the transition.
     """
     for start in range(0, len(text), size):
         classes = text[max(start - 1, 0) : start + size].translate(_CLASSES)
@@ -231,7 +231,7 @@ def _blocks(text: str, size: int) -> Iterator[tuple[int, int, str, int]]:
 
 
 class _Classes(dict[int, str]):
-    """Maps code points to the classes below, each looked up once."""
+    """Maps code points to the classes below; each is computed once."""
 
     def __missing__(self, code_point: int) -> str:
         found = self[code_point] = _class(chr(code_point))
@@ -246,8 +246,8 @@ _WEIGHTS = {  # in hundredths of a token, so that sums are exact
     "a": 3,  # letter of an alphabet with short words
     "A": 42,  # its capital
     "d": 90,  # digit
-    "p": 43,  # ASCII mark
-    "q": 50,  # other mark
+    "p": 43,  # ASCII punctuation
+    "q": 50,  # other punctuation
     "n": 100,  # line end
     "s": 4,  # other space: it mostly joins the next word
     "c": 98,  # CJK character
@@ -255,7 +255,7 @@ _WEIGHTS = {  # in hundredths of a token, so that sums are exact
     "e": 250,  # emoji and the like
 }
 _WORD = 100
-_STARTS = {  # what the beginning of a word costs on top; `str.count` needs no loop of ours
+_STARTS = {  # additional weight of the beginning of a word, in pairs for `str.count`
     **{before + "a": _WORD for before in "snpqdcoe"},
     "Aa": _WORD - 42,
 }
@@ -280,7 +280,7 @@ def _class(character: str) -> str:
 
 
 def _weight(classes: str, start: int, end: int) -> int:
-    """Weight of `classes[start:end]`, with the transition into it."""
+    """Weight of `classes[start:end]`, including the transition into it."""
     count = classes.count
     weight = _WORD if start == 0 < end and classes[0] == "a" else 0
     for sign, cost in _WEIGHTS.items():

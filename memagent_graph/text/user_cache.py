@@ -1,4 +1,4 @@
-"""The user's cache of what became of documents: where it is, what it holds, how it is emptied."""
+"""The user's cache of converted texts and indexes: its folder, its contents, and clearing it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ _no_plain_text = Event()
 
 
 def keep_no_plain_text() -> None:
-    """From here on, let this process keep texts and indexes only if it can encrypt them."""
+    """From now on, keep texts and indexes in the cache only if they can be encrypted."""
     _no_plain_text.set()
 
 
 def open_cache() -> Cache | None:
-    """The cache that the environment asks for.
+    """Return the cache that the environment asks for; None if there is none.
 
-    `MEMAGENT_CACHE` names a folder, or is "off"; `MEMAGENT_CACHE_MB` is its limit. With
-    `LANGGRAPH_AES_KEY`, which LangGraph's `EncryptedSerializer` takes, entries are encrypted with
-    it, too; if that cannot be done, nothing is kept, nor is it without the variable after
-    `keep_no_plain_text`.
+    `MEMAGENT_CACHE` is a folder or "off"; `MEMAGENT_CACHE_MB` is its limit. `LANGGRAPH_AES_KEY`,
+    the key of LangGraph's `EncryptedSerializer`, also encrypts the entries. If encryption fails, or
+    after `keep_no_plain_text` there is no key, nothing is kept.
 
     Raises:
-        ConfigurationError: The limit is not a number above 0.
+        ConfigurationError: `MEMAGENT_CACHE_MB` is not a number above 0.
     """
     folder = folder_of_converted()
     if os.environ.get("MEMAGENT_CACHE") == OFF or folder is None:
@@ -45,29 +44,29 @@ def open_cache() -> Cache | None:
 
 
 def forget_converted(digest: str) -> int:
-    """Remove what is kept of a document, text and index, also where keeping is off by now.
+    """Remove a document's text and index from the cache, even if the cache is off now.
 
     Args:
-        digest: of the file's bytes, which is the `digest` of its source.
+        digest: SHA-256 of the file's bytes, in hex: the `digest` of its source.
 
     Returns:
-        How many entries were removed.
+        Number of entries removed.
 
     Raises:
-        OSError: One cannot be removed.
+        OSError: An entry cannot be removed.
     """
     cache = _all_entries()
     return cache.forget(digest) if cache else 0
 
 
 def count_converted(digest: str) -> int:
-    """How many entries `forget_converted` would remove."""
+    """Return how many entries `forget_converted` would remove."""
     cache = _all_entries()
     return cache.count(digest) if cache else 0
 
 
 def clear_converted() -> int:
-    """Remove all that is kept; returns how many there were.
+    """Remove all entries from the cache, and return their number.
 
     Raises:
         OSError: One cannot be removed.
@@ -77,7 +76,7 @@ def clear_converted() -> int:
 
 
 def size_of_converted() -> int:
-    """Bytes of all that is kept."""
+    """Return the size of all entries, in bytes."""
     cache = _all_entries()
     return cache.size() if cache else 0
 
@@ -102,7 +101,7 @@ def _cache(folder: Path, limit: int, key: str | None) -> Cache | None:
 
 
 def folder_of_converted() -> Path | None:
-    """Where texts and indexes are kept; None where the user has no home."""
+    """Return the folder of texts and indexes; None if the user has no home folder."""
     named = os.environ.get("MEMAGENT_CACHE")
     if named and named != OFF:
         return Path(named).absolute() / _FOLDER

@@ -225,7 +225,7 @@ def test_a_verifier_that_is_not_there_is_said_in_one_line(book, openai_server):
     done = memagent(*command, "--verify", "nli")
 
     assert done.returncode == 1
-    assert "verify is a function or cross-encoder/" in done.stderr
+    assert "verify= takes a function or cross-encoder/" in done.stderr
 
 
 def test_a_model_behind_an_endpoint_is_named_by_url(book, openai_server):

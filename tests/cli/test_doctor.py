@@ -94,7 +94,7 @@ def test_openai_without_a_key_fails_once_and_says_what_to_set(found):
     report = found("--model", "openai:gpt-4o")
 
     assert report["endpoint"]["status"] == "fail"
-    assert report["endpoint"]["text"] == "There is no API key for https://api.openai.com/v1"
+    assert report["endpoint"]["text"] == "No API key for https://api.openai.com/v1"
     assert report["endpoint"]["fix"].startswith("Set OPENAI_API_KEY, or name a local server")
     assert not report.keys() & {"name", "call"}
 

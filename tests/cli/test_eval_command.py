@@ -132,7 +132,7 @@ def test_essays_are_read_from_a_folder(tmp_path):
         (["--lengths", "eight"], "8k,128k,3.5m"),
         (["--model-args", "max_model_len=9"], "JSON object"),
         (["--model-args", "[9]"], "JSON object"),
-        (["--model-args", '{"max_model_len": 9}'], "Only a model that a string names"),
+        (["--model-args", '{"max_model_len": 9}'], "takes no model arguments: leave them out"),
         (["--tasks", "niah_single_2", "--lengths", "2k"], "essays"),
     ],
 )

@@ -125,7 +125,7 @@ async def test_what_is_no_probability_is_refused(given):
 
 
 async def test_a_function_that_fails_is_an_error_of_the_model_which_names_the_statement():
-    with pytest.raises(ModelError, match=r"verify failed for 'Mary Okafor.*: 'No such key'"):
+    with pytest.raises(ModelError, match=r"function failed for 'Mary Okafor.*: 'No such key'"):
         await marked(lambda *_: {}["No such key"], PAINTER)
 
 

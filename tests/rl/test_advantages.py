@@ -210,9 +210,9 @@ def test_a_reward_that_is_not_a_number_names_its_rollout(reward):
 
 
 def test_nothing_to_compare_is_an_error():
-    with pytest.raises(TraceError, match="empty"):
+    with pytest.raises(TraceError, match="at least one"):
         group_advantages([], [])
-    with pytest.raises(TraceError, match="empty"):
+    with pytest.raises(TraceError, match="at least one"):
         informative([], [])
     with pytest.raises(TraceError, match="2 rewards and 1 groups"):
         group_advantages([1.0, 2.0], ["g"])

@@ -133,12 +133,12 @@ def test_a_reward_that_is_no_number_is_an_error_that_names_the_function(worth):
     def judge(answer, wanted):
         return worth
 
-    with pytest.raises(TraceError, match=r"judge gave .* 'Paris'"):
+    with pytest.raises(TraceError, match=r"judge returned .* 'Paris'"):
         make_reward(judge)("Paris", ["Paris"])
 
 
 def test_an_unknown_reward_is_an_error_that_names_those_there_are():
     with pytest.raises(ConfigurationError, match="exact, substring"):
         make_reward("best")
-    with pytest.raises(ConfigurationError, match="needs a part"):
+    with pytest.raises(ConfigurationError, match="reward is empty"):
         make_reward({})

@@ -34,8 +34,8 @@ def written(path, found):
         ({"logprobs": (-0.5, float("nan"))}, "finite"),
         ({"logprobs": (-0.5, float("-inf"))}, "finite"),
         ({"logprobs": (-0.5, 0.5)}, "at most 0"),
-        ({"logprobs": (-0.5, None)}, "not a number"),
-        ({"step": -1}, "counted from 0"),
+        ({"logprobs": (-0.5, None)}, "must be numbers"),
+        ({"step": -1}, "must be at least 0"),
     ],
 )
 def test_a_conversation_that_cannot_be_one_is_refused(fields, said):

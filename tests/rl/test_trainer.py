@@ -346,7 +346,7 @@ def test_likelihoods_are_means_under_the_model_of_each_completion_alone(model, t
 
 def test_a_folder_without_a_checkpoint_is_refused(model, tokenizer, tmp_path):
     trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
-    with pytest.raises(ConfigurationError, match="cannot go on"):
+    with pytest.raises(ConfigurationError, match="cannot continue"):
         trainer.restore(tmp_path / "nowhere")
 
 

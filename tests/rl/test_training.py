@@ -248,7 +248,7 @@ def test_a_file_of_settings_is_overridden_by_the_command_line(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "missing.yaml"], "No settings in"),
+        (["train", "missing.yaml"], "cannot be read"),
         (
             ["train", "--set", "model=x", "--set", "out=o", "--set", "lerning_rate=1"],
             "lerning_rate",

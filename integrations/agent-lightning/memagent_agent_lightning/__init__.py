@@ -1,4 +1,4 @@
-"""Readings as rollouts of Agent Lightning, whose engine then trains the reader."""
+"""Readings as rollouts of Agent Lightning, which trains the reader."""
 
 from memagent_agent_lightning.rollout import MemAgentRollout, ReadingTask, rollout
 from memagent_agent_lightning.worker import Worker

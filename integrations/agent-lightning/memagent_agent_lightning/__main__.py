@@ -1,4 +1,4 @@
-"""`python -m memagent_agent_lightning` is one rollout: what a Kubernetes job runs."""
+"""`python -m memagent_agent_lightning` runs one rollout, as in a Kubernetes job."""
 
 import asyncio
 

@@ -1,8 +1,8 @@
-"""One rollout: a question is read for with the policy, and what the answer is worth is reported.
+"""One rollout: read for a question with the policy, and report the reward of the answer.
 
-Agent Lightning (arXiv 2608.17528) asks nothing of an agent but that it sends its calls to the
-gateway's URL for this rollout, which records them, and posts a reward. So this needs none of its
-packages; its controller gives the URLs in the environment.
+Agent Lightning (arXiv 2608.17528) only requires that an agent sends its calls to the gateway's URL
+for the rollout, which records them, and posts a reward. So this module needs none of its packages;
+its controller passes the URLs in the environment.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 
 class ReadingTask(BaseModel):
-    """A row of the data set. Other fields, which a trainer may add, do not count.
+    """A row of the data set. Other fields, which a trainer may add, are ignored.
 
     Attributes:
-        question: what is asked.
-        answers: the right answers; one of them is enough.
-        document: the text itself, or
-        path: a file or folder that every machine of the cluster can read. A task travels in one
-            variable of the environment, which on Linux holds 128 KiB: 30,000 tokens need a path.
+        question: the question.
+        answers: the right answers, as alternatives.
+        document: the text of the document; None with a path.
+        path: a file or folder that every machine of the cluster can read; None with a document.
+            A task is passed in one environment variable, which on Linux holds 128 KiB, so
+            documents above about 30,000 tokens need a path.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,22 +63,22 @@ async def rollout(
     prompts: Prompts | None = None,
     reward: str | Reward = "exact",
 ) -> float:
-    """Read for one question, and say what the answer is worth.
+    """Read for one question, and return the reward of the answer.
 
-    A policy that stays silent when it is asked again gets what an empty answer is worth.
+    If the policy's reply stays empty when it is asked again, the answer counts as empty.
 
     Args:
-        task: the question, its document and its answers.
-        base_url: of an OpenAI-compatible server. The gateway's own knows what model to call and
-            at what temperature; elsewhere the model is "policy", at temperature 1.
-        api_key: of that server.
-        config: budgets; the paper's by default.
-        tokenizer: the policy's, so that chunks have as many tokens as in the paper.
-        prompts: what the policy is told.
-        reward: from the answer to a number, or the name of one in `memagent_graph.rl.rewards`.
+        task: question, document and answers.
+        base_url: URL of an OpenAI-compatible server. The gateway chooses model and temperature
+            itself; on other servers, the model is "policy" at temperature 1.
+        api_key: key of that server.
+        config: settings of the reading; the paper's by default.
+        tokenizer: the policy's tokenizer, so that chunks have as many tokens as in the paper.
+        prompts: the policy's prompts.
+        reward: a reward function, or the name of one in `memagent_graph.rl.rewards`.
 
     Raises:
-        ModelError: The policy could not be asked.
+        ModelError: The policy could not be called.
     """
     options = {"api_key": api_key} if api_key else {}
     policy = served_policy("policy", base_url, **options)
@@ -95,11 +96,11 @@ async def rollout(
 
 
 class MemAgentRollout:
-    """The `agent_class` that Agent Lightning's controller starts, once for each rollout.
+    """The `agent_class` for Agent Lightning's controller, which starts it for each rollout.
 
-    It is told in the environment what to do: by the controller in `AGL_OPENAI_BASE_URL`,
-    `AGL_EVENT_URL` and `AGL_KEY`, by the recipe in `MEMAGENT_TASK` (a `ReadingTask` in JSON),
-    `MEMAGENT_TOKENIZER` and `MEMAGENT_REWARD`. A subclass can have other budgets and prompts.
+    It is configured by the environment: the controller sets `AGL_OPENAI_BASE_URL`, `AGL_EVENT_URL`
+    and `AGL_KEY`; the recipe sets `MEMAGENT_TASK` (a `ReadingTask` in JSON), `MEMAGENT_TOKENIZER`
+    and `MEMAGENT_REWARD`. A subclass can set other budgets and prompts.
     """
 
     config: ReadingConfig = ReadingConfig()
@@ -109,8 +110,8 @@ class MemAgentRollout:
         """Read, and post the reward.
 
         Raises:
-            ConfigurationError: A variable is missing, or holds no task.
-            ModelError: The policy could not be asked; the rollout then counts as failed.
+            ConfigurationError: A variable is missing, or is not a task.
+            ModelError: The policy could not be called; the rollout then counts as failed.
         """
         value = await rollout(
             _task(_variable("MEMAGENT_TASK")),
@@ -125,10 +126,10 @@ class MemAgentRollout:
 
 
 async def _post(url: str, value: float, key: str | None) -> None:
-    """Tell the gateway the reward."""
+    """Post the reward to the gateway."""
     event = {"event_type": "reward", "data": {"value": value, "source": "agent"}}
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    # The last reward counts, so that one that is sent twice does no harm.
+    # The last reward counts, so sending one twice does no harm.
     transport = httpx.AsyncHTTPTransport(retries=5)
     async with httpx.AsyncClient(transport=transport, timeout=60) as client:
         (await client.post(url, json=event, headers=headers)).raise_for_status()
@@ -139,13 +140,13 @@ def _task(text: str) -> ReadingTask:
         return ReadingTask.model_validate_json(text)
     except ValidationError as error:
         found = "; ".join(": ".join(map(str, (*e["loc"], e["msg"]))) for e in error.errors())
-        message = f"MEMAGENT_TASK holds no task: {found}"
+        message = f"MEMAGENT_TASK is not a task in JSON; correct the data set. {found}"
         raise ConfigurationError(message) from error
 
 
 def _variable(name: str) -> str:
     value = os.environ.get(name)
     if not value:
-        message = f"{name} is not set: Agent Lightning's controller sets it, as its recipe says."
+        message = f"{name} is not set: set it, or let Agent Lightning's controller do so."
         raise ConfigurationError(message)
     return value

@@ -1,4 +1,4 @@
-"""Writes a data set: documents as files, and a line of JSON for each task."""
+"""Write a data set: documents as files, and one line of JSON per task."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def write_tasks(
     lengths: tuple[int, int] = (28_000, 32_000),
     tokenizer: TokenizerLike = None,
 ) -> Path:
-    """Write tasks of one kind; the same arguments write the same ones.
+    """Write tasks of one kind; equal arguments write equal tasks.
 
     Args:
-        name: as `memagent eval` has it: `qa:FILE` for a file of HotpotQA or SQuAD, whose other
-            paragraphs are the distractors.
+        name: a task of `memagent eval`, such as `qa:FILE` for a file of HotpotQA or SQuAD, whose
+            other paragraphs are the distractors.
         out: a folder that every machine of the cluster can read.
-        count: how many tasks.
-        lengths: least and most tokens of a document.
-        tokenizer: counts them.
+        count: number of tasks.
+        lengths: least and greatest length of a document, in tokens.
+        tokenizer: counts the tokens.
 
     Returns:
-        The file with the tasks, `OUT/tasks.jsonl`.
+        The path of the file with the tasks, `OUT/tasks.jsonl`.
 
     Raises:
-        ConfigurationError: There is no such kind, or too little text for such lengths.
+        ConfigurationError: There is no such task, or too little text for these lengths.
     """
     task, counter = make_task(name), load_tokenizer(tokenizer)
     documents, rng = out.resolve() / "documents", random.Random(name)  # noqa: S311 - no secret

@@ -1,4 +1,4 @@
-"""Starts Agent Lightning's trainer with a recipe. Needs its packages, verl and GPUs."""
+"""Start Agent Lightning's trainer with a recipe. This needs its packages, verl and GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def compose_recipe(recipe: Path, overrides: list[str]) -> Any:
-    """The trainer's own settings, with those of a recipe and then `key=value` pairs over them.
+    """Return the trainer's settings, overridden by a recipe and then by `key=value` pairs.
 
     Raises:
         ConfigAttributeError: The trainer has no such setting.

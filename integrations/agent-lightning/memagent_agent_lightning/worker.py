@@ -1,8 +1,8 @@
-"""Reads for hundreds of rollouts in one event loop.
+"""Read for hundreds of rollouts in one event loop.
 
-A worker takes rollouts that wait at the gateway, in the place of Agent Lightning's controller,
-which starts a process for each. Any number of workers may serve one gateway: a rollout is taken by
-the first that reports it as running.
+A worker takes waiting rollouts from the gateway, in place of Agent Lightning's controller, which
+starts a process for each. Any number of workers may serve one gateway: the first one that reports a
+rollout as running gets it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 _ATTEMPT = "0"
 """The attempt whose events the gateway returns."""
 _CONNECTIONS = 32
-"""To the gateway's own API; calls of the model have connections of their own."""
+"""Most connections to the gateway's API; model calls have their own."""
 
 
 class Worker:
-    """Takes rollouts from a gateway until it is told to stop.
+    """Takes rollouts from a gateway until it is stopped.
 
     Args:
-        url: of the gateway.
-        key: that it asks for, if it does.
-        readings: at once, at most. Each may have a socket open: see `ulimit -n`.
-        poll: seconds between two looks for new rollouts.
-        config: budgets; the paper's by default.
-        prompts: what the policy is told.
-        tokenizer: the policy's, so that chunks have as many tokens as in the paper.
-        reward: what an answer is worth, or the name of a reward.
+        url: URL of the gateway.
+        key: key of the gateway, if it has one.
+        readings: most readings at once. Each may have a socket open: see `ulimit -n`.
+        poll: interval of checks for new rollouts, in seconds.
+        config: settings of the readings; the paper's by default.
+        prompts: the policy's prompts.
+        tokenizer: the policy's tokenizer, so that chunks have as many tokens as in the paper.
+        reward: a reward function, or the name of one in `memagent_graph.rl.rewards`.
 
     Attributes:
-        done: rollouts that were read and rewarded.
-        failed: rollouts that were not.
+        done: number of rollouts that were read and rewarded.
+        failed: number of rollouts that failed.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Worker:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Take no more rollouts; those under way are read to their end."""
+        """Take no more rollouts; those under way are finished."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Read until `stop`; rollouts under way when it is cancelled are reported as failed.
+        """Read until `stop`. If cancelled, rollouts under way are reported as failed.
 
         Raises:
-            HTTPError: The gateway refuses, or could not be reached for a minute.
+            HTTPError: The gateway refuses a request, or cannot be reached.
         """
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx.Limits(max_connections=_CONNECTIONS)
@@ -104,7 +104,7 @@ class Worker:
                 await self._pause()
 
     async def _waiting(self, gateway: httpx.AsyncClient, room: int) -> list[dict[str, Any]]:
-        """Rollouts that wait, of which this worker has become the one that reads them."""
+        """Take waiting rollouts, and return those that this worker got."""
         if room <= 0:
             return []
         params: dict[str, str | int] = {"state_in": "queuing", "limit": room}
@@ -117,7 +117,7 @@ class Worker:
         return [one for one, mine in zip(found, taken, strict=True) if mine]
 
     async def _serve(self, gateway: httpx.AsyncClient, found: dict[str, Any]) -> None:
-        """Read for one rollout, and report its reward, or why there is none."""
+        """Read for one rollout, and report its reward, or why it failed."""
         name = found["rollout_id"]
         mode = "train" if found.get("is_train", True) else "val"
         base_url = f"{self._url}/proxy/rollout/{name}/attempt/{_ATTEMPT}/mode/{mode}/openai/v1"
@@ -141,7 +141,7 @@ class Worker:
             await asyncio.shield(self._report(gateway, name, status))
 
     async def _report(self, gateway: httpx.AsyncClient, name: str, status: dict[str, str]) -> bool:
-        """Whether the gateway took the new status: not if another worker was first."""
+        """Report a status, and return whether the gateway accepted it; not if another was first."""
         reply = await gateway.patch(f"/api/rollouts/{name}", json={"status": status})
         if reply.status_code in {httpx.codes.CONFLICT, httpx.codes.NOT_FOUND}:
             return False
@@ -156,7 +156,7 @@ class Worker:
 
 
 async def work(worker: Worker) -> None:
-    """Run a worker until it ends, or the process is told to."""
+    """Run a worker until SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, worker.stop)
@@ -166,11 +166,11 @@ async def work(worker: Worker) -> None:
 def main() -> None:
     """`python -m memagent_agent_lightning.worker URL [--tokenizer ID] [--reward NAME] ...`."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("url", help="of the gateway; its key is in AGL_KEY")
-    parser.add_argument("--tokenizer", help="the policy's: a folder or a hub id")
-    parser.add_argument("--reward", default="exact", help="of memagent_graph.rl.rewards")
-    parser.add_argument("--readings", type=int, default=512, help="at once, at most")
-    parser.add_argument("--poll", type=float, default=1.0, help="seconds between two looks")
+    parser.add_argument("url", help="URL of the gateway; AGL_KEY is its key")
+    parser.add_argument("--tokenizer", help="folder or hub id of the policy's tokenizer")
+    parser.add_argument("--reward", default="exact", help="name in memagent_graph.rl.rewards")
+    parser.add_argument("--readings", type=int, default=512, help="most readings at once")
+    parser.add_argument("--poll", type=float, default=1.0, help="seconds between checks")
     given = parser.parse_args()
     asyncio.run(work(Worker(key=os.environ.get("AGL_KEY"), **vars(given))))
 

@@ -1,4 +1,4 @@
-"""A model of lm-evaluation-harness that reads long prompts through a memory."""
+"""A model for lm-evaluation-harness that reads long prompts through a memory."""
 
 from memagent_lm_eval.model import MemAgentLM
 from memagent_lm_eval.prompts import split

@@ -1,10 +1,10 @@
-"""The harness's own command line, to which importing the model has added it."""
+"""The harness's own command line, with the model added."""
 
 from __future__ import annotations
 
 from lm_eval.__main__ import cli_evaluate
 
-import memagent_lm_eval.model  # noqa: F401 - which registers "memagent"
+import memagent_lm_eval.model  # noqa: F401 - registers "memagent"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The model: each prompt is a reading."""
+"""A model of the harness that makes a reading of each prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 _NO_LIKELIHOODS = (
-    "memagent generates text from a memory and has no likelihoods for a given one. Choose tasks "
+    "memagent generates text from a memory, and has no likelihoods of given texts. Choose tasks "
     "with output_type: generate_until, such as niah_single_1 or ruler_vt."
 )
 
@@ -29,18 +29,18 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
     """Reads the document of a prompt chunk by chunk, and answers its question from the memory.
 
     Args:
-        model: as for `create_memagent`; the built-in reader by default.
-        base_url: of an OpenAI-compatible server.
-        options: arguments of the model that the string names.
+        model: the model, as for `create_memagent`; the built-in reader by default.
+        base_url: URL of an OpenAI-compatible server.
+        options: further arguments of the model, for a model string.
         tokenizer: counts tokens and cuts chunks; the model's own by default.
-        concurrency: readings at once.
-        batch_size: not used: readings are batched by the engine.
-        max_batch_size: not used.
-        device: not used: the model string says where it runs.
+        concurrency: most readings at once.
+        batch_size: ignored: the engine batches readings.
+        max_batch_size: ignored.
+        device: ignored: it belongs to the model's options.
         budgets: fields of `ReadingConfig`.
 
     Raises:
-        ConfigurationError: The model is not known, or the budgets do not fit it.
+        ConfigurationError: There is no such model, or the budgets do not fit its context.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
 
     @property
     def tokenizer_name(self) -> str:
-        """What the harness calls the tokenizer in its caches."""
+        """The tokenizer's name in the harness's caches."""
         return self._counter.name
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """The answers, in order, each cut where its task has a reply end."""
+        """Return the answers, in order, each cut at its task's stop strings and token limit."""
         return asyncio.run(self._generate(requests))
 
     async def _generate(self, requests: list[Instance]) -> list[str]:
@@ -95,7 +95,7 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
         ]
 
     def _ended(self, reply: str, wanted: dict[str, Any]) -> str:
-        """The reply as far as its task lets one go: to a stop string, and so many tokens."""
+        """Cut a reply at the first stop string, and at the task's token limit."""
         stops = wanted.get("until") or []
         for stop in filter(None, [stops] if isinstance(stops, str) else stops):
             reply = reply.split(stop, maxsplit=1)[0]
@@ -103,7 +103,7 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
         return reply if most is None else reply[: self._counter.prefix(reply, most)]
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:
-        """Not possible.
+        """Refuse: there are no likelihoods.
 
         Raises:
             NotImplementedError: Always.
@@ -111,5 +111,5 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
         raise NotImplementedError(_NO_LIKELIHOODS)
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> NoReturn:
-        """As `loglikelihood`."""
+        """See `loglikelihood`."""
         raise NotImplementedError(_NO_LIKELIHOODS)

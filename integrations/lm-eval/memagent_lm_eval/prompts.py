@@ -1,4 +1,4 @@
-"""Cut a prompt of the harness into the document and the question."""
+"""Split a prompt of the harness into document and question."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _PARAGRAPH = re.compile(r"(?<!\s)[^\S\n]*+\n(?:[^\S\n]*+\n)++(?=[^\S\n]*+\S)")
 
 
 def split(prompt: str, tokenizer: Tokenizer, question_tokens: int = 1024) -> tuple[str, str]:
-    """The document and the question of a prompt; joined they are the prompt.
+    """Split a prompt into document and question; joined, they are the prompt.
 
-    The question begins at the last line that opens with a marker such as "Question:", or at the
-    last line that has a question mark, or else at the last paragraph, within the last
-    `question_tokens` of the prompt.
+    Within the last `question_tokens` of the prompt, the question begins at the last line that opens
+    with a marker such as "Question:", or at the last line with a question mark, or else at the last
+    paragraph.
 
     Args:
-        prompt: as the harness makes it.
+        prompt: the harness's prompt.
         tokenizer: counts tokens.
-        question_tokens: longest question.
+        question_tokens: longest question, in tokens.
 
     Returns:
-        The document, empty when the prompt has nothing before its question; and the question.
+        The document, "" if the prompt has nothing before its question; and the question.
     """
     tail = _tail(prompt, tokenizer, question_tokens)
     start = len(prompt) - len(tail)
@@ -41,7 +41,7 @@ def split(prompt: str, tokenizer: Tokenizer, question_tokens: int = 1024) -> tup
 
 
 def _tail(prompt: str, tokenizer: Tokenizer, tokens: int) -> str:
-    """The longest end of the prompt, in whole lines if it has any, within so many tokens."""
+    """The longest end of the prompt within the tokens, in whole lines if possible."""
     lines = prompt.splitlines(keepends=True)
     tail = ""
     while lines and tokenizer.count(lines[-1] + tail) <= tokens:

@@ -1,4 +1,4 @@
-"""Documents of any length, and the memories of them, for any MCP client."""
+"""An MCP server that reads documents of any length and keeps the memories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Roots", "create_server"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server when it is first asked for: every `memagent` command loads this package."""
+    """Import the server at its first use, since every `memagent` command loads this package."""
     if name != "create_server":
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)

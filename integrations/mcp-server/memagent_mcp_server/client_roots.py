@@ -1,4 +1,4 @@
-"""The roots of a client: what its user has opened there bounds what is read here."""
+"""The roots of a client, outside of which nothing is read for it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 async def ask_for_roots(context: Context[Any, Any]) -> ListRoots | None:
     """Ask a client for its roots, if it offers any and is on this machine.
 
-    They are asked for at each reading, so that a change holds from the next one on, whether or
-    not the client reports it.
+    They are asked for at each reading, so that a change applies from the next reading on, even if
+    the client does not report it.
     """
     offers = context.client_capabilities is not None and context.client_capabilities.roots
     return ListRoots() if offers and _on_this_machine(context) else None
 
 
 ClientRoots = Annotated[ListRootsResult | None, Resolve(ask_for_roots)]
-"""What a client lists; None if it offers no roots."""
+"""The roots that a client lists; None if it offers none."""
 
 
 def addresses(roots: ListRootsResult | None) -> Sequence[str] | None:
-    """The addresses of a client's roots."""
+    """Return the addresses of a client's roots; None if it offers none."""
     return None if roots is None else [str(root.uri) for root in roots.roots]
 
 
 def _on_this_machine(context: Context[Any, Any]) -> bool:
-    """Whether folders of the client are folders here."""
+    """Whether the client runs on this machine, so that its folders are ours."""
     request = context.request_context.request
     if request is None:  # standard input and output
         return True
     try:
         return request.client is not None and ip_address(request.client.host).is_loopback
-    except ValueError:  # a proxy in front says something else
+    except ValueError:  # a proxy reports something else
         return False

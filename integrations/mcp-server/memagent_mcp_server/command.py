@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 TOKEN = "MEMAGENT_MCP_TOKEN"  # noqa: S105 - the variable's name
 _ANSWER_SECONDS = 0.5
-"""Left for the answers of stopped readings to be written."""
+"""Time for the answers of stopped readings to be written, in seconds."""
 _GRACE = 10
-"""Seconds after which a process that was told to stop ends, whatever it does."""
+"""Time after which a stopping process ends, even if something hangs, in seconds."""
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -61,12 +61,12 @@ def mcp(
         bool,
         typer.Option(
             "--users",
-            help="Let clients remember people, and see, edit and forget all that is remembered.",
+            help="Let clients remember people, and see, edit and forget those memories.",
         ),
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(help="Port for streamable HTTP. Without one, standard input and output."),
+        typer.Option(help="Port for streamable HTTP. Without it, serve on standard input/output."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     cors_origin: Annotated[
@@ -76,7 +76,7 @@ def mcp(
 ) -> None:
     """Let MCP clients read documents of any length.
 
-    Over HTTP, clients have to send what MEMAGENT_MCP_TOKEN holds as a bearer token.
+    Over HTTP, clients must send the value of MEMAGENT_MCP_TOKEN, if set, as a bearer token.
     """
     from memagent_graph.config import ReadingConfig
     from memagent_mcp_server.lines import log_to_stderr
@@ -115,9 +115,9 @@ def _serve_http(server: Server, host: str, port: int, origins: list[str]) -> Non
 async def _serve_stdio(server: Server) -> None:
     """Serve until the client leaves or a signal comes.
 
-    An interrupt ends the process and does not wait for the client's next line: the thread that
-    waits for that line cannot be stopped. Nothing is raised: where that came up, in the loop or
-    in one of its tasks, would decide what else is printed.
+    An interrupt ends the process without waiting for the client's next line, because the thread
+    that waits for it cannot be stopped. Nothing is raised, since the place of an exception, in the
+    loop or in a task, would decide what else is printed.
     """
     loop = asyncio.get_running_loop()
     stopping: list[asyncio.Task[None]] = []
@@ -138,7 +138,7 @@ async def _serve_stdio(server: Server) -> None:
 
 @contextmanager
 def _store(where: str | None) -> Iterator[BaseStore]:
-    """The store that the option names; memories have to be somewhere while the server runs."""
+    """The store of the option; without one, memories are kept in the process."""
     from langgraph.store.memory import InMemoryStore
 
     from memagent_graph.memory.stores import open_store

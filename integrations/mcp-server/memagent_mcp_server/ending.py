@@ -1,4 +1,4 @@
-"""The end of a process that was told to stop."""
+"""End a process that was asked to stop."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextlib import suppress
 from typing import NoReturn
 
 _INTERRUPTED = 130
-"""Exit code, as of a shell's command after an interrupt."""
+"""Exit code after an interrupt, as in a shell."""
 
 
 def end() -> NoReturn:
-    """End the process, whatever its threads do: what is in the store can be left at any time."""
-    with suppress(OSError):  # nobody may be left to tell
+    """End the process at once, even if threads are running: the store is consistent at any time."""
+    with suppress(OSError):  # standard error may be closed
         os.write(2, b"memagent: stopped.\n")
     os._exit(_INTERRUPTED)
 
 
 def end_within(seconds: float) -> None:
-    """End the process then, even if its loop, its store or a file that it opens hangs."""
+    """End the process after so many seconds, even if its loop, store or a file hangs."""
     late = threading.Timer(seconds, end)
     late.daemon = True
     late.start()

@@ -1,4 +1,4 @@
-"""How a tool fails: with the library's own message, for the model to act on."""
+"""Errors of tools: the library's own messages, for the model to act on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def failing_as_a_tool() -> Iterator[None]:
-    """Tell the client what went wrong; of other errors the SDK tells it the tool's name alone."""
+    """Pass our errors on to the client; for others, the SDK only reports the tool's name."""
     try:
         yield
     except MemAgentError as error:

@@ -1,4 +1,4 @@
-"""The log on standard error: a line for each record, which commands no terminal."""
+"""The log on standard error: one line per record, without control characters."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 import traceback
 
 _LONGEST = 500
-"""Characters of a message."""
+"""Most characters of a message."""
 
 
 class Lines(logging.Formatter):
-    """A record as one line of printable characters.
+    """Formats a record as one line of printable characters.
 
-    Errors appear with their kind and their place: their words may be text of a client.
+    Errors are logged with type and place only, because their messages may have a client's text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line of a record."""
         line = f"memagent: {record.levelname.lower()}: {record.name}: "
         line += _printable(record.getMessage()[:_LONGEST])
         if record.exc_info and record.exc_info[0] is not None:
@@ -29,14 +29,14 @@ class Lines(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Write warnings of this server and all that it uses to standard error."""
+    """Write the warnings of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
 
 
 def _printable(text: str) -> str:
-    """With an escape for each character that shows nothing: controls, marks of direction."""
+    """The text with escapes for unprintable characters, such as controls and direction marks."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text

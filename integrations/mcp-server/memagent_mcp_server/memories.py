@@ -1,4 +1,4 @@
-"""The tools that look at stored memories and change them, and memories as resources."""
+"""Tools that show and change stored memories, and memories as resources."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Memory(BaseModel):
     """A memory in a list.
 
     Attributes:
-        name: what to call it.
-        question: what was asked.
-        source: what was read.
+        name: its name.
+        question: the question of the reading.
+        source: name of the document.
         coverage: share of the source that was read, 0 to 1.
-        tokens: its size.
-        edited: whether somebody wrote its newest version by hand.
+        tokens: its length in tokens.
+        edited: whether a person wrote its newest version.
     """
 
     name: str
@@ -46,8 +46,8 @@ class MemoryTools:
     """Lists, shows, edits and forgets memories.
 
     Args:
-        bank: where they are.
-        most_tokens: longest text that an edit may give a memory.
+        bank: the memories.
+        most_tokens: longest text of an edit, in tokens.
     """
 
     def __init__(self, bank: MemoryBank, most_tokens: int) -> None:
@@ -79,21 +79,21 @@ class MemoryTools:
         memory: Reference,
         text: Annotated[str, Field(description="The whole new text.", min_length=1)],
     ) -> str:
-        """Give a memory another text, as a new version; returns the version's id."""
+        """Replace the text of a memory, as a new version; return the version's id."""
         tokens = EstimatingTokenizer().count(text)
         if not text.strip() or tokens > self._most:
-            message = f"A memory has between 1 and {self._most} tokens, and this text {tokens}."
+            message = f"A memory needs 1 to {self._most} tokens, but this text has {tokens}."
             raise ToolError(message)
         with failing_as_a_tool():
             return (await self._bank.aedit(memory, text)).id
 
     async def forget(self, memory: Name) -> int:
-        """Delete a memory and its versions; returns how many these were."""
+        """Delete a memory and its versions; return the number of versions."""
         with failing_as_a_tool():
             return (await self._bank.aforget(memory)).versions
 
     async def resources(self) -> list[Resource]:
-        """All memories, as a client lists resources."""
+        """Return all memories as resources."""
         return [
             Resource(
                 uri=TEMPLATE.format(name=quote(memory.name, safe="")),
@@ -105,7 +105,7 @@ class MemoryTools:
         ]
 
     async def resource(self, name: str) -> str:
-        """The text of a memory, as a client reads a resource.
+        """Return the text of a memory, as the content of a resource.
 
         Raises:
             ResourceNotFoundError: There is no such memory.

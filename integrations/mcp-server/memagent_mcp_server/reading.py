@@ -1,4 +1,4 @@
-"""The tools that read: each is a run of the reading graph that a client can watch and stop."""
+"""Tools that read: each call is a reading with progress, which a client can cancel."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Reference = Annotated[str, Field(description="A memory's name, or the id of one 
 
 _STOPPED = (
     "The server was stopped. What was read is kept: call the same tool again with the same "
-    "arguments, and the reading goes on from there."
+    "arguments to continue the reading."
 )
 
 
 class Place(BaseModel):
-    """Where in a source something stands; `page` and `heading` where the source has them."""
+    """A place in a source; `page` and `heading` are None if the source has none."""
 
     source: str
     line: int
@@ -48,14 +48,14 @@ class Place(BaseModel):
 
 
 class ReadingResult(BaseModel):
-    """What a reading found.
+    """The result of a reading.
 
     Attributes:
-        answer: to the question.
-        places: where the answer stands, for readers that know.
-        memory: the name under which the memory is kept; None if it could not be stored.
+        answer: the answer.
+        places: where the answer stands in the source, as far as that is known.
+        memory: name of the stored memory; None if it could not be stored.
         coverage: share of the source that was read, 0 to 1.
-        warnings: what went wrong without stopping the reading.
+        warnings: problems that did not stop the reading.
     """
 
     answer: str
@@ -69,9 +69,9 @@ class ReadingTools:
     """Answers from sources, and from memories of them.
 
     Args:
-        agent: what reads; its store and namespace must be those of `bank`.
-        bank: where the memories are.
-        roots: what may be read.
+        agent: the agent; its store and namespace must be those of `bank`.
+        bank: the memories.
+        roots: the files and folders that may be read.
     """
 
     def __init__(self, agent: ReadingGraph, bank: MemoryBank, roots: Roots) -> None:
@@ -81,7 +81,7 @@ class ReadingTools:
         self._under_way: dict[anyio.CancelScope, anyio.Event] = {}
 
     async def stop(self) -> None:
-        """End the readings under way and wait until all that they read is in the store."""
+        """End the readings under way, and wait until what they read is stored."""
         ended = list(self._under_way.values())
         for scope in self._under_way:
             scope.cancel()
@@ -91,7 +91,7 @@ class ReadingTools:
     async def read(
         self,
         question: Question,
-        source: Annotated[str, Field(description="A root's name, or the path of what is below.")],
+        source: Annotated[str, Field(description="A root's name, or a path below a root.")],
         context: Context[Any, Any],
         client_roots: ClientRoots,
     ) -> Annotated[CallToolResult, ReadingResult]:
@@ -146,7 +146,7 @@ class ReadingTools:
         try:
             found = await self._bank.aget(version)
             return reading_key(found.root, found.source)
-        except MemAgentError:  # the answer is there, and a warning says what was not stored
+        except MemAgentError:  # there is an answer, and a warning about the store
             return None
 
 

@@ -1,4 +1,4 @@
-"""What a client may have read: files and folders named when the server starts, nothing else."""
+"""The files and folders that clients may read, which are named when the server starts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Roots:
-    """Files and folders that may be read, each called by its last part.
+    """Files and folders that may be read, each named by its last part.
 
-    A source is written as the name of a root and what follows below it, "contracts/2024/lease.pdf",
-    or as an absolute path. Where a path leads is worked out before anything is opened, through
-    `..` and all links; what lies outside is refused in the same words whether or not it exists.
+    A source is a root's name followed by the path below it, "contracts/2024/lease.pdf", or an
+    absolute path. A path is resolved, through `..` and all links, before anything is opened. Paths
+    outside of the roots are refused with the same message whether or not they exist.
 
     Args:
         paths: the files and folders.
@@ -37,10 +37,12 @@ class Roots:
             try:
                 root = Path(given).resolve(strict=True)
             except (OSError, RuntimeError) as error:
-                message = f"The root {given} cannot be read: {error}"
+                message = (
+                    f"The root {given} cannot be read: {error}. Name an existing file or folder."
+                )
                 raise ConfigurationError(message) from error
             if not root.name or root.name in self._roots:
-                message = f"The root {given} needs a name that no other root has."
+                message = f"The root {given} has the name of another root: name a parent folder."
                 raise ConfigurationError(message)
             self._roots[root.name] = root
         if not self._roots:
@@ -48,26 +50,26 @@ class Roots:
 
     @property
     def names(self) -> list[str]:
-        """What the roots are called."""
+        """The names of the roots."""
         return list(self._roots)
 
     def open(self, source: str, within: Iterable[str] | None = None) -> Source:
-        """Open what a client named.
+        """Open a source.
 
         Args:
-            source: what it named.
-            within: addresses of the client's own roots. What lies outside all of them is refused
-                too, and so is everything where there are none. None: the client has no say.
+            source: the source, as named by a client.
+            within: addresses of the client's own roots; sources outside of all of them are refused
+                too. None if the client offers no roots.
 
         Raises:
-            SourceError: It lies outside the roots, is hidden, or cannot be read.
+            SourceError: The source is outside of the roots, is hidden, or cannot be read.
         """
         allowed = self._roots if within is None else self._shared(within)
         name, path = self._find(source, allowed)
         return open_source(path, name=name)
 
     def _shared(self, addresses: Iterable[str]) -> dict[str, Path]:
-        """What lies in a root of this server and in one of the client."""
+        """The intersections of this server's roots with the client's."""
         shared = {}
         places = [place for place in map(_place_of, addresses) if place is not None]
         for place in places:
@@ -92,10 +94,10 @@ class Roots:
             below = found.relative_to(root)
             shown = (name / below).as_posix()
             if any(part.startswith(".") for part in below.parts):
-                message = f"{shown} is hidden: such files are not read."
+                message = f"{shown} is hidden: name a file that is not."
                 raise SourceError(message)
             if not exists:
-                message = f"There is no {shown}."
+                message = f"There is no {shown}: check the path."
                 raise SourceNotFoundError(message)
             return shown, found
         raise _refusal(source, allowed)
@@ -113,15 +115,15 @@ def _refusal(source: str, allowed: Iterable[str]) -> SourceError:
     why = "Nothing is fetched from addresses. " if "://" in source else ""
     names = ", ".join(allowed)
     what = (
-        f"A source is one of {names}, or the path of something below."
+        f"A source is one of {names}, or a path below one."
         if names
-        else "The client's roots and those of this server have nothing in common."
+        else "The client's roots and this server's have nothing in common: open a folder in both."
     )
     return SourceError(f"{source[:200]!r} cannot be read here. {why}{what}")
 
 
 def _place_of(address: str) -> Path | None:
-    """The path to which a client's address leads; None if it names none of this machine."""
+    """The path of a client's address; None if it is not a path on this machine."""
     try:
         parts = urlsplit(address)
         path = Path(url2pathname(parts.path))

@@ -1,4 +1,4 @@
-"""The tools for the memories of people: what agents remember of them, and what operators do."""
+"""Tools for the memories of people: for agents to remember, and for operators to manage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.memory import ConversationMemory
 
 BY = "mcp"
-"""Who changes a memory here, in its history."""
+"""`Change.by` of changes made through this server."""
 
 User = Annotated[str, Field(description="The id of the person.", min_length=1, max_length=512)]
 Thread = Annotated[str, Field(description="The conversation in which it was said.", max_length=512)]
@@ -24,14 +24,14 @@ Thread = Annotated[str, Field(description="The conversation in which it was said
 About = Annotated[
     str,
     Field(
-        description="What is said now: earlier messages that bear on it are told word for word.",
+        description="What is said now; relevant earlier messages are returned word for word.",
         max_length=100_000,
     ),
 ]
 
 
 class UserMemory(BaseModel):
-    """What is remembered of a person."""
+    """The memory of a person."""
 
     user: str
     text: str
@@ -40,7 +40,7 @@ class UserMemory(BaseModel):
 
 
 class UserLine(BaseModel):
-    """A line that a search found."""
+    """A search result."""
 
     user: str
     text: str
@@ -59,11 +59,11 @@ class UserChange(BaseModel):
 
 
 class ForgottenPerson(BaseModel):
-    """What forgetting a person did.
+    """The result of forgetting a person.
 
     Attributes:
-        items: how many stored items were deleted.
-        threads: whose messages had been remembered: a checkpointer may hold them.
+        items: number of stored items deleted.
+        threads: ids of the threads whose messages were remembered; a checkpointer may have them.
         left: where deleted text may still be, and what to do about it.
     """
 
@@ -76,8 +76,8 @@ class UserTools:
     """Remembers people, and finds, edits, exports and forgets what is remembered.
 
     Args:
-        memory: of all of them, with a store of its own.
-        most_tokens: longest text that an edit may give a memory.
+        memory: the memories, with a store.
+        most_tokens: longest text of an edit, in tokens.
     """
 
     def __init__(self, memory: ConversationMemory, most_tokens: int) -> None:
@@ -91,23 +91,23 @@ class UserTools:
         said: Annotated[str, Field(description="What the person said, word for word.")],
         thread: Thread = "mcp",
     ) -> str:
-        """Remember what a person said; returns what is remembered of them now."""
-        # The same words again are the same message, as when a client repeats a call.
+        """Remember what a person said; return what is now remembered about them."""
+        # Equal words are the same message, for example if a client repeats a call.
         key = sha256(f"{thread}\0{said}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
         with failing_as_a_tool():
             return await self._memory.asave([HumanMessage(said, id=key)], user=user, thread=thread)
 
     async def recall(self, user: User, about: About = "") -> str:
-        """Tell what is remembered of a person; empty if nothing is."""
+        """Return what is remembered about a person; "" if nothing is."""
         with failing_as_a_tool():
-            remembered = await self._memory.aload(user)  # which says if the store is away
+            remembered = await self._memory.aload(user)  # raises if the store is away
             if not about:
                 return remembered
             told = await self._memory.aprompt(user, about=about)
             return "".join(message.text for message in told)
 
     async def list_users(self) -> list[UserMemory]:
-        """List all people of whom something is remembered."""
+        """List all people about whom something is remembered."""
         with failing_as_a_tool():
             return [
                 UserMemory(
@@ -123,13 +123,13 @@ class UserTools:
         self,
         words: Annotated[str, Field(description="Words that a line must have, all of them.")],
     ) -> list[UserLine]:
-        """Find people and lines of their memories by words."""
+        """Find lines of people's memories by words."""
         with failing_as_a_tool():
             found = await self._users.asearch(words)
             return [UserLine(user=user, text=text) for user, text in found]
 
     async def user_history(self, user: User) -> list[UserChange]:
-        """Tell who changed a person's memory, when, from which messages and with which model."""
+        """Return who changed a person's memory, when, from which messages and with which model."""
         with failing_as_a_tool():
             _, changes = await self._users.ahistory(user)
             return [
@@ -150,21 +150,21 @@ class UserTools:
         user: User,
         text: Annotated[str, Field(description="The whole new text.", min_length=1)],
     ) -> str:
-        """Give a person's memory another text, as a new version; returns the version's id."""
+        """Replace a person's memory, as a new version; return the version's id."""
         tokens = EstimatingTokenizer().count(text)
         if not text.strip() or tokens > self._most:
-            message = f"A memory has between 1 and {self._most} tokens, and this text {tokens}."
+            message = f"A memory needs 1 to {self._most} tokens, but this text has {tokens}."
             raise ToolError(message)
         with failing_as_a_tool():
             return (await self._users.aedit(user, text, by=BY)).id
 
     async def export_user(self, user: User) -> str:
-        """All that is stored of a person, as JSON lines."""
+        """Return everything stored about a person, as JSON lines."""
         with failing_as_a_tool():
             return "\n".join(await self._users.aexport([user]))
 
     async def forget_user(self, user: User) -> ForgottenPerson:
-        """Delete all that is stored of a person."""
+        """Delete everything stored about a person."""
         with failing_as_a_tool():
             done = await self._memory.aforget(user, by=BY)
             return ForgottenPerson(items=done.items, threads=[*done.threads], left=done.left)

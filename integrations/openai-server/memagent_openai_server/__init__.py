@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "Served", "create_app"]
 
 _LATER = {"create_app": "app", "Served": "models"}
-"""Imported when they are first asked for: every `memagent` command loads this package."""
+"""Modules of names imported at their first use, since every `memagent` command loads this."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is imported later."""
+    """Import a name at its first use."""
     if name not in _LATER:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)

@@ -1,4 +1,4 @@
-"""The application: which path does what."""
+"""The application and its routes."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ def create_app(
     """Make the application, for any ASGI server; `memagent serve` runs it with uvicorn.
 
     Args:
-        model: as for `create_memagent`; or several, by the names that clients call them by, each
-            as it is or as `Served`, with a server and a window of its own.
-        base_url: of the model's server, for an `openai:` model; `OPENAI_BASE_URL` by default.
-        store: where memories are kept; None keeps them in this process.
-        namespace: labels under which they are kept there; a tenant's stand below one more, which
-            comes first.
-        config: budgets of a reading.
-        prompts: for a chat model.
+        model: the model, as for `create_memagent`; or several, by the names that clients use, each
+            as such or as `Served`, with its own server and window.
+        base_url: URL of the model's server, for an `openai:` model; `OPENAI_BASE_URL` by default.
+        store: store of the memories; None keeps them in this process.
+        namespace: namespace of the memories; each tenant's is below one more label, which comes
+            first.
+        config: settings of the readings.
+        prompts: prompts for a chat model.
         tokenizer: counts tokens and cuts chunks.
-        window: tokens of the model's context; None asks its server.
-        keys: the tenants, by their keys; without any, everybody is let in.
-        hosts: names under which the server may be called; any by default.
-        origins: pages of which sites may call it from a browser (CORS); none by default.
-        limits: of what clients may send.
-        remember: whether what a `user` says in chats is remembered, and told when they talk again.
+        window: context length of the model in tokens; None asks its server.
+        keys: tenants by key; without keys, all requests are accepted.
+        hosts: host names under which the server may be called; any by default.
+        origins: sites whose pages may call it from a browser (CORS); none by default.
+        limits: limits on clients.
+        remember: whether what a `user` says in chats is remembered, and used in later chats.
 
     Raises:
-        ConfigurationError: The model is not known, the budgets do not fit it, or LangGraph does not
-            allow the namespace.
+        ConfigurationError: There is no such model, the budgets do not fit its context, or LangGraph
+            does not allow the namespace.
     """
     limits = limits or Limits()
     models = Models.of(
@@ -104,14 +104,14 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # the door takes them off
+        redirect_slashes=False,  # `Door` removes them
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.models, app.state.service = models, models.first
     app.add_middleware(
         Door, keys=keys or {}, hosts=hosts, origins=origins, limits=limits, metrics=metrics
     )
-    if origins:  # outside, because a browser asks first, and without a key
+    if origins:  # outermost, because a browser's preflight has no key
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
         )
@@ -145,7 +145,7 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
 
     @app.get("/v1/responses/{key}", responses=schema.answers(schema.ModelResponse))
     async def response(request: Request, key: str) -> dict[str, Any]:
-        """A response that was kept."""
+        """A stored response."""
         return await responses.retrieve(sessions(request.state.record.tenant), key)
 
     @app.delete("/v1/responses/{key}", responses=schema.answers(schema.Deleted))

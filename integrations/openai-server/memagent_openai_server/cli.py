@@ -48,9 +48,8 @@ Examples:
   memagent serve --models models.toml
   memagent serve --remember --store redis://localhost:6379/0
 
-Keys are lines of a name and a key, in the file that --keys names or in MEMAGENT_API_KEYS, where
-commas may stand between them. Each name has memories of its own. Without keys, only this machine is
-served.
+Give keys as lines of a name and a key, in the file of --keys or in MEMAGENT_API_KEYS, where commas
+also separate them. Each name has its own memories. Without keys, only this machine is served.
 """
 
 
@@ -127,7 +126,7 @@ def serve(
         if keys is not None:
             found |= keys_from_file(keys)
         if not found and host not in _LOCAL:
-            message = f"Without keys, anybody could use {host}:{port}: name some with --keys."
+            message = f"Without keys, anyone could use {host}:{port}: give some with --keys."
             raise ConfigurationError(message)
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
@@ -136,11 +135,11 @@ def serve(
             answer_tokens=answer_tokens,
         )
         if model is None and models is None:
-            chosen_reader(model, base_url, prompts, tokenizer, config)  # says which it is
+            chosen_reader(model, base_url, prompts, tokenizer, config)  # reports the choice
         if base_url and model in (None, EXTRACTIVE) and models is None:
             raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
         if workers > 1 and (store or os.environ.get("MEMAGENT_STORE")) == NO_STORE:
-            message = "Several --workers share what they know in a store: name one with --store."
+            message = "Several --workers share memories through a store: give one with --store."
             raise ConfigurationError(message)
         application = partial(
             _application,

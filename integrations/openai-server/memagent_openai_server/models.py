@@ -1,4 +1,4 @@
-"""The models of one server, by the names that clients call them by."""
+"""The models of a server, by the names that clients use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
 ModelLike: TypeAlias = str | BaseChatModel | Reader | None
-"""What `create_memagent` takes for a model."""
+"""A model, as for `create_memagent`."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Served:
     """One of several models.
 
     Attributes:
-        model: as for `create_memagent`.
-        base_url: of its server; None takes the one of all models.
-        window: tokens of its context; None asks its server.
+        model: the model, as for `create_memagent`.
+        base_url: URL of its server; None takes the one for all models.
+        window: context length in tokens; None asks its server.
     """
 
     model: ModelLike
@@ -46,14 +46,14 @@ class Served:
 
 
 Catalogue: TypeAlias = Mapping[str, ModelLike | Served]
-"""Models by the names that clients call them by."""
+"""Models by the names that clients use."""
 
 
 class Models:
-    """What a server serves, from one store, until one end for all models.
+    """The services of a server, one per model, with a common store and shutdown.
 
     Args:
-        services: one for each model; the first is taken where a request may name none.
+        services: one for each model; the first is used for requests that name none.
     """
 
     def __init__(self, services: Sequence[Service]) -> None:
@@ -72,17 +72,17 @@ class Models:
         store: BaseStore | None,
         **options: Any,
     ) -> Models:
-        """One model, or those of a catalogue.
+        """Return one model, or those of a catalogue.
 
         Args:
             model: see `create_app`.
-            base_url: of the server of those that name none.
-            window: likewise.
-            store: of all memories; None keeps them in this process.
-            options: of every `Service`.
+            base_url: URL of the server, for models without their own.
+            window: context length in tokens, for models without their own.
+            store: store of all memories; None keeps them in this process.
+            options: further arguments of every `Service`.
 
         Raises:
-            ConfigurationError: A model is not known, or there is none.
+            ConfigurationError: There is no such model, or no model at all.
         """
         options |= {"store": store or InMemoryStore()}
         if not isinstance(model, Mapping):
@@ -104,11 +104,11 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """What clients may ask for."""
+        """The names of the models."""
         return list(self._services)
 
     def named(self, name: str) -> Service:
-        """The model that a request asks for.
+        """Return the service of the model that a request names.
 
         Raises:
             Refusal: There is none of this name.
@@ -121,7 +121,7 @@ class Models:
         return found
 
     async def card(self, name: str) -> dict[str, Any]:
-        """What the list of models says of one.
+        """Return a model's entry in the list of models.
 
         Raises:
             Refusal: There is none of this name.
@@ -129,10 +129,10 @@ class Models:
         return model_card(name, await self.named(name).window())
 
     async def check(self) -> None:
-        """Check what can be checked before the first request.
+        """Check all models before the first request.
 
-        One model of several may be too small to read, as those for embeddings are. It remembers
-        nobody.
+        One of several models may be too small to read, such as one for embeddings. Its requests are
+        only passed on, and its users are not remembered.
 
         Raises:
             ConfigurationError: The budgets fit no model.
@@ -170,10 +170,10 @@ _ENTRIES = TypeAdapter(dict[Annotated[str, Field(min_length=1)], _Entry])
 
 
 def models_from_file(file: Path) -> dict[str, Served]:
-    """The models that a TOML file names, each in a table of its own.
+    """Return the models in a TOML file, one per table.
 
     Raises:
-        ConfigurationError: It cannot be read, or says something else.
+        ConfigurationError: It cannot be read, or has other content.
     """
     try:
         entries = _ENTRIES.validate_python(tomllib.loads(file.read_text("utf-8")))
@@ -182,7 +182,7 @@ def models_from_file(file: Path) -> dict[str, Served]:
         message = f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}."
         raise ConfigurationError(message) from None
     except (OSError, ValueError) as error:
-        message = f"The models in {file} cannot be read: {error}"
+        message = f"The models in {file} cannot be read: {error}. Check the path and the TOML."
         raise ConfigurationError(message) from error
     return {name: _served(name, entry) for name, entry in entries.items()}
 
@@ -193,10 +193,10 @@ def _served(name: str, entry: _Entry) -> Served:
     key = os.environ.get(entry.key)
     provider, _, model = entry.model.partition(":")
     if not key:
-        message = f"The variable {entry.key}, with the key of the model {name!r}, is not set."
+        message = f"Set the environment variable {entry.key}, the key of the model {name!r}."
         raise ConfigurationError(message)
     if provider != "openai":
-        message = f"The model {name!r} takes no key: only openai:MODEL does."
+        message = f"The model {name!r} takes no key, only openai:MODEL does: leave key out."
         raise ConfigurationError(message)
     endpoint = ChatEndpoint(model=model, base_url=entry.base_url, api_key=SecretStr(key))
     return Served(endpoint, None, entry.window)

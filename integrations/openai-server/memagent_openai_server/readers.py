@@ -1,4 +1,4 @@
-"""Readers around a reader: one whose calls wait for their turns, one that works in a thread."""
+"""Wrappers of a reader: calls that wait for their turn, and calls in a thread."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SEAT = "memagent_seat"
 
 
 def seated(seat: Seat) -> RunnableConfig:
-    """The config of a reading whose calls wait for their turns."""
+    """Return the config of a reading whose calls wait for their turns."""
     return {"configurable": {_SEAT: seat}}
 
 
 class Around(Reader):
-    """Reads as another reader does; a subclass says how a call is made.
+    """Wraps a reader; a subclass defines how calls are made.
 
     Args:
-        reader: does the work.
+        reader: the reader.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -38,16 +38,16 @@ class Around(Reader):
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]
-        """Of the reader."""
+        """The identity of the reader."""
         return self._reader.identity
 
     @property
     def shortens(self) -> bool:  # type: ignore[override]
-        """As the reader."""
+        """See `Reader`."""
         return self._reader.shortens
 
     async def prepare(self) -> Identity:
-        """Let the reader find out about its model."""
+        """Prepare the reader."""
         return await self._reader.prepare()
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
@@ -77,7 +77,7 @@ class Around(Reader):
 
 
 class InTurn(Around):
-    """Reads as another reader does, each call in its turn."""
+    """Wraps a reader whose calls wait for their turn."""
 
     async def _make(self, call: Coroutine[Any, Any, T], config: RunnableConfig | None) -> T:
         with closing(call):  # it may be cancelled before its turn comes
@@ -86,9 +86,9 @@ class InTurn(Around):
 
 
 class InThread(Around):
-    """Reads as a reader that computes does, in a thread: the event loop goes on meanwhile.
+    """Wraps a reader that computes, in a thread, so that it does not block the event loop.
 
-    The reader needs no event loop of its own from call to call.
+    The reader must not depend on an event loop across calls.
     """
 
     async def _make(self, call: Coroutine[Any, Any, T], _config: RunnableConfig | None) -> T:

@@ -237,5 +237,5 @@ def test_what_the_built_in_reader_cannot_do_is_refused_by_name(builtin, asked, n
 
 
 def test_more_stops_than_are_looked_for_are_refused(behind, asked):
-    with pytest.raises(openai.BadRequestError, match="16 stops"):
+    with pytest.raises(openai.BadRequestError, match="supports 16"):
         whole(behind, asked(500), stop=["x"] * 17)

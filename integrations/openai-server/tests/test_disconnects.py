@@ -135,7 +135,7 @@ def test_a_server_that_stops_tells_its_clients_and_the_next_server_goes_on(
         other = serve(second, config=CHUNKS, store=store)
         found = other.client().chat.completions.create(**ask(asked()))
 
-    assert "goes on with the chunk where it stopped" in str(errors[0])
+    assert "the reading continues where it stopped" in str(errors[0])
     assert found.memagent["coverage"] == 1.0
     assert len(set(first.spans) & set(second.spans)) <= 1
     assert second.spans[-1][1] == max(end for _, end in first.spans + second.spans)

@@ -160,7 +160,7 @@ model = "extractive"
         ("a = 1", "a: Input should be"),
         ("[a]\nmodle = 'x'", "a.model: Field required"),
         ("[a]\nmodel = 'extractive'\nwindow = 0", "a.window"),
-        ("[a]\nmodel = 'openai:x'\nkey = 'MEMAGENT_UNSET'", "MEMAGENT_UNSET, with the key"),
+        ("[a]\nmodel = 'openai:x'\nkey = 'MEMAGENT_UNSET'", "MEMAGENT_UNSET, the key"),
         ("[a]\nmodel = 'hf:x'\nkey = 'HOME'", "takes no key"),
     ],
 )

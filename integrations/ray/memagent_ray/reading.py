@@ -1,4 +1,4 @@
-"""A Ray dataset of tasks becomes one of answers, by actors that hold an engine each."""
+"""Turn a Ray dataset of tasks into a dataset of answers, with actors that hold an engine each."""
 
 from __future__ import annotations
 
@@ -56,23 +56,22 @@ def read_dataset(
 
     Args:
         dataset: rows with a `question` and a `document`: a `str` is text, `{"path": ...}` a file
-            that every node can open, a list is several. A column has values of one kind: where
-            some rows have texts and others files, texts may be in a column `text` of their own.
-            Other columns are kept.
-        model: as for `create_memagent`, but a string: each actor makes its own.
-        base_url: of an OpenAI-compatible server.
-        store: where memories are shared: a Redis URL, or None for nowhere.
-        namespace: labels under which they are kept there.
-        config: budgets.
-        actors: how many, or the least and the most.
+            that every node can open, a list is several documents. A column has values of one kind:
+            if some rows have texts and others files, put the texts into a column `text`. Other
+            columns are kept.
+        model: a model string, as for `create_memagent`; each actor creates its own model.
+        base_url: URL of an OpenAI-compatible server.
+        store: Redis URL of the store that all actors share; None for no store.
+        namespace: namespace of the memories in the store.
+        config: settings of the readings.
+        actors: number of actors, or the least and greatest number.
         batch_size: rows that an actor reads at once.
-        num_cpus: that an actor needs.
-        num_gpus: likewise; a fraction shares a GPU.
+        num_cpus: CPUs per actor.
+        num_gpus: GPUs per actor; a fraction shares a GPU.
 
     Returns:
-        A dataset that is read when it is asked for. Each row has, besides its own columns,
-        `answer`, `memory`, `coverage`, `calls`, `input_tokens`, `output_tokens`, `version`, and
-        `error`, which is null if all went well.
+        A lazy dataset. Besides its own columns, each row has `answer`, `memory`, `coverage`,
+        `calls`, `input_tokens`, `output_tokens`, `version`, and `error`, which is null on success.
     """
     least, most = (actors, actors) if isinstance(actors, int) else actors
     return dataset.map_batches(
@@ -90,28 +89,31 @@ def read_dataset(
         compute=ActorPoolStrategy(min_size=least, max_size=most),
         num_cpus=num_cpus,
         num_gpus=num_gpus,
-        # By Ray's own defaults a lost actor is started again, and its batch with it, as often as
-        # it takes: stored memories make that cheap.
+        # By default, Ray restarts a lost actor and its batch without limit, which stored memories
+        # make cheap.
     )
 
 
 def read_tasks(
     rows: list[dict[str, Any]], address: str, out: Path, *, store: str | None, **options: Any
 ) -> None:
-    """What `memagent batch --ray` does: rows to a folder of Parquet, by all the cluster has.
+    """Write the answers of tasks to a folder of Parquet, with the whole cluster (`batch --ray`).
 
     Args:
-        rows: tasks.
-        address: of the cluster, "local" for one of this machine.
+        rows: the tasks.
+        address: address of the cluster; "local" for one on this machine.
         out: the folder.
         store: a Redis URL or None; other stores cannot be shared between machines.
-        options: for `read_dataset`.
+        options: further arguments of `read_dataset`.
 
     Raises:
         ConfigurationError: The store is a file.
     """
     if store is not None and store != NO_STORE and "://" not in store:
-        raise ConfigurationError("On a cluster memories are shared through Redis, not a file.")
+        raise ConfigurationError(
+            "On a cluster, memories are shared through Redis, not a file: give a Redis URL as "
+            "--store, or none."
+        )
     ray.init(address=address, logging_level=logging.WARNING)
     tasks = ray.data.from_items(rows)
     resources = ray.cluster_resources()  # type: ignore[no-untyped-call] # Ray's, not ours
@@ -120,7 +122,7 @@ def read_tasks(
 
 
 class _ReadingActor:
-    """Holds a reader, its engine and its connection to the store for as long as it lives."""
+    """An actor that holds a reader, its engine and its connection to the store."""
 
     def __init__(
         self,

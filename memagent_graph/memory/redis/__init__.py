@@ -1,4 +1,4 @@
-"""Memory in Redis: a LangGraph store with compare-and-put and a live feed."""
+"""A LangGraph store on Redis, with compare-and-put and a live feed."""
 
 from memagent_graph.memory.redis.store import RedisStore
 

@@ -1,4 +1,4 @@
-"""From a URL to connections: one server, a unix socket, a cluster, or sentinels."""
+"""Open connections from a URL: one server, a unix socket, a cluster, or sentinels."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _Retry = type[Retry] | type[AsyncRetry]
 _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _SENTINEL_PORT = 26379
-_TIMEOUT = 10.0  # seconds for connecting, and for each reply
-# Connections a pool may open, of what is sent at once: short calls, blocking ones, and as many
-# again for a cluster's client that asks for the layout. A pool that is full raises.
+_TIMEOUT = 10.0  # seconds, for connecting and for each reply
+# Connections in a pool, as a multiple of the calls sent at once: short calls, blocking calls, and
+# those of a cluster's client that asks for the layout. A full pool raises.
 _POOL = 3
-_REPEATS = 5  # at most 1.6 seconds of waiting: a restart of the server
-_FAILOVER_REPEATS = 15  # at most 11.6 seconds: sentinels and clusters elect a new master
-_REDIRECTIONS = 3  # how often a cluster's client looks again where a slot is
+_REPEATS = 5  # at most 1.6 seconds of waiting: enough for a restart of the server
+_FAILOVER_REPEATS = 15  # at most 11.6 seconds: enough for the election of a new master
+_REDIRECTIONS = 3  # times that a cluster's client looks for a slot again
 
 
 def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
-    """A connection to what `url` names, which is opened when first used.
+    """Return a connection to the server of `url`, opened at the first use.
 
-    Options of redis-py may follow as a query (`?socket_timeout=3&ssl_ca_certs=ca.pem`);
-    `max_connections` among them stands for the argument.
+    Options of redis-py may follow as a query (`?socket_timeout=3&ssl_ca_certs=ca.pem`); a
+    `max_connections` among them overrides the argument.
 
     Raises:
-        ConfigurationError: It is not a URL of Redis, or has an option that redis-py does not know.
+        ConfigurationError: It is not a Redis URL, or has an option that redis-py does not have.
     """
     try:
         url, bound = take_bound(url, max_connections)
@@ -54,10 +54,10 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
     except ConfigurationError:
         raise
     except ValueError:
-        # Not what was raised: it can quote what follows a colon, a password.
+        # The original message is dropped: it can quote a password.
         message = (
-            "The URL of Redis cannot be read. Are its port and options numbers, and is its "
-            "password percent-encoded?"
+            "The Redis URL cannot be read. Check that its port and options are numbers, and that "
+            "its password is percent-encoded."
         )
         raise ConfigurationError(message) from None
 
@@ -65,7 +65,7 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
 def _connect(url: str, parts: SplitResult, bound: int) -> OwnClients:
     if parts.scheme not in (*_SCHEMES, *_SENTINEL_SCHEMES):
         message = (
-            f"{parts.scheme!r} is not a scheme for Redis. Use one of "
+            f"{parts.scheme!r} is not the scheme of a Redis URL. Use one of "
             + ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *_SENTINEL_SCHEMES))
             + "."
         )
@@ -109,7 +109,8 @@ def _connect_sentinel(parts: SplitResult, bound: int) -> OwnClients:
     service, _, database = parts.path.strip("/").partition("/")
     if not service:
         message = (
-            "A sentinel URL names the service: redis+sentinel://host:26379,host:26379/service/0"
+            "The sentinel URL has no service: write it as "
+            "redis+sentinel://host:26379,host:26379/service/0."
         )
         raise ConfigurationError(message)
     query = dict(parse_qsl(parts.query))
@@ -160,7 +161,7 @@ def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
 
 
 def _single(parts: SplitResult, host: tuple[str, int]) -> str:
-    """The URL with one host, as redis-py reads it."""
+    """The URL with one host, in redis-py's format."""
     user, at, _ = parts.netloc.rpartition("@")
     name = f"[{host[0]}]" if ":" in host[0] else host[0]
     scheme = parts.scheme.partition("+")[0]

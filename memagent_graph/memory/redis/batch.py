@@ -1,4 +1,4 @@
-"""Several operations of LangGraph's at once."""
+"""A batch of LangGraph's store operations."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 
 def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> Steps[list[Result]]:
-    """Results in the order of `ops`; reads see nothing of the writes, the last put of a key wins.
+    """Carry out operations, and return their results in order.
+
+    Reads do not see the batch's writes; the last put of a key wins.
 
     Raises:
-        ValueError: One is not an operation of a store.
-        ConfigurationError: One needs an index of embeddings.
+        ValueError: One is not a store operation.
+        ConfigurationError: One needs a vector index.
     """
     results: list[Result] = []
     gets: list[tuple[int, GetOp]] = []
@@ -55,7 +57,7 @@ def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> S
             message = f"Unknown operation: {op!r}"
             raise ValueError(message)  # noqa: TRY004 - as LangGraph's stores do
         results.append(result)
-    # In this order: a server carries out one connection's commands as they come.
+    # Gets come first: a server carries out a connection's commands in order.
     commands = [reads.get(names, op) for _, op in gets]
     commands += (writes.put(names, codec, op) for op in puts.values())
     if commands:
@@ -73,7 +75,7 @@ def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> S
 
 
 def _refuse_vectors(op: Op) -> None:
-    """Ignored, a query would be answered with the first items by name, like or unlike it."""
+    """Refuse queries: without an index, the result would be the first items by name."""
     if isinstance(op, SearchOp) and op.query:
         reason = "a search has query=. Search by namespace_prefix and filter"
     elif isinstance(op, PutOp) and op.index:

@@ -1,4 +1,4 @@
-"""Values as bytes: always JSON, wrapped by a serializer (encryption) if there is one."""
+"""Encode values as JSON, wrapped by a serializer (such as encryption) if there is one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Stored(NamedTuple):
-    """What an item's string in Redis says.
+    """An item as stored in Redis.
 
     Attributes:
         value: the value.
-        created_at: when the item was first put.
-        updated_at: when it was last put.
+        created_at: time of the item's first put.
+        updated_at: time of its last put.
         expires: whether it has a time to live.
-        body: the value as stored.
+        body: the encoded value.
     """
 
     value: Value
@@ -37,14 +37,13 @@ class Stored(NamedTuple):
 
 
 class Codec:
-    """Turns values into bodies, `<kind>`, a newline and the payload, and back.
+    """Encodes values to bodies, which are `<kind>`, a newline and the payload, and back.
 
-    JSON is what a serializer is given too, so that reading can never build anything but plain
-    values, no matter who wrote them. The kind must be our own: a body in plain text is not accepted
-    where encrypted ones are expected.
+    A serializer only gets JSON, so that reading never creates anything but plain values. The kind
+    must be the store's own: plain text is refused where encrypted values are expected.
 
     Args:
-        serializer: wraps the JSON, `EncryptedSerializer` for example.
+        serializer: wraps the JSON, such as `EncryptedSerializer`.
     """
 
     def __init__(self, serializer: SerializerProtocol | None = None) -> None:
@@ -52,10 +51,10 @@ class Codec:
         self._kind = b"json" if serializer is None else _kind_of(serializer)
 
     def encode(self, value: Mapping[str, object]) -> bytes:
-        """The body of `value`.
+        """Return the body of a value.
 
         Raises:
-            TypeError: The value is not a mapping, or JSON has no form for something in it.
+            TypeError: The value is not a mapping, or not representable in JSON.
         """
         if not isinstance(value, Mapping):
             message = f"A value must be a mapping, not {type(value).__name__}."
@@ -66,10 +65,11 @@ class Codec:
         return self._kind + b"\n" + payload
 
     def decode(self, raw: bytes, namespace: tuple[str, ...] = (), key: str = "") -> Stored:
-        """Read an item's string; where it was found is for the message.
+        """Decode a stored item; namespace and key are for the error message.
 
         Raises:
-            BadRecordError: It was written with another serializer, key or program, or damaged.
+            BadRecordError: It was written with another serializer or encryption key or by another
+                program, or is damaged.
         """
         try:
             created, updated, ttl, body = raw.split(b" ", 3)
@@ -79,10 +79,10 @@ class Codec:
                 if self._serializer is not None:
                     payload = self._serializer.loads_typed((kind.decode(), payload))
                 return Stored(_from_json(payload), *times, ttl != b"0", body)
-        except Exception as error:  # serializers raise what they like
+        except Exception as error:  # a serializer may raise anything
             reason = (
-                "cannot be read. Was it written with another encryption key, or by another "
-                "program under the same prefix? Delete it or write it anew."
+                "cannot be read: it was written with another encryption key, or by another program "
+                "under the same prefix. Use that key, or delete the item or write it again."
             )
             raise bad_record(namespace, key, reason) from error
         reason = (
@@ -93,19 +93,19 @@ class Codec:
 
 
 def bad_record(namespace: tuple[str, ...], key: str, reason: str) -> BadRecordError:
-    """The error of an item that is something else than this store writes."""
+    """The error for an item that this store did not write."""
     message = f"The value at {namespace!r}, {key!r} {reason}"
     return BadRecordError(message, key=key, namespace=namespace)
 
 
 def as_stored(value: Mapping[str, object]) -> Value:
-    """The value as it comes back: tuples are lists then."""
+    """Return a value as it is read back: tuples become lists."""
     return _from_json(_to_json(value))
 
 
 def _to_json(value: Mapping[str, object]) -> bytes:
-    # The standard library, unlike faster ones, keeps NaN, integers of any size, and lone
-    # surrogates, which broken documents contain.
+    # Unlike faster libraries, the standard one keeps NaN, integers of any size, and the lone
+    # surrogates of broken documents.
     text = json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogatepass")
 

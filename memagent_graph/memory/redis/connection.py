@@ -1,4 +1,4 @@
-"""Ways to Redis that last: a client that was given, or those opened for threads and loops."""
+"""Connections to Redis: a client given by the caller, or clients for threads and event loops."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ _GIVEN = "the given client's address"
 
 
 class Connection(Protocol):
-    """A way to a Redis server, from any thread and any event loop."""
+    """A connection to a Redis server, for any thread and event loop."""
 
     @property
     def retries(self) -> int | None:
-        """How often something was sent again; None if that cannot be seen."""
+        """Number of repeats; None if the client does not report them."""
         ...
 
     def send(self, commands: Sequence[Wire]) -> list[Reply]:
-        """Replies to `commands`, in order; an error that concerns one of them is its reply.
+        """Send commands, and return their replies in order; an error of one is its reply.
 
         Raises:
-            StoreError: The server cannot be reached, after repeats.
+            StoreError: The server cannot be reached, even after repeats.
         """
         ...
 
     async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
-        """As `send`."""
+        """See `send`."""
         ...
 
     def close(self) -> None:
-        """Close what was opened here. Later sends open it again."""
+        """Close what this object opened. Later sends open it again."""
         ...
 
     async def aclose(self) -> None:
-        """As `close`."""
+        """See `close`."""
         ...
 
 
 class GivenClient:
-    """A client that the caller made, keeps, and closes; repeats are its own affair.
+    """A client that the caller created and closes; it repeats failed calls itself, or not.
 
     Args:
-        client: from redis-py, for one server, sentinels or a cluster.
-        asynchronous: whether it is one of `redis.asyncio`.
+        client: a client of redis-py, for one server, sentinels or a cluster.
+        asynchronous: whether it is from `redis.asyncio`.
     """
 
     retries = None
@@ -101,10 +101,10 @@ class GivenClient:
 
 
 def given(client: Client) -> Connection:
-    """A connection over what the caller of `RedisStore` passed.
+    """Return a connection over the client or pool that the caller passed to `RedisStore`.
 
     Raises:
-        ConfigurationError: It is not a client or pool of redis-py, or it decodes replies.
+        ConfigurationError: It is not a client or pool of redis-py, or has `decode_responses`.
     """
     if isinstance(client, redis.ConnectionPool):
         client = redis.Redis(connection_pool=client)
@@ -124,18 +124,18 @@ def given(client: Client) -> Connection:
 
 
 class _Turns(NamedTuple, Generic[T]):
-    """Who may send at this moment: pools of redis-py raise when they are empty, or open more.
+    """Semaphores for sending, because redis-py's pools raise or grow when they are empty.
 
     Attributes:
-        short: of calls that are answered at once.
-        blocking: of calls that wait for news, which must not keep the others from their turn.
+        short: for calls that are answered immediately.
+        blocking: for calls that wait for news, so that they do not hold up the others.
     """
 
     short: T
     blocking: T
 
     def of(self, commands: Sequence[Wire]) -> T:
-        """The semaphore to hold while `commands` are on their way."""
+        """Return the semaphore to hold while `commands` are under way."""
         return self.blocking if any(command.blocks for command in commands) else self.short
 
 
@@ -146,23 +146,23 @@ class _Loop(NamedTuple):
 
 
 class OwnClients:
-    """One client for all threads and one for each event loop, opened when first needed.
+    """One client for all threads and one for each event loop, opened at the first use.
 
-    What fails is repeated here, as a whole and on a connection that the pool hands out anew:
-    clients that repeat by themselves go back to the address of a master that is gone, and
-    multiply their repeats with those of connecting. All that is sent may be repeated.
+    Failed calls are repeated here, as a whole and on a new connection of the pool: clients that
+    repeat by themselves return to the address of a lost master, and multiply their repeats with
+    those of connecting. Everything sent through here must be repeatable.
 
     Args:
-        connect: opens a synchronous client, first in a list of all that must be closed. Its pool
-            must hold more connections than `max_connections`.
-        connect_async: the same for an asynchronous one.
-        address: where to, for messages, without secrets.
-        repeats: how often to try again, see `Patience`.
-        max_connections: how many calls are on their way at once, by threads and by each event
-            loop; the others wait. Blocking reads are as many again.
+        connect: opens a synchronous client, and returns it first in a list of all that must be
+            closed. Its pool must hold more connections than `max_connections`.
+        connect_async: the same for an asynchronous client.
+        address: address without secrets, for messages.
+        repeats: most repeats of a call; see `Patience`.
+        max_connections: most calls under way at once, for all threads together and for each event
+            loop; others wait. The same number of blocking reads is allowed in addition.
 
     Attributes:
-        retries: how often something was sent again.
+        retries: number of repeats so far.
     """
 
     def __init__(
@@ -219,12 +219,12 @@ class OwnClients:
         return _Turns(semaphore(self._max_connections), semaphore(self._max_connections))
 
     def close(self) -> None:
-        """Close the synchronous client, and those of loops that run in other threads."""
+        """Close the synchronous client, and the clients of loops running in other threads."""
         with self._lock:
             clients, self._clients = self._clients, []
         for client in clients:
             if isinstance(client, redis.RedisCluster):
-                # Its own close leaves them open.
+                # Its `close` leaves the pools open.
                 client.disconnect_connection_pools()  # type: ignore[no-untyped-call]
             client.close()
         for loop in list(self._loops):
@@ -261,8 +261,8 @@ class OwnClients:
 
 
 async def _keep(clients: list[Client]) -> AsyncGenerator[None, None]:
-    # A generator that has begun is closed by its loop when asyncio.run, or the owner of the
-    # loop, shuts it down: so connections end with the loop that they belong to.
+    # A generator that has begun is closed when its loop is shut down, by asyncio.run or by the
+    # loop's owner: so connections end with their loop.
     async with AsyncExitStack() as stack:
         for client in clients:
             stack.push_async_callback(client.aclose)

@@ -1,7 +1,7 @@
-"""Whether a value passes a filter, as LangGraph's `InMemoryStore` sees it, but never raising.
+"""Match values against filters, as LangGraph's `InMemoryStore` does.
 
-Where that store raises because a field is missing, null or of another type than the bound, the
-item does not match.
+Where that store raises, because a field is missing, null or of another type than the bound, the
+item just does not match.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def matches(value: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
-    """Whether every field that `wanted` names is in `value` as wanted.
+    """Whether every field of `wanted` matches the one in `value`.
 
-    A missing field counts as null. Numbers are ordered with numbers and text with text.
+    A missing field counts as null. Numbers are compared with numbers, and text with text.
 
     Raises:
-        ValueError: An operator is none of $eq $ne $gt $gte $lt $lte.
+        ValueError: An operator is not one of $eq $ne $gt $gte $lt $lte.
     """
     return all(_matches(value.get(name), field) for name, field in wanted.items())
 

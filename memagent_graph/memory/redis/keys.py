@@ -1,8 +1,8 @@
-"""Names in Redis: an injective encoding of namespaces and keys whose byte order serves prefixes.
+"""Keys in Redis: an injective encoding of namespaces and keys, ordered so that prefixes are ranges.
 
-A name is `prefix:{root}/label/label//key`. The braces make the first label the hash tag, so that
-all that belongs to it is in one slot of a cluster. Labels are never empty, so the first `//` ends
-the namespace, and what lies under a namespace is exactly what begins with its path and a slash.
+A key is `prefix:{root}/label/label//key`. The braces make the first label the hash tag, so that
+everything under it is in one slot of a cluster. Labels are never empty, so the first `//` ends the
+namespace, and the items under a namespace are exactly those that begin with its path and a slash.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ class Names:
     """The keys that one store uses.
 
     Attributes:
-        prefix: what all of them begin with.
+        prefix: beginning of all keys.
     """
 
     prefix: str
 
     def __post_init__(self) -> None:
         if "{" in self.prefix or "}" in self.prefix:
-            message = f"The prefix {self.prefix!r} has a brace, which would break hash tags."
+            message = (
+                f"The prefix {self.prefix!r} has a brace, which would break hash tags: choose one "
+                "without."
+            )
             raise ConfigurationError(message)
 
     @property
@@ -51,11 +54,11 @@ class Names:
         return self.index(root) + member
 
     def receipt(self, root: bytes, token: str) -> bytes:
-        """What tells a repeated compare-and-put that it was carried out."""
+        """The key that shows a repeated compare-and-put that it was carried out."""
         return self.index(root) + b"#receipt/" + token.encode()
 
     def stream(self, namespace: tuple[str, ...], topic: str) -> bytes:
-        """The stream of what is announced under `topic`."""
+        """The stream of announcements under `topic`."""
         return self.index(root_of(namespace)) + b"#stream" + member_of(namespace, topic)
 
 
@@ -65,12 +68,12 @@ def root_of(namespace: tuple[str, ...]) -> bytes:
 
 
 def member_of(namespace: tuple[str, ...], key: str) -> bytes:
-    """What stands for an item in the index of its root."""
+    """The entry of an item in the index of its root."""
     return _path(namespace) + b"//" + _encode(_escape(key))
 
 
 def decode(root: bytes, member: bytes) -> tuple[tuple[str, ...], str]:
-    """Namespace and key: the reverse of `root_of` and `member_of`."""
+    """Return namespace and key: the inverse of `root_of` and `member_of`."""
     labels, _, key = _text(member).partition("//")
     first = _text(root)
     namespace = () if first == _EMPTY_ROOT else (_unescape(first),)
@@ -78,7 +81,7 @@ def decode(root: bytes, member: bytes) -> tuple[tuple[str, ...], str]:
 
 
 def bounds(namespace: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """The range of an index, as `ZRANGEBYLEX` takes it, with what is in or under `namespace`."""
+    """The range of an index, for `ZRANGEBYLEX`, with the items in or under `namespace`."""
     path = _path(namespace) + b"/"
     return b"[" + path, b"(" + path + _ABOVE_ALL
 

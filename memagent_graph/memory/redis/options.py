@@ -1,4 +1,4 @@
-"""The options that may follow in a URL of Redis."""
+"""Options in the query of a Redis URL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_TEXT = {"self", "args", "kwargs"}
 
 
 def take_bound(url: str, bound: int) -> tuple[str, int]:
-    """The URL without its `max_connections`, and that number or else `bound`.
+    """Return the URL without `max_connections`, and its value, or `bound` without one.
 
     Raises:
         ConfigurationError: It is less than 1.
@@ -39,10 +39,10 @@ def take_bound(url: str, bound: int) -> tuple[str, int]:
 
 
 def check_options(scheme: str, query: str) -> None:
-    """Refuse what redis-py does not know: it says so when it connects, or never.
+    """Refuse options that redis-py does not have: it reports them late, or never.
 
     Raises:
-        ConfigurationError: An option has no meaning for connections of this scheme.
+        ConfigurationError: Connections of this scheme have no such option.
     """
     known = _known(scheme)
     for name, _ in parse_qsl(query, keep_blank_values=True):

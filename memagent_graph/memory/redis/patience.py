@@ -1,4 +1,4 @@
-"""Whether a failed call is repeated, and when."""
+"""Decide whether and when a failed call is repeated."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from redis.backoff import ExponentialWithJitterBackoff
 from memagent_graph.memory.redis.pipeline import PASSING, is_busy
 
 _BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)  # seconds
-_BUSY_REPEATS = 60  # half a minute: a long script, or a data set that is loaded
+_BUSY_REPEATS = 60  # half a minute: enough for a long script, or for loading the data
 
 
 class Patience:
-    """The repeats that one call has left.
+    """The remaining repeats of one call.
 
     Args:
-        repeats: how often to try again, after up to 0.1 seconds and then up to twice as long each
-            time, at most 1. A server that says it is busy or loading is there, and is asked for
-            half a minute.
+        repeats: most repeats. Pauses begin at up to 0.1 seconds, and double up to 1. A server
+            that reports that it is busy or loading is asked for half a minute.
     """
 
     def __init__(self, repeats: int) -> None:
@@ -24,7 +23,7 @@ class Patience:
         self._failures = {True: 0, False: 0}
 
     def pause_after(self, error: Exception) -> float | None:
-        """Seconds to wait before the next try, None to give up."""
+        """Return the seconds to wait before the next try; None to give up."""
         busy = is_busy(error)
         if not busy and not isinstance(error, PASSING):
             return None

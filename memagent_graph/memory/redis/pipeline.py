@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 Client = Any
-"""Of redis-py, for one server or a cluster, synchronous or not: of their methods, few are typed."""
+"""A client of redis-py, for one server or a cluster, synchronous or not; few methods are typed."""
 Reply = Any
-"""Of a server, in a shape that the command decides; an error is one too."""
+"""A reply, whose shape depends on the command; an error is a reply too."""
 
 
 class Wire(NamedTuple):
-    """A command as it is sent.
+    """A command in the form that is sent.
 
     Attributes:
-        key: one of its keys: in a cluster, it goes to the node of that key.
-        arguments: the command, spelled out.
+        key: one of its keys, whose node it is sent to in a cluster.
+        arguments: the command's name and arguments.
     """
 
     key: bytes
@@ -43,7 +43,7 @@ _UNREACHABLE: tuple[type[Exception], ...] = (
     exceptions.RedisClusterException,
     OSError,
 )
-PASSING: tuple[type[Exception], ...] = (  # what servers answer while a new master takes over
+PASSING: tuple[type[Exception], ...] = (  # errors that pass, such as those during a failover
     *_UNREACHABLE,
     exceptions.ReadOnlyError,
     exceptions.MasterDownError,
@@ -54,7 +54,7 @@ ERRORS: tuple[type[Exception], ...] = (exceptions.RedisError, *_UNREACHABLE)
 
 
 def send(client: Client, commands: Sequence[Wire]) -> list[Reply]:
-    """Replies to `commands`; an error that concerns only one of them is its reply.
+    """Send commands, and return their replies; an error of only one of them is its reply.
 
     Raises:
         Exception: One of `ERRORS`.
@@ -66,7 +66,7 @@ def send(client: Client, commands: Sequence[Wire]) -> list[Reply]:
 
 
 async def asend(client: Client, commands: Sequence[Wire]) -> list[Reply]:
-    """As `send`."""
+    """See `send`."""
     async with client.pipeline(transaction=False) as pipeline:
         for command in commands:
             pipeline.execute_command(*command.arguments, **_node(client, command))
@@ -75,7 +75,7 @@ async def asend(client: Client, commands: Sequence[Wire]) -> list[Reply]:
 
 def _node(client: Client, command: Wire) -> dict[str, object]:
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
-        # Left alone, redis-py asks the server for the keys of every script that is called.
+        # By default, redis-py asks the server for the keys of every script that is called.
         return {"target_nodes": client.get_node_from_key(command.key)}  # type: ignore[arg-type]  # or bytes
     return {}
 
@@ -88,23 +88,23 @@ def _checked(replies: list[Reply]) -> list[Reply]:
 
 
 def is_busy(reply: object) -> bool:
-    """Whether the server answers that it runs a script, or still loads its data."""
+    """Whether the server reports that it runs a script, or still loads its data."""
     if isinstance(reply, exceptions.BusyLoadingError):
         return True
     return isinstance(reply, exceptions.ResponseError) and str(reply).startswith("BUSY ")
 
 
 def failure(address: str, error: Exception) -> StoreError:
-    """What to tell the user about one of `ERRORS`."""
+    """Return our error for one of `ERRORS`."""
     reason = str(error).rstrip(".")
     if isinstance(error, exceptions.AuthenticationError):
         return StoreError(
             f"Redis at {address} refused the user name or password: {reason}. "
-            "They belong into the URL, percent-encoded: redis://user:password@host:6379/0."
+            "Put them into the URL, percent-encoded: redis://user:password@host:6379/0."
         )
     if isinstance(error, _UNREACHABLE):
         return StoreError(
-            f"Redis at {address} cannot be reached: {reason}. Is it running, and is the address "
-            "right?"
+            f"Redis at {address} cannot be reached: {reason}. Check that it is running, and that "
+            "the address is right."
         )
     return StoreRefusedError(f"Redis at {address} refused: {reason}.")

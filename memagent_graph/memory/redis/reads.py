@@ -1,4 +1,4 @@
-"""Get, search and list: what a store answers from its indexes."""
+"""Get, search and list namespaces."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Place = tuple[bytes, bytes]  # root and member: where an item is
 
 _ROOTS_AT_ONCE = 64
 _MEMBERS_AT_ONCE = 5_000
-_VALUES_AT_ONCE = 500  # when a filter has to see them
+_VALUES_AT_ONCE = 500  # in a search with a filter
 _NAMESPACES_AT_ONCE = 1_000
-_KINDS_OF_NOTHING = (b"none", b"string")  # a string was put since
-_NO_ITEM = "is not an item: another program wrote to its key in Redis. Delete it or write it anew."
+_KINDS_OF_NOTHING = (b"none", b"string")  # a string was put meanwhile
+_NO_ITEM = "is not an item: another program wrote to its key in Redis. Delete it or write it again."
 
 
 def get(names: Names, op: GetOp) -> Command:
-    """The command whose reply `found` understands."""
+    """Return the command of a get; `found` reads its reply."""
     root, member = root_of(op.namespace), member_of(op.namespace, op.key)
     item = names.item(root, member)
     if op.refresh_ttl:
@@ -46,10 +46,10 @@ def get(names: Names, op: GetOp) -> Command:
 
 
 def found(codec: Codec, op: GetOp, reply: bytes | Exception | None) -> Item | None:
-    """The item in the reply to `get`.
+    """Return the item in the reply to `get`; None without one.
 
     Raises:
-        BadRecordError: There is something else at its key.
+        BadRecordError: Something else is stored at its key.
     """
     if reply is None:
         return None
@@ -71,13 +71,13 @@ class _Hit(NamedTuple):
 
 
 def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
-    """Items in or under a namespace, ordered by root, namespace and key as bytes.
+    """Return items in or under a namespace, ordered by the bytes of root, namespace and key.
 
-    Two round trips for a search without a filter; with one, two for each 500 items seen. Items
-    that the server evicted are taken out of the index.
+    A search takes two round trips; with a filter, two for each 500 items looked at. Items that the
+    server evicted are removed from the index.
 
     Raises:
-        BadRecordError: There is something else at the key of one of them.
+        BadRecordError: Something else is stored at the key of one of them.
     """
     hits: list[_Hit] = []
     skip, limit = op.offset, max(op.limit, 0)
@@ -96,7 +96,7 @@ def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
         else:
             places = yield from _next_places(names, ranges, high, size)
         if not op.filter:
-            # Places that need not be read are not: an offset costs names, not values.
+            # Skipped places are not read: an offset costs names, not values.
             skip, places = max(skip - len(places), 0), places[skip : skip + limit - len(hits)]
         for hit in (yield from _read(names, codec, places)):
             if op.filter and not matches(hit.stored.value, op.filter):
@@ -113,9 +113,9 @@ def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
 def _next_places(
     names: Names, ranges: deque[tuple[bytes, bytes]], high: bytes, size: int, skip: int = 0
 ) -> Steps[list[Place]]:
-    """The next places in order; takes from `ranges` what has been seen.
+    """The next places in order, which are removed from `ranges`.
 
-    `skip` places of the only range are not even named.
+    `skip` places of the only range are not even listed.
     """
     window = list(islice(ranges, _ROOTS_AT_ONCE))
     commands = []
@@ -137,7 +137,7 @@ def _next_places(
 def _read(names: Names, codec: Codec, places: Sequence[Place]) -> Steps[list[_Hit]]:
     if not places:
         return []
-    # One MGET for each root: keys of one command must be in one slot.
+    # One MGET per root: the keys of a command must be in one slot.
     groups = [(root, list(group)) for root, group in groupby(places, itemgetter(0))]
     replies = yield [
         Command(None, tuple(names.item(*place) for place in group), ("MGET",))
@@ -156,7 +156,7 @@ def _read(names: Names, codec: Codec, places: Sequence[Place]) -> Steps[list[_Hi
 
 
 def _forget(names: Names, lost: Sequence[Place]) -> Steps[None]:
-    """Takes out of the index what the server evicted; MGET says the same of other types."""
+    """Remove items that the server evicted from the index; MGET returns nil for other types too."""
     commands = []
     for root, member in lost:
         item = names.item(root, member)
@@ -190,9 +190,9 @@ def _search_item(hit: _Hit) -> SearchItem:
 
 
 def list_namespaces(names: Names, op: ListNamespacesOp) -> Steps[list[Namespace]]:
-    """Namespaces that hold an item, sorted.
+    """Return the namespaces that have an item, sorted.
 
-    Costs a step of the index for each namespace, and two round trips for each 64 roots.
+    This costs one step in the index per namespace, and two round trips per 64 roots.
     """
     conditions = op.match_conditions or ()
     literal = max((_literal(condition) for condition in conditions), key=len, default=())
@@ -218,7 +218,7 @@ def list_namespaces(names: Names, op: ListNamespacesOp) -> Steps[list[Namespace]
 def _namespaces(
     names: Names, roots: Sequence[bytes], low: bytes, high: bytes
 ) -> Steps[dict[bytes, list[Namespace]]]:
-    """The namespaces within a range of the indexes of some roots."""
+    """The namespaces in a range of the indexes of some roots."""
     left = roots
     while left:
         sweeps = [Command(scripts.SWEEP, (names.index(root), names.expiry(root))) for root in left]
@@ -243,7 +243,7 @@ def _namespaces(
 
 
 def _literal(condition: MatchCondition) -> Namespace:
-    """The labels that every match begins with."""
+    """The labels with which every match begins."""
     if condition.match_type != "prefix":
         return ()
     path = condition.path

@@ -1,4 +1,4 @@
-"""The set of all roots, which searches of everything begin with."""
+"""The set of all roots, with which searches of everything begin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 10_000  # roots
 
-# KEYS roots, ARGV roots: adds them. A key of another type, which other programs leave, gives way.
+# KEYS roots, ARGV roots: adds them. A key of another type, left by another program, is replaced.
 _REGISTER = Script(
     """
 local kind = redis.call('TYPE', KEYS[1]).ok
@@ -28,13 +28,14 @@ for _, root in ipairs(ARGV) do redis.call('SADD', KEYS[1], root) end
 
 
 class KnownRoots:
-    """Roots that this store has registered, so that the set is not written with each put.
+    """The roots that this store has registered, so that not every put writes the set.
 
-    In a cluster the set is on one node, which all writers would wait for.
+    In a cluster, the set is on one node, which all writers would wait for.
 
     Args:
-        connection: what is sent again may have been carried out before, so the answer that an
-            index was empty is lost then. A given client repeats unseen: nothing is remembered.
+        connection: the connection. A repeated command may have been carried out before, so that
+            the reply that an index was empty is lost. A given client does not report repeats, so
+            nothing is remembered with one.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -51,10 +52,10 @@ class KnownRoots:
         """Send `commands` and register the roots that they write.
 
         Args:
-            names: of the store.
-            written: roots that the commands may put something under.
-            commands: what to send.
-            emptied: finds in the replies the roots whose index was empty before.
+            names: the store's keys.
+            written: roots that the commands may write under.
+            commands: the commands.
+            emptied: returns the roots whose index was empty before, from the replies.
         """
         new, retries = written - self._roots, self._connection.retries
         try:
@@ -62,7 +63,7 @@ class KnownRoots:
             lost = written if self._connection.retries != retries else emptied(replies)
             if again := (lost & written) - new:
                 yield register(names, again)
-        except BaseException:  # also when this generator is closed: some may have been put
+        except BaseException:  # even if this generator is closed, some may have been put
             self._roots -= written
             raise
         if retries is not None:
@@ -76,21 +77,21 @@ class KnownRoots:
 
 
 def register(names: Names, roots: Iterable[bytes]) -> list[Command]:
-    """What makes `roots` known to searches of everything. Must follow the writes."""
+    """Return the commands that add roots to the set; they must follow the writes."""
     found = sorted(roots)
     return [Command(_REGISTER, (names.roots,), tuple(found))] if found else []
 
 
 def list_roots(names: Names) -> Steps[list[bytes]]:
-    """All roots, in order."""
+    """Return all roots, in order."""
     (members,) = yield [Command(None, (names.roots,), ("SMEMBERS",))]
     return sorted(members)
 
 
 def forget_root(names: Names, root: bytes) -> Steps[None]:
-    """Take a root out of the set, unless something has been put under it meanwhile."""
-    # A writer adds the root after the item if the index was empty: whichever of the two this
-    # overtakes, either the item is seen here or the writer's own step comes later.
+    """Remove a root from the set, unless something has been put under it meanwhile."""
+    # A writer adds the root after the item, if the index was empty. So either the item is seen
+    # here, or the writer adds the root later.
     yield [Command(None, (names.roots,), ("SREM", root))]
     (exists,) = yield [Command(None, (names.index(root),), ("EXISTS",))]
     if exists:

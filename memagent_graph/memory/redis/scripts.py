@@ -1,8 +1,8 @@
-"""The Lua that makes a change to an item and to its index one step.
+"""Lua scripts that change an item and its index atomically.
 
-An item is a string: `<created> <updated> <ttl> <kind>`, a newline, and the value. Times are
-microseconds since 1970 by the server's clock; the ttl is milliseconds, 0 for none. Every key that
-a script touches is passed to it, as clusters ask for.
+An item is a string: `<created> <updated> <ttl> <kind>`, a newline, and the value. Times are in
+microseconds since 1970 by the server's clock; the ttl is in milliseconds, 0 for none. All keys that
+a script touches are passed to it, as clusters require.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ SWEPT_BY_READS = 1_000
 
 @dataclass(frozen=True)
 class Script:
-    """A Lua program, and the name under which a server remembers it."""
+    """A Lua program, and the digest under which a server caches it."""
 
     text: str
 
     @cached_property
     def sha(self) -> str:
-        """SHA-1 in hex: Redis' own name for it."""
+        """SHA-1 in hex, by which Redis refers to it."""
         return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -115,17 +115,16 @@ end
 """
 )
 
-# KEYS index expiry, then items; ARGV member ttl body of each: sets, or deletes when the body is
-# empty. Items to set come first: a server without memory refuses a script's first write only.
-# Returns 1 if the index was empty before: its root may not be registered.
+# KEYS index expiry, then items; ARGV member ttl body of each: sets, or deletes if there is no body.
+# Items to set come first: a server without memory refuses only the first write of a script.
+# Returns 1 if the index was empty before, since its root may not be registered.
 PUT = Script(
     _WRITE + "local empty = redis.call('EXISTS', KEYS[1]) == 0 write_all(3, 1) return empty"
 )
 
-CLAIMED = 1  # the reply of CLAIM when the index was empty before
-
-# As PUT, but the first item only unless it is there, which is returned then. KEYS may end with a
-# stream to announce the first item on. A key of another type is not an item.
+CLAIMED = 1  # the reply of CLAIM if the index was empty before
+# As PUT, but an existing first item is kept and returned. KEYS may end with a stream to announce
+# the first item on. A key of another type is not an item.
 CLAIM = Script(
     _WRITE
     + _ANNOUNCE
@@ -144,13 +143,12 @@ return empty
 
 ABSENT = b"-"
 PRESENT = b"*"
-COMMITTED = 2  # the reply of COMMIT when it was done and the index was empty before
-
+COMMITTED = 2  # the reply of COMMIT if it was done and the index was empty before
 # As PUT, if the checked items are as expected. KEYS index expiry receipt, then checked items, then
-# items, then a stream if there is something to announce; ARGV how many are checked, what member to
-# announce, of each checked item the body, ABSENT or PRESENT, then as PUT. Returns 1 if done, 2
-# if the index was empty before, 0 if not done, or place and content of the checked items that are
-# there with other bytes.
+# items, then a stream if there is something to announce; ARGV number of checked items, member to
+# announce, for each checked item its body, ABSENT or PRESENT, then as PUT. Returns 1 if done, 2
+# if done and the index was empty before, 0 if not done, or place and content of the checked items
+# that have other bytes.
 COMMIT = Script(
     _WRITE
     + _ANNOUNCE
@@ -176,16 +174,16 @@ return empty and {COMMITTED} or 1
 """
 )
 
-# KEYS item expiry, ARGV member: reads an item and lets its time to live begin again.
+# KEYS item expiry, ARGV member: reads an item and restarts its time to live.
 FETCH = Script(_TOUCH + "return redis.call('GET', item)")
 
-# As FETCH, without the value.
+# As FETCH, without returning the value.
 TOUCH = Script(_TOUCH)
 
-# KEYS index expiry: forgets what has expired. Returns how many entries that were.
+# KEYS index expiry: removes expired entries, and returns their number.
 SWEEP = Script(_CLOCK + _SWEEP + f"return sweep(KEYS[1], KEYS[2], {SWEPT_BY_READS})")
 
-# KEYS item index, ARGV member: forgets an item that the server evicted.
+# KEYS item index, ARGV member: removes the entry of an item that the server evicted.
 FORGET = Script(
     "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"
 )

@@ -1,4 +1,4 @@
-"""Settings of a server that decide whether it keeps what is stored."""
+"""Settings of a server that determine whether it keeps what is stored."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _IN_INFO = {"maxmemory": "maxmemory", "maxmemory_policy": "maxmemory-policy"}
 
 
 def ask(key: bytes) -> list[Wire]:
-    """What to send to the server that has `key`."""
+    """Return the commands that ask the server of `key` for its settings."""
     questions = [Wire(key, ("CONFIG", "GET", name)) for name in _NAMES]
     return [*questions, Wire(key, ("INFO",))]
 
 
 def read(replies: Sequence[Reply]) -> dict[str, str]:
-    """What the replies to `ask` say: all, or what INFO has where CONFIG is forbidden."""
+    """Return the settings in the replies to `ask`; only those of INFO if CONFIG is forbidden."""
     *configs, info = replies
     settings: dict[str, str] = {}
     if isinstance(info, dict):  # redis-py has parsed it
@@ -32,7 +32,7 @@ def read(replies: Sequence[Reply]) -> dict[str, str]:
     for reply in configs:
         if isinstance(reply, Exception):
             continue
-        # Pairs or a dictionary, by the protocol that redis-py speaks.
+        # A list or a dictionary, depending on the protocol version.
         pairs = (
             reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
         )

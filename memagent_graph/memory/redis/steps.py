@@ -1,7 +1,7 @@
-"""Operations as generators: each yields the commands of a round trip and is sent the replies.
+"""Operations as generators, which yield the commands of a round trip and are sent the replies.
 
-So the same lines serve synchronous and asynchronous callers, and how many round trips something
-takes is the number of its `yield`s.
+So the same code serves synchronous and asynchronous callers, and an operation takes as many round
+trips as it has `yield`s.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMANDS_PER_TRIP = 1_000  # bounds what client and server hold in memory for a large batch
+COMMANDS_PER_TRIP = 1_000  # limits the memory that a large batch takes in client and server
 
 
 class Command(NamedTuple):
-    """A script with its keys and arguments or, without one, a command of Redis' own.
+    """A script with its keys and arguments or, without a script, a command of Redis.
 
     Attributes:
-        script: what to run.
-        keys: at least one; all have the same hash tag.
-        arguments: what follows the keys; of a command, the first holds its words before them.
-        of_item: that a key holds another type than expected is the reply then, not the end of
-            all that is sent with it.
+        script: the script; None for a command.
+        keys: at least one key; all have the same hash tag.
+        arguments: the arguments after the keys; for a command, the first has the words before
+            the keys.
+        of_item: whether a key of another type than expected is a reply, rather than an error of
+            the whole operation.
     """
 
     script: Script | None
@@ -39,14 +40,14 @@ class Command(NamedTuple):
     of_item: bool = False
 
     def remembered(self) -> Wire:
-        """As sent to a server that has seen the script."""
+        """Return the form for a server that has the script cached."""
         if self.script is None:
             words = str(self.arguments[0]).split()
             return Wire(self.keys[0], (*words, *self.keys, *self.arguments[1:]))
         return self._script("EVALSHA", self.script.sha)
 
     def spelled_out(self) -> Wire:
-        """As sent to one that has not."""
+        """Return the form for a server that does not have the script cached."""
         return self._script("EVAL", self.script.text if self.script else "")
 
     def _script(self, word: str, script: str) -> Wire:
@@ -58,10 +59,10 @@ Steps = Generator[Sequence[Command], list[Reply], T]
 
 
 def wire(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
-    """Turn commands into what is sent, large trips into several, and errors into exceptions.
+    """Convert commands to their form for sending, split large trips, and raise errors.
 
     Raises:
-        StoreRefusedError: The server refused one of the commands; the others were carried out.
+        StoreRefusedError: The server refused a command; the others were carried out.
     """
     try:
         commands = next(steps)
@@ -74,7 +75,7 @@ def wire(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
         result: T = stop.value
         return result
     finally:
-        steps.close()  # at once, not when a traceback that holds it goes
+        steps.close()  # now, not when a traceback that holds it is freed
 
 
 def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Reply], list[Reply]]:
@@ -92,5 +93,5 @@ def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Reply], lis
 
 
 def is_wrong_type(reply: object) -> bool:
-    """Whether a key holds something that the command, or the script, was not made for."""
+    """Whether a key has a type that the command or script does not support."""
     return isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply)

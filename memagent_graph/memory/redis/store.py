@@ -40,30 +40,29 @@ T = TypeVar("T")
 Namespace = tuple[str, ...]
 
 _MINUTES_BETWEEN_SWEEPS = 5  # as in LangGraph's stores
-_SECONDS_TO_STOP = 1.0  # that closing waits for a sweep to end
+_SECONDS_TO_STOP = 1.0  # for which closing waits for a sweep to end
 
 
 class RedisStore(BaseStore):
     """A complete `BaseStore` on Redis 6.2 or later, or Valkey, without modules.
 
-    Namespaces and keys may have any characters that LangGraph lets through. Values are JSON:
-    tuples come back as lists. A search returns items ordered by name. There is no vector index: a
-    search with a `query`, and a put with fields to `index`, are refused.
-    In a batch, reads see what was there before the batch's writes, as in `InMemoryStore`.
+    Namespaces and keys may have any characters that LangGraph allows. Values are JSON: tuples are
+    read back as lists. A search returns items ordered by name. There is no vector index: a search
+    with a `query`, and a put with fields to `index`, are refused.
+    In a batch, reads see the state before the batch's writes, as in `InMemoryStore`.
 
-    In a cluster, everything under one first label of a namespace lives on one node: begin
-    namespaces with what there are many of, such as a user.
+    In a cluster, everything with the same first label of its namespace is on one node: begin
+    namespaces with something that has many values, such as the user.
 
     With a `ttl` in minutes (`TTLConfig`, or `put`), an item disappears when it has been neither
-    written nor read for so long; `omit_expired` is not needed. `start_ttl_sweeper` frees the memory
-    of what expired in indexes that nobody reads.
+    written nor read for that long; `omit_expired` is not needed. `start_ttl_sweeper` frees the
+    memory of expired items in indexes that are not read.
 
     Args:
         client: a client or connection pool of redis-py, synchronous or asynchronous, without
-            `decode_responses`. It stays the caller's to close. `from_url` opens its own.
-        prefix: what all keys in Redis begin with. Stores with different prefixes see nothing of
-            each other.
-        ttl: times to live; without one, items stay.
+            `decode_responses`. The caller closes it. `from_url` opens its own.
+        prefix: beginning of all keys in Redis. Stores with different prefixes are independent.
+        ttl: times to live, in minutes; without it, items stay.
         serializer: wraps the JSON of values, such as LangGraph's `EncryptedSerializer`.
             Namespaces and keys stay readable in Redis.
 
@@ -104,7 +103,7 @@ class RedisStore(BaseStore):
         serializer: SerializerProtocol | None = None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> RedisStore:
-        """A store that opens its own connections when first used, and repeats what is cut off.
+        """Return a store that opens its own connections, and repeats calls that were cut off.
 
         Args:
             url: redis:// or rediss:// (TLS), unix:///path/to/socket,
@@ -116,9 +115,9 @@ class RedisStore(BaseStore):
             prefix: see `RedisStore`.
             ttl: see `RedisStore`.
             serializer: see `RedisStore`.
-            max_connections: how many connections threads, and each event loop, open to a server;
-                what is sent beyond them waits its turn. `watch` has as many again: more watchers
-                than that take turns of up to a second. A cluster's layout is asked for on one more.
+            max_connections: most connections to a server, for all threads together and for each
+                event loop; further calls wait. `watch` may use as many again: more watchers than
+                that take turns of up to a second. A cluster's layout is read on one more.
 
         Raises:
             ConfigurationError: The URL is none of these.
@@ -127,13 +126,14 @@ class RedisStore(BaseStore):
 
     @property
     def retries(self) -> int:
-        """How often something was sent again; 0 with a given client, whose repeats are its own."""
+        """Number of repeats so far; 0 with a given client, which does not report them."""
         return self._connection.retries or 0
 
     def server_settings(self) -> dict[str, str]:
-        """The server's maxmemory, maxmemory-policy, save and appendonly, as far as it tells.
+        """Return the server's maxmemory, maxmemory-policy, save and appendonly.
 
-        Of a cluster, those of one node. What the user may not ask for is left out.
+        For a cluster, these are the settings of one node. Settings that the user may not read are
+        missing.
 
         Raises:
             StoreError: Redis cannot be reached.
@@ -141,22 +141,22 @@ class RedisStore(BaseStore):
         return settings.read(self._connection.send(settings.ask(self._names.roots)))
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Carry out operations; results come in their order.
+        """Carry out operations, and return their results in order.
 
-        Gets and puts take one round trip together, searches their own before it. A batch is no
+        All gets and puts take one round trip, each search its own before it. A batch is not a
         transaction: other clients may see part of it.
 
         Raises:
             StoreError: Redis cannot be reached, or refused.
-            BadRecordError: A get or a search met something that is not an item.
+            BadRecordError: A get or a search found something that is not an item.
             ConfigurationError: A search has a query, or a put has fields to index.
-            TypeError: A value is not JSON.
+            TypeError: A value is not representable in JSON.
             InvalidNamespaceError: LangGraph does not allow a namespace.
         """
         return self._run(batch(self._names, self._codec, self._known, ops))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """As `batch`."""
+        """See `batch`."""
         return await self._arun(batch(self._names, self._codec, self._known, ops))
 
     async def aput_if_absent(
@@ -177,13 +177,13 @@ class RedisStore(BaseStore):
     async def acommit(
         self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
     ) -> bool:
-        """See `AtomicStore`. One round trip; two when a value is stored in another form."""
+        """See `AtomicStore`. One round trip; two if a value is stored in another form."""
         return await self._arun(self._commit(puts, given, topic))
 
     async def watch(
         self, namespace: Namespace, topic: str, *, after: str = "$"
     ) -> AsyncIterator[Announcement]:
-        """See `AtomicStore`. The last 1,000 or so announcements are kept, for a week."""
+        """See `AtomicStore`. About 1,000 announcements are kept, for a week."""
         stream = self._names.stream(namespace, topic)
         if after == "$":
             after = await self._arun(streams.last_id(stream))
@@ -202,23 +202,23 @@ class RedisStore(BaseStore):
         await self._arun(streams.delete(self._names.stream(namespace, topic)))
 
     def sweep_ttl(self) -> int:
-        """Take expired items out of the indexes; returns how many.
+        """Remove expired items from the indexes, and return their number.
 
-        Reads never see them, so that this only frees memory: of indexes that nobody searches,
-        lists or writes to with a time to live.
+        Reads never return expired items, so this only frees memory, of indexes that are not
+        searched, listed, or written to with a time to live.
         """
         return self._run(sweep(self._names))
 
     async def asweep_ttl(self) -> int:
-        """As `sweep_ttl`."""
+        """See `sweep_ttl`."""
         return await self._arun(sweep(self._names))
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
         """Call `sweep_ttl` every few minutes in a thread, until `stop_ttl_sweeper` or `close`.
 
         Args:
-            sweep_interval_minutes: by default what `ttl` says, or else 5. Without a `ttl`, nothing
-                is started.
+            sweep_interval_minutes: interval in minutes; by default that of `ttl`, or else 5.
+                Without a `ttl`, nothing is started.
         """
         if not self.ttl_config:
             done: Future[None] = Future()
@@ -227,28 +227,28 @@ class RedisStore(BaseStore):
         return self._sweeper.start(self._interval(sweep_interval_minutes))
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop sweeping; returns whether the thread ended within `timeout` seconds."""
+        """Stop sweeping, and return whether the thread ended within `timeout` seconds."""
         return self._sweeper.stop(timeout)
 
     async def astart_ttl_sweeper(
         self, sweep_interval_minutes: float | None = None
     ) -> asyncio.Task[None]:
-        """As `start_ttl_sweeper`, in a task of this event loop."""
+        """See `start_ttl_sweeper`; this one runs in a task of this event loop."""
         if not self.ttl_config:
             return asyncio.create_task(asyncio.sleep(0))
         return self._sweeper.astart(self._interval(sweep_interval_minutes))
 
     async def astop_ttl_sweeper(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - LangGraph's name
-        """Stop the task; returns whether it ended within `timeout` seconds."""
+        """Stop the task, and return whether it ended within `timeout` seconds."""
         return await self._sweeper.astop(timeout)
 
     def close(self) -> None:
-        """Close the connections that the store opened itself. A later call opens them again."""
+        """Close the connections that the store opened. A later call opens them again."""
         self._sweeper.stop(_SECONDS_TO_STOP)
         self._connection.close()
 
     async def aclose(self) -> None:
-        """As `close`. Connections of other event loops that still run are closed as well."""
+        """See `close`. Connections of other running event loops are closed as well."""
         await asyncio.to_thread(self._sweeper.stop, _SECONDS_TO_STOP)
         await self._sweeper.astop(_SECONDS_TO_STOP)
         await self._connection.aclose()

@@ -1,4 +1,4 @@
-"""What has been announced on a stream."""
+"""Read the announcements on a stream."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _ENTRIES_AT_ONCE = 100
 
 
 def last_id(stream: bytes) -> Steps[str]:
-    """The id of the newest entry."""
+    """Return the id of the newest entry."""
     (entries,) = yield [Command(None, (stream,), ("XREVRANGE", "+", "-", "COUNT", 1))]
     return entries[0][0].decode() if entries else "0-0"
 
 
 def entries_after(stream: bytes, after: str) -> Steps[list[tuple[str, bytes]]]:
-    """Ids and members of entries newer than `after`, waiting a second for the first."""
+    """Return ids and members of entries newer than `after`, waiting a second for the first."""
     words = f"XREAD COUNT {_ENTRIES_AT_ONCE} BLOCK {_WAIT_MILLISECONDS} STREAMS"
     (reply,) = yield [Command(None, (stream,), (words, after))]
-    # redis-py gives pairs or a dictionary, by the protocol that it speaks.
+    # A list or a dictionary, depending on the protocol version.
     found = dict(reply or ()).get(stream, [])
     entries = found[0] if found and isinstance(found[0], list) else found
     return [(position.decode(), fields[b"member"]) for position, fields in entries]
 
 
 def delete(stream: bytes) -> Steps[None]:
-    """Forget all entries."""
+    """Delete all entries."""
     yield [Command(None, (stream,), ("DEL",))]

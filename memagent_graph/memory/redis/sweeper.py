@@ -1,4 +1,4 @@
-"""Takes out of the indexes what has expired, at once or every few minutes."""
+"""Remove expired items from the indexes, once or every few minutes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 def sweep(names: Names) -> Steps[int]:
-    """Take what has expired out of all indexes.
+    """Remove expired items from all indexes.
 
     Returns:
-        How many items that were.
+        The number of items removed.
     """
     total = 0
     for root in (yield from list_roots(names)):
@@ -38,7 +38,7 @@ def sweep(names: Names) -> Steps[int]:
 
 
 class Sweeper:
-    """A thread, or a task, that sweeps every few minutes until it is stopped.
+    """A thread or task that sweeps every few minutes until it is stopped.
 
     Args:
         sweep: sweeps once.
@@ -54,7 +54,7 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, minutes: float) -> Future[None]:
-        """Sweep in a thread, once if it runs already; the future is done when it has stopped."""
+        """Start the thread, if it does not run yet; the future is done when it has stopped."""
         if self._thread is not None and self._thread.is_alive():
             return self._done
         self._stopping, self._done = threading.Event(), Future()
@@ -68,7 +68,7 @@ class Sweeper:
         return self._done
 
     def stop(self, seconds: float | None = None) -> bool:
-        """Stop the thread; whether it ended in time."""
+        """Stop the thread, and return whether it ended within `seconds`."""
         self._stopping.set()
         if self._thread is None:
             return True
@@ -76,13 +76,13 @@ class Sweeper:
         return not self._thread.is_alive()
 
     def astart(self, minutes: float) -> asyncio.Task[None]:
-        """Sweep in a task of this loop, once if it runs already."""
+        """Start a task of this loop, if it does not run yet."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._arun(minutes), name="ttl_sweeper")
         return self._task
 
     async def astop(self, seconds: float | None = None) -> bool:
-        """Stop the task; whether it ended in time."""
+        """Stop the task, and return whether it ended within `seconds`."""
         if self._task is None:
             return True
         self._task.cancel()

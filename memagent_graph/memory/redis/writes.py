@@ -1,4 +1,4 @@
-"""Put, delete, and the writes that depend on what is there."""
+"""Put, delete, and conditional writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTHING = b""  # the body of an item to delete
 
 
 def put(names: Names, codec: Codec, op: PutOp) -> Command:
-    """Set an item, or delete it when the value is None."""
+    """Return the command that sets an item, or deletes it if the value is None."""
     return Command(scripts.PUT, *_write(names, codec, root_of(op.namespace), [op]))
 
 
@@ -44,9 +44,9 @@ def put_if_absent(
     beside: GetOp | None,
     topic: str | None,
 ) -> Steps[Present]:
-    """Set an item unless there is one, and announce it; returns the one there is then.
+    """Set and announce an item unless there is one; return the one that is stored.
 
-    The puts of `also`, in the order of `arrange`, are carried out either way, and `beside` is read.
+    The puts of `also`, in the order of `arrange`, are carried out either way; `beside` is read.
     """
     ops = [op, *also]
     keys, arguments = _write(names, codec, root_of(op.namespace), ops)
@@ -69,18 +69,18 @@ def commit(
     given: Given,
     news: tuple[PutOp, str] | None,
 ) -> Steps[bool]:
-    """Carry out `ops`, in the order of `arrange`, if all items are as given.
+    """Carry out `ops`, in the order of `arrange`, if all items are as given; return whether.
 
-    `news` is a put to announce, and its topic.
+    `news` is a put to announce, with its topic.
 
-    The server compares bytes. The same value can have several forms (another order of keys, other
-    encrypted bytes): when the bytes differ, values are compared here, and the server is asked
-    again with the bytes that it had.
+    The server compares bytes, but a value can have several forms (another order of keys, other
+    encrypted bytes). If the bytes differ, values are compared here, and the server is asked again
+    with the bytes that it has.
     """
     places = [*given, *((op.namespace, op.key) for op in ops)]
     root = root_of(places[0][0])
     (index, expiry, *items), arguments = _write(names, codec, root, ops)
-    # A reply can be lost after the write: the receipt tells a repeat that it has won already.
+    # If the reply is lost after the write, the receipt shows the repeat that it was done.
     receipt = names.receipt(root, uuid4().hex)
     checked = [names.item(root, member_of(*place)) for place in given]
     keys = (index, expiry, receipt, *checked, *items)
@@ -106,9 +106,9 @@ def commit(
 def _known(
     names: Names, known: KnownRoots, ops: Iterable[PutOp], commands: Sequence[Command], emptied: int
 ) -> Steps[list[Reply]]:
-    """The replies to commands, the first of which writes `ops`.
+    """Send commands, the first of which writes `ops`, and return their replies.
 
-    Its reply `emptied` says that their index was empty.
+    The first command's reply `emptied` means that the index was empty.
     """
     roots = {root_of(op.namespace) for op in ops if op.value is not None}
     return (

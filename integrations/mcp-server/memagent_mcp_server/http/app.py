@@ -21,9 +21,9 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine can reach."""
 
 _MOST_SESSIONS = 1000
-"""Open at once, 40 KB each; the next client is refused with 503."""
+"""Most open sessions, of 40 KB each; further clients are refused with 503."""
 _IDLE_SECONDS = 1800
-"""Without a request or an open stream, after which a session ends."""
+"""Time without a request or open stream after which a session ends, in seconds."""
 
 
 def create_app(
@@ -32,27 +32,26 @@ def create_app(
     """Create the ASGI application.
 
     Args:
-        server: what to serve.
+        server: the MCP server.
         host: the address that it will listen on.
-        token: what clients have to send as `Authorization: Bearer`. Without one, requests that
-            call the server by another name than this machine's are refused: a browser sends
-            those for a page whose name was rebound.
+        token: the bearer token that clients must send. Without one, requests under another host
+            name than this machine's are refused, as a browser sends them after DNS rebinding.
         origins: sites whose pages may call it, "*" for all.
 
     Raises:
-        ConfigurationError: Others could connect, and there is no token.
+        ConfigurationError: Other machines could connect, and there is no token.
     """
     if host not in LOCAL and not token:
         message = (
-            f"Who can reach {host} could read everything below the roots: set MEMAGENT_MCP_TOKEN, "
-            "which clients then have to send."
+            f"Anyone who can reach {host} could read everything below the roots: set "
+            "MEMAGENT_MCP_TOKEN, which clients must then send."
         )
         raise ConfigurationError(message)
     app: ASGIApp = server.streamable_http_app(
         host=host,
         max_sessions=_MOST_SESSIONS,
         session_idle_timeout=_IDLE_SECONDS,
-        # The door checks the same, and more.
+        # `Door` checks the same, and more.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     app = Bodies(app)

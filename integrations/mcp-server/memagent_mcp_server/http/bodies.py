@@ -1,4 +1,4 @@
-"""How long the body of a request may take to arrive, and how much of all bodies is held."""
+"""Limits on the time in which a body must arrive, and on the size of all bodies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_SECONDS = 30.0
-"""Within which the body of a request must have come."""
+"""Time in which the body of a request must arrive, in seconds."""
 MOST_BYTES = 64 * 2**20
-"""Of all bodies whose requests are under way."""
+"""Total size of the bodies of requests under way."""
 
 
 class Bodies:
-    """Reads each body before the application sees its request; refuses it if it is slow or long.
+    """Reads each body before the application sees its request, and refuses slow or large ones.
 
     Args:
-        app: what is inside.
+        app: the application inside.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -51,14 +51,14 @@ class Bodies:
                         self._held += size
                         refusal = self._refusal(length)
             except TimeoutError:
-                refusal = PlainTextResponse("The body took too long.", 408)
+                refusal = PlainTextResponse("The body took too long: send it again.", 408)
             await (refusal or self._app)(scope, replay, send)
         finally:
             self._held -= length
 
     def _refusal(self, length: int) -> PlainTextResponse | None:
         if length > DEFAULT_MAX_REQUEST_BODY_SIZE:
-            return PlainTextResponse("The body is too large.", 413)
+            return PlainTextResponse("The body is too large: send less.", 413)
         if self._held > MOST_BYTES:
             return PlainTextResponse("Too many bodies are under way: try again later.", 503)
         return None

@@ -1,4 +1,4 @@
-"""Who may come in: names of the server, pages of other sites, kinds of content, the token."""
+"""Check requests: host name, origin, content type and token."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Door:
-    """Refuses what a web page in somebody's browser can send.
+    """Refuses requests that web pages in a browser could send.
 
     Args:
-        app: what is inside.
-        hosts: names under which the server may be called; empty for any.
+        app: the application inside.
+        hosts: host names under which the server may be called; empty for any.
         origins: sites whose pages may call it, "*" for all.
     """
 
@@ -37,23 +37,23 @@ class Door:
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
         if self._hosts and _name(headers.get("host", "")) not in self._hosts:
-            return PlainTextResponse("This server does not go by that name.", 421)
+            return PlainTextResponse("This server does not serve that host name.", 421)
         origin = headers.get("origin")
         if origin is not None and not {origin, "*"} & self._origins:
             return PlainTextResponse("Pages of that origin may not call this server.", 403)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":
-            # A page can send other kinds, and none, anywhere without asking.
+            # A page can send other types, or none, to any site without a preflight.
             return PlainTextResponse("The content must be application/json.", 415)
         return None
 
 
 class TokenDoor:
-    """Lets requests through that have the token.
+    """Refuses requests without the token.
 
     Args:
-        app: what is inside.
-        token: what clients have to send.
+        app: the application inside.
+        token: the bearer token that clients must send.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -78,5 +78,5 @@ class TokenDoor:
 
 
 def _name(host: str) -> str:
-    """The host without its port, and an address of version 6 without its brackets."""
+    """The host without port, and without the brackets of an IPv6 address."""
     return re.sub(r":\d*$", "", host).strip("[]").lower()

@@ -1,4 +1,4 @@
-"""Run the application with uvicorn, until a signal."""
+"""Run the application with uvicorn until a signal."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _GRACE = 10
-"""Seconds left for readings to end, and then for answers to be sent."""
+"""Time for readings to end, and then for answers to be sent, in seconds."""
 _LATEST = 30
-"""Seconds from a signal to the end of the process."""
+"""Longest time from a signal to the end of the process, in seconds."""
 _TIDYING = 1
-"""Seconds left for the store to be closed when all else has ended."""
+"""Time for the store to be closed after everything else has ended, in seconds."""
 
 
 class Server(uvicorn.Server):
-    """Ends readings and open streams when it is told to stop.
+    """Ends readings and open streams when it is stopped.
 
     Args:
-        app: from `create_app`.
+        app: the application of `create_app`.
         host: address to listen on.
         port: 0 takes a free one.
-        stop: ends the readings under way, whose clients are answered before streams end.
+        stop: ends the readings under way; their clients get answers before streams end.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=_GRACE,
         )
         super().__init__(config)
-        # By itself it would end streams at the signal, before they have the last answers.
+        # By default it ends streams at the signal, before the last answers are sent.
         AppStatus.enable_automatic_graceful_drain = False
         AppStatus.should_exit = False  # another server of this process may have ended
 
@@ -72,11 +72,11 @@ class Server(uvicorn.Server):
             await asyncio.wait_for(self._stop(), _GRACE)
         self._leaving.set()
         await super().shutdown(sockets)
-        if self._signalled:  # threads that still open a file would be waited for
+        if self._signalled:  # do not wait for threads that still open a file
             end_within(_TIDYING)
 
     def _with_an_end(self, app: ASGIApp) -> ASGIApp:
-        """The application; clients that only listen seem to have left when the server leaves."""
+        """The application; on shutdown, clients that only listen appear as disconnected."""
 
         async def ending(scope: Scope, receive: Receive, send: Send) -> None:
             async def receive_or_leave() -> Message:

@@ -1,4 +1,4 @@
-"""A reader that answers as a chat does, while it reads as another reader does."""
+"""A reader that reads like another reader, and answers like a chat."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _UNSAID = Answer("remembered", "remembered")
 
 
 class Answerer(Around):
-    r"""Reads as `reader` does. What it answers is not taken out of a box but said as it is.
+    r"""Reads like `reader`, but its answer is the whole reply, without a `\boxed{}`.
 
-    A reader with an answer prompt of its own that asks for a `\boxed{}` is left alone: its answer
-    is known when its reply is whole.
+    If the reader's own answer prompt asks for a `\boxed{}`, it is kept; the answer is then only
+    known when the reply is complete.
 
     Args:
-        reader: who reads.
-        config: of the reading.
+        reader: the reader.
+        config: settings of the reading.
     """
 
     def __init__(self, reader: Reader, config: ReadingConfig) -> None:
@@ -42,15 +42,15 @@ class Answerer(Around):
         self._habits = _Habits()
 
     def config(self, speech: Speech | None) -> RunnableConfig:
-        """Of a reading that ends with an answer, or with none."""
+        """Return the config of a reading, with an answer to `speech` or without one."""
         return {"configurable": {_SPEECH: speech}, "callbacks": [self._habits]}
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
-        """Answer as the run's `Speech` wants it; nothing where it has none."""
+        """Answer into the run's `Speech`; without one, return a placeholder."""
         speech: Speech | None = (config or {}).get("configurable", {}).get(_SPEECH)
-        if speech is None:  # it goes to a model that is asked for more than a text
+        if speech is None:  # the model itself will answer, with more than text
             return _UNSAID
         if speech.known:
             memory = replace(memory, text=f"{memory.text}\n\n{speech.known}".strip())
@@ -62,7 +62,7 @@ class Answerer(Around):
         else:
             attempt = Attempt(speech, headless=self._habits.may_begin_in_thought)
             answer = await speaker.speak(question, memory, attempt.hear, config=config)
-            if not answer.usage.output_tokens:  # it was ended before its provider said this
+            if not answer.usage.output_tokens:  # stopped before the provider reported the usage
                 count = speech.counter.count
                 usage = Usage(1, count(question + memory.text), count(answer.text))
                 answer = replace(answer, usage=usage)
@@ -71,7 +71,7 @@ class Answerer(Around):
 
 
 class _Habits(AsyncCallbackHandler):
-    """Learns from a model's whole replies whether they begin within a thought."""
+    """Learns from complete replies whether a model begins within its reasoning."""
 
     def __init__(self) -> None:
         self.may_begin_in_thought = True

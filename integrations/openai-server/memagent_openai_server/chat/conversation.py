@@ -1,4 +1,4 @@
-"""A conversation as a question and a document: what is asked, and what there is to read."""
+"""Split a conversation into a question and a document to read."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _GAPS = (
 """Between paragraphs, lines and sentences."""
 _ASKS = re.compile(r"[?？؟]")
 _LONG = 64 * 2**10
-"""Code points that are worked on in one call, for which the interpreter does nothing else."""
+"""Code points worked on in one call, during which the interpreter does nothing else."""
 _LONGEST_LOOK = 20_000
-"""Code points at either end of a turn among which its question is looked for."""
+"""Code points at either end of a turn in which its question is searched."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What one request comes to.
+    """A request, split into its parts.
 
     Attributes:
         system: the system messages.
-        question: what is asked in the last turn of the user.
-        document: what there is to read that is not in the memory yet.
-        kept: messages after that turn that the model is shown as they are.
-        prefix: stands for all messages that the memory holds once the document is read.
+        question: the question in the user's last turn.
+        document: the text to read, which is not in the memory yet.
+        kept: messages after that turn, which the model is shown unchanged.
+        prefix: digest of all messages that the memory has after reading the document.
     """
 
     system: str
@@ -59,24 +59,24 @@ def asked(
     kept_tokens: int,
     whole: bool,
 ) -> Asked:
-    """Take a conversation apart.
+    """Split a conversation.
 
     Args:
         messages: as the client sent them.
-        known: prefixes of conversations that the memory holds already.
-        count: tokens of a text.
-        question_tokens: longest question.
-        kept_tokens: of the messages after the question that are kept as they are.
-        whole: a turn that is short enough is all question, though it has several parts.
+        known: prefixes of conversations that the memory has already.
+        count: counts the tokens of a text.
+        question_tokens: longest question, in tokens.
+        kept_tokens: most tokens of messages after the question that are kept unchanged.
+        whole: whether a short turn is all question, even if it has several parts.
 
     Raises:
-        Refusal: No user asks anything.
+        Refusal: There is no question of a user.
     """
     system = "\n\n".join(said(message) for message in messages if message["role"] in SYSTEM)
     body = [message for message in messages if message["role"] not in SYSTEM]
     last = next((at for at in reversed(range(len(body))) if body[at]["role"] == "user"), None)
     if last is None or not said(body[last]).strip():
-        raise Refusal(400, "The last message of the user is empty.", param="messages")
+        raise Refusal(400, "The user's last message is empty: add text.", param="messages")
     known_by = list(prefixes(body))
     read = next((at for at in reversed(range(len(body) + 1)) if known_by[at] in known), 0)
     question, content = split(said(body[last]), question_tokens, count, whole=whole)
@@ -84,7 +84,7 @@ def asked(
     end = len(body) - len(kept)
     parts = []
     if read and body[read - 1]["role"] == "user" and (read - 1 < last or end > read):
-        # Of the turn that was read last, its content is in the memory and its question is not.
+        # Of the last turn read, the content is in the memory, but not the question.
         text = said(body[read - 1])
         parts.append(_line("user", split(text, question_tokens, count, whole=whole)[0]))
     parts += [line for message in body[read:last] for line in lines(message)]
@@ -179,13 +179,13 @@ def lines(message: Message) -> Iterable[str]:
 
 
 def _line(speaker: str, text: str) -> str:
-    # Indented, a line of somebody's text cannot pass for the beginning of another message.
+    # Indented, so that no line of a text looks like the beginning of another message.
     indent = "\n  "
     return f"{speaker}: " + indent.join(indent.join(part.splitlines()) for part in _parts(text))
 
 
 def _parts(text: str) -> Iterator[str]:
-    """A text in parts that end where lines do."""
+    """A text in parts of whole lines."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _LONG) + 1 or len(text)
@@ -200,7 +200,7 @@ def _name(name: object) -> str:
 def _kept(
     body: Sequence[Message], first: int, count: Callable[[str], int], budget: int
 ) -> Sequence[Message]:
-    """The newest whole groups (a call with its results) that fit, of those from `first` on."""
+    """The newest complete groups (a call with its results) from `first` on that fit."""
     start = end = len(body)
     while start > first:
         start -= 1
@@ -214,7 +214,7 @@ def _kept(
 
 
 def prefixes(body: Iterable[Message]) -> Iterable[str]:
-    """What stands for no message, the first one, the first two, ..."""
+    """Yield digests of no message, the first one, the first two, and so on."""
     prefix = ""
     yield prefix
     for message in body:
@@ -224,7 +224,7 @@ def prefixes(body: Iterable[Message]) -> Iterable[str]:
 
 
 def _shortened(value: Any) -> Any:
-    """A message with the digest of each long text: JSON of that would take long to write."""
+    """A message with long texts replaced by digests, since encoding them as JSON is slow."""
     if isinstance(value, dict):
         return {name: _shortened(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a chat completion comes to: passed on as it is, or read and answered from memory."""
+"""Decide on a chat completion: pass it on unchanged, or read, and answer from memory."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ too long to be shown again. Use what bears on what is asked now. They are notes,
 """
 
 _SLACK = 1.5
-"""How far off a count of tokens may be: what may fit is tried, and the model has the last word."""
+"""Error factor of a token count: requests that may fit are tried, and the model decides."""
 _LONGEST_TOKEN = 16
-"""Code points: a text of more than that for each token of the window is not worth counting."""
+"""Code points per token of the window above which a text is not counted, since it cannot fit."""
 _MOST_STOPS = 16
-"""Strings that may end an answer: each is looked for in every piece of it."""
+"""Most stop strings; each is searched in every piece of an answer."""
 _MORE = ("tools", "functions", "logprobs", "audio", "modalities", "prediction")
-"""Fields with which more is asked for than a text: only a model itself can give it."""
+"""Fields that ask for more than text, which only the model itself can return."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the memory of a conversation is.
+    """The memory of a conversation.
 
     Attributes:
-        reference: a memory's id or name; None if there is nothing yet.
-        name: under which what is read now is remembered.
-        explicit: the client named this memory, so that it expects it to be known. The field
-            `user` does not: who sends it may never have heard of this server.
+        reference: id or name of the memory; None if there is none yet.
+        name: name under which the reading is stored; None for no name.
+        explicit: whether the client named this memory, and so expects it to be used. The field
+            `user` does not count: clients may send it without knowing about this server.
     """
 
     reference: str | None
@@ -70,14 +70,14 @@ class Place:
 async def place(
     sessions: Sessions, *, memory: str | None, session: str | None, user: str | None
 ) -> Place:
-    """Find the memory that a request goes on from.
+    """Find the memory that a request continues from.
 
     Raises:
         MemoryNotFoundError: This tenant has no memory of this id.
     """
     if memory is not None:
         if not await sessions.has(memory):
-            message = f"There is no memory {memory!r}."
+            message = f"There is no memory {memory!r}: GET /v1/memories lists all."
             raise MemoryNotFoundError(message)
         return Place(memory, None, explicit=True)
     name = f"session {session}" if session else f"user {user}" if user else None
@@ -87,17 +87,17 @@ async def place(
     except StoreError:
         if session:
             raise
-        return Place(None, name, explicit=False)  # what fits the model needs no memory
+        return Place(None, name, explicit=False)  # a request that fits the model needs no memory
     return Place(name, name, explicit=bool(session))
 
 
 async def may_fit(service: Service, fields: dict[str, Any], body: bytes) -> bool:
-    """Whether the model's context may hold a request as it is.
+    """Whether the model's context may hold a request unchanged.
 
     Args:
-        service: of the server.
-        fields: of the request.
-        body: the same as it is passed on.
+        service: the service.
+        fields: fields of the request.
+        body: the request, as it is passed on.
     """
     window = await service.window()
     if window is None or len(body) <= window:  # a token is a byte, or more
@@ -124,12 +124,12 @@ class Arrived:
     """A request with its connection.
 
     Attributes:
-        fields: of a chat completion, as they were sent.
-        chat: as they are understood.
-        body: as it is passed on.
-        receive: tells when the client goes.
-        record: of the request.
-        turn: of a user who is remembered; None if there is none.
+        fields: fields of the chat completion, as sent.
+        chat: the validated request.
+        body: the body to pass on.
+        receive: reports when the client disconnects.
+        record: record of the request.
+        turn: turn of a remembered user; None without one.
     """
 
     fields: dict[str, Any]
@@ -140,7 +140,7 @@ class Arrived:
     turn: Turn | None = None
 
     async def of_user(self, service: Service, sessions: Sessions, session: str | None) -> Arrived:
-        """The same with what is known of its user, if users are remembered here."""
+        """Return the request with what is remembered about its user, if users are remembered."""
         if service.remembering is None or not self.chat.user:
             return self
         messages, size = self.fields["messages"], len(self.body)
@@ -155,10 +155,10 @@ class Arrived:
 async def decide(
     service: Service, sessions: Sessions, where: Place, arrived: Arrived
 ) -> httpx.Response | Answering:
-    """What the model's server said, if the request fits the model; else what is to be read.
+    """Return the response of the model's server if the request fits; otherwise the reading.
 
     Raises:
-        Refusal: It asks nothing, or for what cannot be given.
+        Refusal: The request has no question, or asks for something unsupported.
         MemAgentError: The model or the store failed.
     """
     fields, refused = arrived.fields, None
@@ -182,7 +182,7 @@ async def decide(
 
 
 def wants_more(fields: dict[str, Any]) -> str | None:
-    """The first field with which more is asked for than one text."""
+    """Return the first field that asks for more than one text; None without one."""
     if (fields.get("response_format") or {}).get("type", "text") != "text":
         return "response_format"
     found = next((name for name in _MORE if fields.get(name)), None)
@@ -191,17 +191,17 @@ def wants_more(fields: dict[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class Answering:
-    """A request that is read.
+    """A request that is answered by a reading.
 
     Args:
-        service: of the server.
-        sessions: of the tenant.
-        place: of the memory.
-        asked: what is asked, and what there is to read.
-        request: as it was sent.
-        more: whether the model itself answers, because more is asked for than a text.
-        caller: whose turns the reading takes.
-        turn: of a user who is remembered; None if there is none.
+        service: the service.
+        sessions: the tenant's sessions.
+        place: the memory.
+        asked: question and document.
+        request: the request.
+        more: whether the model itself answers, because more than text is asked for.
+        caller: the caller whose share of calls the reading uses.
+        turn: turn of a remembered user; None without one.
     """
 
     service: Service
@@ -221,18 +221,19 @@ class Answering:
         where: Place,
         arrived: Arrived,
     ) -> Answering:
-        """Take a request apart.
+        """Split a request.
 
         Raises:
-            Refusal: It asks nothing, or for what a reading cannot give.
+            Refusal: The request has no question, or asks for something unsupported.
         """
         fields, request = arrived.fields, arrived.chat
         more = wants_more(fields)
         if more and service.upstream is None:
-            message = f"The reader {service.name!r} gives one plain text: it does not take {more}."
+            message = f"The reader {service.name!r} returns one plain text: leave out {more}."
             raise Refusal(400, message, param=more, code="unsupported_parameter")
         if len(stops(request)) > _MOST_STOPS:
-            raise Refusal(400, f"A text that is read takes {_MOST_STOPS} stops.", param="stop")
+            message = f"Too many stop strings: a reading supports {_MOST_STOPS}."
+            raise Refusal(400, message, param="stop")
         known = await sessions.known(where.reference) if where.reference else frozenset()
         found = await asyncio.to_thread(
             asked,
@@ -247,7 +248,7 @@ class Answering:
         return cls(service, sessions, where, found, request, more is not None, caller, turn)
 
     async def parts(self) -> AsyncGenerator[Progress | Said | Read, None]:
-        """Progress, pieces of the answer for a client that streams, and then all of it."""
+        """Yield progress, pieces of the answer if the client streams, and the whole answer."""
         question, document = await unless_small(len(self.asked.system), self._question)
         speech = Speech(
             self.service.counter,
@@ -289,11 +290,11 @@ class Answering:
         yield self._answered(question, output, chunks, speech.finish_reason)
 
     def left(self) -> list[Message]:
-        """What of the conversation is not in the memory once the document is read."""
+        """The messages that are not in the memory after reading the document."""
         return [{"role": "user", "content": self.asked.question}, *self.asked.kept]
 
     def rest(self, memory: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """The request that the model is sent after the reading: with notes for what was read."""
+        """Return the request to the model after the reading, with notes for what was read."""
         known = self.turn.told if self.turn else ""
         system = "\n\n".join(filter(None, [self._system(), known, remembered(memory, NOTES)]))
         told = [{"role": "system", "content": system}] if system else []
@@ -301,17 +302,17 @@ class Answering:
         return {**rest, "messages": [*told, *self.left()]}
 
     def _system(self) -> str:
-        """The system messages, unless they are so long that they are read with the rest."""
+        """The system messages; "" if they are so long that they are read."""
         return self.asked.system if self._fits(self.asked.system) else ""
 
     def _fits(self, text: str) -> bool:
         return self.service.counter.count(text) <= self.service.config.question_tokens
 
     def _question(self) -> tuple[str, str]:
-        """What to read for, and what to read.
+        """The question and the document of the reading.
 
-        A model is told the system messages with the question; the built-in reader would look
-        for their words.
+        A model gets the system messages with the question; the built-in reader would search for
+        their words.
         """
         system, question, document = self.asked.system, self.asked.question, self.asked.document
         if not system:
@@ -324,7 +325,7 @@ class Answering:
         return question, document
 
     async def _unread(self, question: str, speech: Speech) -> Read:
-        """The answer where there is nothing to read and nothing is remembered."""
+        """The answer if there is nothing to read and nothing remembered."""
         text, count = await self.service.respond(question, speech), self.service.counter.count
         return Read(text, None, count(question), count(text), 1.0, 0, speech.finish_reason)
 
@@ -344,6 +345,6 @@ class Answering:
 
 
 def stops(request: ChatRequest) -> tuple[str, ...]:
-    """The strings that end an answer."""
+    """Return the stop strings of a request."""
     found = [request.stop] if isinstance(request.stop, str) else request.stop or ()
     return tuple(filter(None, found))

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 SESSION_HEADER = "x-memagent-session"
 MEMORY_HEADER = "x-memagent-memory"
 _ALIVE_EVERY = 10.0
-"""Seconds between signs of life: proxies give up after 30 or 60."""
+"""Interval of keep-alive comments, in seconds: proxies give up after 30 or 60."""
 
 
 async def complete(models: Models, request: Request, body: bytes, record: Record) -> Response:
     """Answer a chat completion.
 
     Raises:
-        Refusal: It cannot be answered.
-        MemAgentError: Likewise.
+        Refusal: The request cannot be answered.
+        MemAgentError: The model or the store failed.
     """
     fields, chat = await aparse(body, ChatRequest)
     service = models.named(chat.model)
@@ -61,7 +61,11 @@ async def complete(models: Models, request: Request, body: bytes, record: Record
 
 
 def session_of(request: Request) -> str | None:
-    """The session that a request's header names."""
+    """Return the session in a request's header; None without one.
+
+    Raises:
+        Refusal: It is empty or too long.
+    """
     session = request.headers.get(SESSION_HEADER)
     if session is not None and not 0 < len(session) <= 200:  # noqa: PLR2004 - said below
         raise Refusal(400, f"{SESSION_HEADER} must have 1 to 200 characters.")
@@ -71,7 +75,7 @@ def session_of(request: Request) -> str | None:
 def stream(
     events: AsyncGenerator[bytes, None], record: Record, stop: asyncio.Event | None
 ) -> EventStream:
-    """Events as a response."""
+    """Return a response of events."""
     return EventStream(
         events,
         stop,
@@ -84,19 +88,19 @@ def stream(
 async def passed(
     response: httpx.Response, request: Request, record: Record, turn: Turn | None = None
 ) -> Response:
-    """What the model's server said, byte for byte.
+    """Return the response of the model's server, byte for byte.
 
     Args:
-        response: of the server.
-        request: of the client.
-        record: of the request.
-        turn: of a user who is remembered; None if there is none.
+        response: the model server's response.
+        request: the client's request.
+        record: record of the request.
+        turn: turn of a remembered user; None without one.
     """
     headers = passed_on(response)
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         body = await read_whole(response, request.receive)
         if turn is not None:
-            with suppress(ValueError):  # a body that is not JSON is the client's business
+            with suppress(ValueError):  # a body that is not JSON is passed on, but not remembered
                 turn.hear(json.loads(body))
         return Response(body, response.status_code, headers)
 
@@ -105,10 +109,11 @@ async def passed(
 
 
 async def whole(answering: Answering, arrived: Arrived) -> tuple[Read, dict[str, Any]]:
-    """What was read, and the completion that it ends in.
+    """Return the reading, and its completion.
 
     Raises:
-        Refusal: The client is gone, the server stops, or the model refuses.
+        Refusal: The server is stopping, or the model refuses.
+        ClientDisconnect: The client is gone.
         MemAgentError: The reading failed.
     """
     service = answering.service
@@ -129,7 +134,7 @@ async def whole(answering: Answering, arrived: Arrived) -> tuple[Read, dict[str,
 
 
 async def chunks(answering: Answering, arrived: Arrived) -> AsyncGenerator[dict[str, Any], None]:
-    """Parts of a completion: progress as reasoning, and then the answer.
+    """Yield the parts of a completion: progress as reasoning, and then the answer.
 
     Raises:
         Refusal: The model refuses.
@@ -165,7 +170,7 @@ async def _chunks(answering: Answering, arrived: Arrived) -> AsyncGenerator[dict
 async def sent(
     parts: AsyncGenerator[dict[str, Any], None],
 ) -> AsyncGenerator[bytes, None]:
-    """Parts of a completion as they are sent."""
+    """Yield the parts of a completion as events."""
     async with aclosing(parts):
         async for part in parts:
             yield event(part)
@@ -175,7 +180,7 @@ async def sent(
 async def _more(
     answering: Answering, read: Read, arrived: Arrived, head: Head
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """What the model streams after the reading, as parts of the same completion."""
+    """The model's stream after the reading, as parts of the same completion."""
     upstream = answering.service.upstream
     assert upstream is not None  # noqa: S101 - who wants more has one
     response = await upstream.complete(await _rest(answering, read, arrived))

@@ -1,4 +1,4 @@
-"""The shapes of the chat completions API, filled with what a reading found."""
+"""The results of readings in the format of the chat completions API."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Progress:
     """A chunk was read.
 
     Attributes:
-        chunk: its number, counted from 1.
-        chunks: how many there will be, as far as can be told.
-        memory: what is remembered now; None if that did not change.
+        chunk: number of the chunk, counted from 1.
+        chunks: estimated number of all chunks.
+        memory: text of the memory; None if it did not change.
     """
 
     chunk: int
@@ -24,7 +24,7 @@ class Progress:
 
     @property
     def text(self) -> str:
-        """What a client that streams sees of it."""
+        """The progress as text for a client that streams."""
         head = f"[{self.chunk} of {max(self.chunk, self.chunks)} sections read]\n"
         return head if self.memory is None else f"{head}{self.memory}\n\n"
 
@@ -38,15 +38,15 @@ class Said:
 
 @dataclass(frozen=True)
 class Read:
-    """A reading's end.
+    """The end of a reading.
 
     Attributes:
         text: the answer.
-        memory: id of the memory that it was made from; None if there is none.
-        prompt_tokens: of all calls of the model, or of the text where there is no model.
-        completion_tokens: likewise.
-        coverage: share of the new text that was read.
-        chunks: that were read for this answer.
+        memory: id of the memory that it was written from; None without one.
+        prompt_tokens: prompt tokens of all model calls; without a model, tokens of the text.
+        completion_tokens: completion tokens of all model calls; without a model, of the answer.
+        coverage: share of the new text that was read, 0 to 1.
+        chunks: number of chunks read for this answer.
         finish_reason: "stop", or "length" for an answer that was cut.
     """
 
@@ -60,7 +60,7 @@ class Read:
 
     @property
     def usage(self) -> dict[str, int]:
-        """As OpenAI counts."""
+        """The usage in OpenAI's format."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -69,13 +69,13 @@ class Read:
 
     @property
     def memagent(self) -> dict[str, Any]:
-        """What OpenAI's shapes have no place for."""
+        """Fields that OpenAI's format does not have."""
         return {"memory": self.memory, "chunks": self.chunks, "coverage": self.coverage}
 
 
 @dataclass(frozen=True)
 class Head:
-    """What all parts of one completion share."""
+    """The fields that all parts of a completion share."""
 
     model: str
     id: str
@@ -83,11 +83,11 @@ class Head:
 
     @classmethod
     def new(cls, model: str) -> Head:
-        """Of a completion that begins now."""
+        """Return the fields of a new completion."""
         return cls(model, f"chatcmpl-{uuid4().hex}", int(time()))
 
     def completion(self, read: Read) -> dict[str, Any]:
-        """The completion that a reading ends in."""
+        """Return the completion of a reading."""
         message = {"role": "assistant", "content": read.text, "refusal": None}
         whole = self.whole(message, read.finish_reason, read.usage)
         return {**whole, "memagent": read.memagent}
@@ -95,17 +95,17 @@ class Head:
     def whole(
         self, message: dict[str, Any], finish_reason: str, usage: dict[str, int]
     ) -> dict[str, Any]:
-        """A whole completion of one message."""
+        """Return a whole completion of one message."""
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
         return {**self._fields("chat.completion"), "choices": [choice], "usage": usage}
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        """A part of a completion."""
+        """Return a part of a completion."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return {**self._fields("chat.completion.chunk"), "choices": [choice]}
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The part that tells the usage."""
+        """Return the part with the usage."""
         return {**self._fields("chat.completion.chunk"), "choices": [], "usage": usage}
 
     def _fields(self, kind: str) -> dict[str, Any]:
@@ -113,6 +113,6 @@ class Head:
 
 
 def model_card(name: str, window: int | None) -> dict[str, Any]:
-    """A model in the list of models; `window` is what one request may hold without being read."""
+    """Return a model for the list of models; `window` is the longest request that is not read."""
     card = {"id": name, "object": "model", "created": 0, "owned_by": "memagent"}
     return card if window is None else {**card, "max_model_len": window}

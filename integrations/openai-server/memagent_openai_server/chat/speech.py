@@ -1,4 +1,4 @@
-"""An answer as its client gets it: up to a stop string and a limit, in pieces if it is streamed."""
+"""An answer as it is sent: up to a stop string and a token limit, streamed in pieces or whole."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 _CUT_OFF = ("length", "max_tokens", "MAX_TOKENS")
-"""What providers call the end of a reply that came to its limit."""
+"""Providers' finish reasons for a reply that reached its limit."""
 
 
 @dataclass
 class Speech:
-    """One answer, however often a model begins with it.
+    """One answer, over all attempts of the model.
 
     Attributes:
         counter: counts tokens.
         stop: strings that end the answer and are not part of it.
-        limit: of tokens.
-        streams: whether pieces of it are sent to the client.
-        known: what is known of the user, to answer from it as well.
+        limit: most tokens; None for no limit.
+        streams: whether pieces are sent to the client.
+        known: what is remembered about the user, to answer from as well.
         write: sends a piece.
-        sent: what was sent, which nothing can take back.
+        sent: the text sent so far, which cannot be taken back.
         finish_reason: "stop" or "length".
     """
 
@@ -43,19 +43,19 @@ class Speech:
 
     @property
     def listens(self) -> bool:
-        """Whether anything is won by hearing a reply while it is written."""
+        """Whether the reply must be followed while it is written."""
         return self.streams or bool(self.stop) or self.limit is not None
 
 
 class Attempt:
-    """What a model says, once.
+    """One attempt of the model at an answer.
 
     Args:
-        speech: the answer that it is to become.
-        headless: as for `Thoughts`.
+        speech: the answer.
+        headless: see `Thoughts`.
 
     Attributes:
-        text: the answer, as far as it is certain.
+        text: the certain part of the answer.
     """
 
     def __init__(self, speech: Speech, *, headless: bool = False) -> None:
@@ -69,7 +69,7 @@ class Attempt:
         self._strays = False
 
     def hear(self, piece: str) -> bool:
-        """Take the next piece of the reply; False if no more is needed."""
+        """Take the next piece of the reply; return False if no more is needed."""
         self._add(self._boxes.feed(self._thoughts.feed(piece)))
         return self._reason is None and not self._strays
 
@@ -77,16 +77,16 @@ class Attempt:
         """Take the end of the reply.
 
         Args:
-            reason: why it ended, in its provider's word.
+            reason: the provider's finish reason.
 
         Raises:
-            ModelError: It is not the answer that was begun with.
+            ModelError: The answer differs from what was sent already.
         """
         if self._reason is None and not self._strays:
             rest = self._boxes.feed(self._thoughts.finish()) + self._boxes.finish()
             self._add(rest, last=True)
         if self._strays or len(self.text) < len(self._speech.sent):
-            raise ModelError("The model broke off within its answer, and then gave another.")
+            raise ModelError("The model broke off within its answer, and then began another one.")
         ended = "length" if reason in _CUT_OFF else "stop"
         self._speech.finish_reason = self._reason or ended
 

@@ -1,4 +1,4 @@
-r"""What of a model's reply is for others to hear, found piece by piece while it is written."""
+r"""Filter reasoning and `\boxed{}` out of a reply, piece by piece while it is written."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _OPENED = re.compile(r"<(think|thinking|reasoning)>")
 _CLOSED = re.compile(r"</(?:think|thinking|reasoning)>")
 _OPENING = ("<think>", "<thinking>", "<reasoning>")
 _LONGEST = len("</reasoning>") - 1
-"""Characters of a tag that has not come whole."""
+"""Longest incomplete tag, in characters."""
 _BOX = "\\boxed{"
 
 
 class Thoughts:
-    """Leaves out what a model thinks aloud.
+    """Removes a model's reasoning.
 
     Args:
-        headless: the reply may begin within a thought that the model's template opened. Nothing is
-            certain then until that thought is closed.
+        headless: whether the reply may begin within reasoning that the chat template opened. Then
+            nothing is certain until the reasoning is closed.
     """
 
     def __init__(self, *, headless: bool) -> None:
@@ -26,7 +26,7 @@ class Thoughts:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What is certain to be said, now that `piece` was written."""
+        """Take the next piece of the reply, and return the text that is now certain."""
         looked = max(0, len(self._held) - _LONGEST)
         self._held += piece
         said = ""
@@ -49,7 +49,7 @@ class Thoughts:
             self._end, looked = re.compile(f"</{opened[1]}>"), 0
 
     def finish(self) -> str:
-        """What is said after all: the reply ends here."""
+        """Take the end of the reply, and return the rest of the text."""
         said = ""
         if self._headless:  # no thought was closed, so that none was open
             self._headless, self._end = False, None
@@ -58,14 +58,14 @@ class Thoughts:
 
 
 class Boxes:
-    r"""Leaves out the `\boxed{` and `}` around an answer, which some models learned to write."""
+    r"""Removes the `\boxed{` and `}` around an answer, which some models have learned to write."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What is certain to be said, now that `piece` was written."""
+        """Take the next piece of the reply, and return the text that is now certain."""
         text, said, self._held = self._held + piece, [], ""
         at = 0
         while at < len(text):
@@ -86,12 +86,12 @@ class Boxes:
         return "".join(said)
 
     def finish(self) -> str:
-        """What is said after all: the reply ends here."""
+        """Take the end of the reply, and return the rest of the text."""
         return self._held
 
 
 def begins_in_thought(reply: str) -> bool:
-    """Whether a whole reply closes a thought that it did not open."""
+    """Whether a complete reply closes reasoning that it did not open."""
     closed = _CLOSED.search(reply)
     return closed is not None and not _OPENED.search(reply, 0, closed.start())
 

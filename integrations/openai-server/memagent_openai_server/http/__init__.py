@@ -1,1 +1,1 @@
-"""What every request passes: who may come in, how much, and how an answer leaves."""
+"""What every request passes through: access, limits and delivery."""

@@ -1,4 +1,4 @@
-"""Bodies as they come in: how long, how slow, how packed, and how many of them at once."""
+"""Read bodies, with limits on size, time, compression and the total of all requests."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 _PACKED = ("gzip", "x-gzip", "deflate")
 _STEP = 2**18
-"""Bytes that are unpacked before others have their turn on the event loop: a millisecond."""
+"""Bytes unpacked before the event loop gets a turn: about a millisecond."""
 
 
 class BytesUnderWay:
-    """How much of bodies is held in memory, over all requests.
+    """The bytes of bodies in memory, over all requests.
 
-    A caller may hold as much as it leaves free: half if it is alone, a third each if they are two.
-    So there is always room for the short request of another.
+    A caller may hold as much as it leaves free: half if it is alone, a third each with two callers.
+    So there is always room for a short request of another caller.
 
     Args:
-        most: bytes.
+        most: most bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -39,7 +39,7 @@ class BytesUnderWay:
 
     @contextmanager
     def hold(self, caller: str) -> Iterator[Held]:
-        """What a request holds until it is over."""
+        """Yield the bytes of a request, which are released at the end."""
         held = Held(self, caller)
         try:
             yield held
@@ -50,16 +50,16 @@ class BytesUnderWay:
         """Count bytes.
 
         Raises:
-            Refusal: They are too many.
+            Refusal: There are too many.
         """
         if self._held[caller] + count > self._free - count:
-            message = "Too many long requests are under way. Try again."
+            message = "Too many long requests are under way. Try again in 5 seconds."
             raise Refusal(503, message, code="busy", headers={"retry-after": "5"})
         self._free -= count
         self._held[caller] += count
 
     def give_back(self, caller: str, count: int) -> None:
-        """Count them no longer."""
+        """Release bytes."""
         self._free += count
         self._held[caller] -= count
         if not self._held[caller]:
@@ -75,24 +75,24 @@ class Held:
         self._count = 0
 
     def take(self, count: int) -> None:
-        """Hold more, or raise as `BytesUnderWay.take` does."""
+        """Hold more bytes; raises as `BytesUnderWay.take`."""
         self._under_way.take(self._caller, count)
         self._count += count
 
     def drop(self) -> None:
-        """Hold nothing."""
+        """Release all bytes."""
         self._under_way.give_back(self._caller, self._count)
         self._count = 0
 
 
 async def limited_body(request: Request, limits: Limits) -> bytes:
-    """The body of a request, unpacked.
+    """Return the body of a request, unpacked.
 
-    One that is refused is read to its end and thrown away, in the same time, because a client
-    that is still sending would not see the answer.
+    A refused body is read to its end and discarded, within the same time, because a client that is
+    still sending would not see the answer.
 
     Raises:
-        Refusal: It is too long, too slow, packed in an unknown way, or one too many.
+        Refusal: It is too long or too slow, has an unknown encoding, or too many are under way.
         ClientDisconnect: The client is gone.
     """
     if _announced(request) > limits.body_bytes and "expect" in request.headers:
@@ -110,7 +110,8 @@ async def limited_body(request: Request, limits: Limits) -> bytes:
                 raise
     except TimeoutError:
         headers = {"connection": "close"}
-        raise Refusal(408, "The body took too long.", headers=headers) from None
+        message = f"The body took longer than {limits.body_seconds:g} s: send it faster."
+        raise Refusal(408, message, headers=headers) from None
     return await unless_small(sum(map(len, parts)), b"".join, parts)
 
 
@@ -137,13 +138,13 @@ async def _receive(
 
 
 class _Unpacker:
-    """Unpacks gzip and deflate in steps, so that nothing is as long as a bomb could make it."""
+    """Unpacks gzip and deflate in steps, so that a bomb cannot fill the memory."""
 
     def __init__(self) -> None:
-        self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells the two apart itself
+        self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects which of the two it is
 
     def unpack(self, packed: bytes) -> Iterator[bytes]:
-        """The next of the body, in parts of `_STEP` bytes at most."""
+        """Yield the next part of the body, in pieces of at most `_STEP` bytes."""
         more = bool(packed)
         while more:
             try:
@@ -157,13 +158,13 @@ class _Unpacker:
             yield part
 
     def finish(self) -> None:
-        """Raise `Refusal` if the body ended before its end."""
+        """Raise `Refusal` if the compressed stream is incomplete."""
         if not self._stream.eof:
             raise self._broken()
 
     @staticmethod
     def _broken() -> Refusal:
-        message = "The body is not one whole stream of the content-encoding that it announces."
+        message = "The body is not one complete stream of its content-encoding: check the encoding."
         return Refusal(400, message, code="content_encoding")
 
 
@@ -172,7 +173,7 @@ def _unpacker(request: Request) -> _Unpacker | None:
     if encoding in ("", "identity"):
         return None
     if encoding not in _PACKED:
-        message = f"The content-encoding {encoding[:50]!r} is not known here: use gzip or deflate."
+        message = f"The content-encoding {encoding[:50]!r} is not supported: use gzip or deflate."
         headers = {"accept-encoding": "gzip, deflate"}
         raise Refusal(415, message, code="content_encoding", headers=headers)
     return _Unpacker()
@@ -184,5 +185,5 @@ def _announced(request: Request) -> int:
 
 
 def _too_long(limits: Limits) -> Refusal:
-    message = f"The body is longer than {limits.body_bytes} bytes."
+    message = f"The body is longer than {limits.body_bytes} bytes: send less at once."
     return Refusal(413, message, code="body_too_long")

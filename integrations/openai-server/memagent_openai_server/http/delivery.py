@@ -1,4 +1,4 @@
-"""How an answer reaches a client that may wait long, or go: events, signs of life, the end."""
+"""Deliver answers to clients that wait long or disconnect: events and keep-alive comments."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ALIVE = b": still reading\n\n"
 
 
 async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event | None = None) -> T:
-    """The result of `work`; whatever ends this, `work` has ended too: nobody reads on for nobody.
+    """Return the result of `work`, which is ended if the client disconnects or the server stops.
 
     Args:
-        work: what the client waits for.
-        receive: of the request, whose body has been read.
-        stop: set when the server stops; None lets it come to its end.
+        work: the work that the client waits for.
+        receive: the request's `receive`, after its body has been read.
+        stop: set when the server stops; None lets the work finish.
 
     Raises:
         ClientDisconnect: The client is gone.
-        Refusal: The server stops.
+        Refusal: The server is stopping.
     """
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(receive))
@@ -55,7 +55,7 @@ async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event 
 async def last(
     parts: AsyncGenerator[T, None], receive: Receive, stop: asyncio.Event | None = None
 ) -> T | None:
-    """The last part; raises as `unless_gone` does."""
+    """Return the last part; raises as `unless_gone`."""
 
     async def exhaust() -> T | None:
         found = None
@@ -68,16 +68,16 @@ async def last(
 
 
 class EventStream(Response):
-    """Server-sent events from a generator, with signs of life while there are none.
+    """Server-sent events from a generator, with keep-alive comments in between.
 
-    The response begins at once: what fails from here on is told within the stream.
+    The response begins at once, so later errors are sent within the stream.
 
     Args:
-        events: the events, as they are sent.
+        events: the encoded events.
         stop: set when the server stops.
         failed: turns an error's JSON into the stream's last event.
-        every: seconds between signs of life.
-        report: told the error that ended the stream, if one did.
+        every: interval of keep-alive comments, in seconds.
+        report: called with the error that ended the stream, if any.
     """
 
     media_type = "text/event-stream"
@@ -109,7 +109,7 @@ class EventStream(Response):
         except (ClientDisconnect, OSError) as error:
             self._report(error)
             return
-        except Exception as error:  # noqa: BLE001 - the client is told within the stream
+        except Exception as error:  # noqa: BLE001 - it is sent to the client within the stream
             self._report(error)
             await _send(send, self._failed(refusal(error).body))
         with suppress(OSError):
@@ -126,7 +126,7 @@ class EventStream(Response):
             alive.cancel()
 
     async def _show_life(self, send: Send) -> None:
-        with suppress(OSError):  # the client is gone, which is seen elsewhere
+        with suppress(OSError):  # the client is gone, which is handled elsewhere
             while True:
                 quiet = monotonic() - self._sent_at
                 if quiet >= self._every:
@@ -141,7 +141,7 @@ async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
 
 
 def event(data: Any, name: str | None = None) -> bytes:
-    """One server-sent event."""
+    """Encode one server-sent event."""
     head = f"event: {name}\n" if name else ""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     return f"{head}data: {text}\n\n".encode()

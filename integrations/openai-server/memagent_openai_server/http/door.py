@@ -1,4 +1,4 @@
-"""Who may come in: keys, hosts, kinds of content; and what is written down of everyone."""
+"""Check and record all requests: keys, host names, origins, content types and rates."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER_BYTES = 64 * 2**10
-"""Longest headers."""
+"""Largest headers of a request, in bytes."""
 
 _OPEN = ("/health", "/ping")
 _WITH_BODY = ("POST", "PUT")
 _WRONG_KEYS = 20
-"""Of one address in a minute: enough for a mistake, too few for guessing."""
+"""Wrong keys of one address per minute: enough for mistakes, too few for guessing."""
 _MOST_ADMITTED = 10_000
-"""Tenants with their addresses that are remembered; those seen longest ago are forgotten."""
+"""Pairs of tenant and address that are remembered; the oldest are dropped."""
 _NETWORK_BITS = 64
-"""Of an IPv6 address: who has one has all that begin alike."""
+"""Bits of an IPv6 address that identify a client, which has all addresses below them."""
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SHORTEST_KEY = 16
 
 
 def load_keys(text: str, *, where: str) -> dict[str, str]:
-    """Keys with the tenants that they belong to.
+    """Return tenants by key.
 
     Args:
-        text: a line, or what stands between two commas, is a tenant's name and a key.
-        where: it is from, for messages.
+        text: a tenant's name and a key per line, or between commas.
+        where: origin of the text, for messages.
 
     Raises:
-        ConfigurationError: A line is something else.
+        ConfigurationError: A line is not of this form.
     """
     keys = {}
     for number, line in enumerate(re.split(r"[\n,]", text), 1):
@@ -58,8 +58,8 @@ def load_keys(text: str, *, where: str) -> dict[str, str]:
             continue
         if not _TENANT.fullmatch(tenant) or len(key) < _SHORTEST_KEY or not key.isascii():
             message = (
-                f"{where}, line {number}: a line is a name of letters, digits, - and _, a space, "
-                f"and a key of {_SHORTEST_KEY} characters or more."
+                f"{where}, line {number}: write a name of letters, digits, - and _, a space, and "
+                f"a key of {_SHORTEST_KEY} or more ASCII characters."
             )
             raise ConfigurationError(message)
         keys[key] = tenant
@@ -67,7 +67,7 @@ def load_keys(text: str, *, where: str) -> dict[str, str]:
 
 
 def keys_from_file(file: Path) -> dict[str, str]:
-    """As `load_keys`, from a file.
+    """Return the keys in a file; see `load_keys`.
 
     Raises:
         ConfigurationError: It cannot be read.
@@ -75,20 +75,23 @@ def keys_from_file(file: Path) -> dict[str, str]:
     try:
         return load_keys(file.read_text("utf-8"), where=str(file))
     except (OSError, UnicodeDecodeError) as error:
-        message = f"The keys in {file} cannot be read: {type(error).__name__}"
+        message = (
+            f"The keys in {file} cannot be read ({type(error).__name__}): check the path and "
+            "its permissions."
+        )
         raise ConfigurationError(message) from error
 
 
 class Door:
-    """Middleware around the whole application.
+    """Middleware around the whole application, which checks and records requests.
 
     Args:
-        app: what is inside.
-        keys: whose key it is, by the key; empty lets everybody in.
-        hosts: names under which this server may be called; empty for any.
+        app: the application inside.
+        keys: tenants by key; empty accepts all requests.
+        hosts: host names under which this server may be called; empty for any.
         origins: sites whose pages may call it, "*" for all.
-        limits: how often.
-        metrics: of the server.
+        limits: limits on clients.
+        metrics: the server's metrics.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class Door:
         state = scope.setdefault("state", {})
         state["record"] = record
         head = scope["method"] == "HEAD"
-        # What ends in a slash is not redirected: a client would not send its body and key again.
+        # A trailing slash is removed without a redirect, which clients follow without body and key.
         scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
         if head:
             scope["method"] = "GET"
@@ -154,12 +157,12 @@ class Door:
 
     def _let_in(self, request: Request, record: Record) -> None:
         if sum(len(name) + len(value) for name, value in request.headers.raw) > HEADER_BYTES:
-            raise Refusal(431, "The headers are too long.", code="headers_too_long")
+            raise Refusal(431, "The headers are too long: send fewer.", code="headers_too_long")
         if self._hosts and _host(request) not in self._hosts:
-            raise Refusal(421, "This server does not go by that name.", code="unknown_host")
+            raise Refusal(421, "This server does not serve that host name.", code="unknown_host")
         origin = request.headers.get("origin")
         if origin is not None and not {origin, "*"} & self._origins:
-            # A page of another site: what it may not read it could still write, and spend.
+            # A page of another site cannot read the answer, but could change memories and spend.
             raise Refusal(403, "Pages of that origin may not call this server.", code="origin")
         if self._tenants and request.url.path not in _OPEN:
             record.tenant = self._tenant(request, record.address)
@@ -167,13 +170,13 @@ class Door:
             self._rate.take(record.caller)
         kind = request.headers.get("content-type", "").partition(";")[0]
         if request.method in _WITH_BODY and kind.strip().lower() != "application/json":
-            # A page in somebody's browser can send other kinds, and none, anywhere without asking.
+            # A page can send other types, or none, to any site without a preflight.
             raise Refusal(415, "The content must be application/json.", code="content_type")
 
     def _tenant(self, request: Request, address: str) -> str:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         given = _digest(key.strip())
-        # All are compared, and in constant time: the time taken tells nothing of a key.
+        # All keys are compared in constant time, so that timing reveals nothing about them.
         found = [t for digest, t in self._tenants.items() if hmac.compare_digest(digest, given)]
         if scheme.lower() == "bearer" and found:
             self._admit(address, found[0])
@@ -188,7 +191,7 @@ class Door:
         )
 
     def _admit(self, address: str, tenant: str) -> None:
-        """Let a right key in; not while somebody guesses there, unless it was in use before."""
+        """Accept a right key, unless its address is guessing keys and has not used it before."""
         here = (address, tenant)
         if self._admitted.pop(here, None) is None:
             self._wrong.check(address)
@@ -202,7 +205,7 @@ def _digest(key: str) -> str:
 
 
 def _address(scope: Scope) -> str:
-    """Where a request comes from, as far as its sender could not choose it."""
+    """The address of a client, without the part that it can choose."""
     address: str = scope["client"][0] if scope.get("client") else ""
     try:
         found = IPv6Address(address)

@@ -1,4 +1,4 @@
-"""How much a client may send, and how often."""
+"""Limits on the size and the number of requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_openai_server.http.refusals import Refusal
 
 _MOST_CALLERS = 10_000
-"""Buckets that are kept; those used longest ago are thrown away."""
+"""Buckets kept; the least recently used are dropped."""
 
 
 @dataclass(frozen=True)
@@ -17,19 +17,19 @@ class Limits:
     """Limits of a server.
 
     Attributes:
-        body_bytes: longest body, unpacked. A million tokens are about 5 MB.
-        body_seconds: within which a body must have come.
-        bytes_under_way: of the bodies of all requests that are not over yet; one caller may hold
-            half of them.
-        requests_per_minute: of a key, or of an address where there are no keys; 0 for no limit.
-        readings: calls of readings to the model at once. They are dealt call by call, and
-            callers share them equally. The built-in reader has one, for one processor.
-        keep_days: after which a response, or a memory that nobody used, is forgotten; 0 for never.
-        keep_bytes: of responses and memories of one tenant; those used longest ago are forgotten
-            when there are more. 0 for any number.
+        body_bytes: largest unpacked body. A million tokens are about 5 MB.
+        body_seconds: time in which a body must arrive, in seconds.
+        bytes_under_way: total size of the bodies of all requests under way; one caller may hold
+            half of it.
+        requests_per_minute: requests of a key, or of an address without keys; 0 for no limit.
+        readings: most model calls of readings at once, shared equally among callers. The built-in
+            reader makes one at a time.
+        keep_days: days after which an unused response or memory is deleted; 0 for never.
+        keep_bytes: size of a tenant's responses and memories, above which the least recently used
+            are deleted; 0 for no limit.
 
     Raises:
-        ConfigurationError: No body of the longest kind could come in.
+        ConfigurationError: `bytes_under_way` is less than twice `body_bytes`.
     """
 
     body_bytes: int = 32 * 2**20
@@ -43,19 +43,19 @@ class Limits:
     def __post_init__(self) -> None:
         if self.bytes_under_way < 2 * self.body_bytes:
             message = (
-                f"Bodies of {self.body_bytes} bytes need {2 * self.body_bytes} bytes under way or "
-                f"more, which is twice as many, and {self.bytes_under_way} are allowed: raise "
+                f"Bodies of {self.body_bytes} bytes need at least {2 * self.body_bytes} bytes "
+                f"under way, twice as many, but only {self.bytes_under_way} are allowed: raise "
                 "bytes_under_way (--megabytes-under-way)."
             )
             raise ConfigurationError(message)
 
 
 class RateLimit:
-    """A bucket for each caller, which holds a minute's requests and fills as time goes by.
+    """A token bucket per caller, with the requests of one minute.
 
     Args:
-        per_minute: requests; 0 for no limit.
-        of: what is counted, in messages.
+        per_minute: requests per minute; 0 for no limit.
+        of: name of what is counted, for messages.
     """
 
     def __init__(self, per_minute: int, of: str = "requests") -> None:
@@ -64,25 +64,26 @@ class RateLimit:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def check(self, caller: str) -> float:
-        """What is left to a caller.
+        """Return the number of requests left to a caller.
 
         Raises:
-            Refusal: Nothing is.
+            Refusal: None is left.
         """
         now, each = monotonic(), 60.0 / self._per_minute
         left, when = self._buckets.get(caller, (float(self._per_minute), now))
         left = min(self._per_minute, left + (now - when) / each)
         if left < 1:
-            message = f"More than {self._per_minute} {self._of} a minute: wait."
-            headers = {"retry-after": str(max(1, round((1 - left) * each)))}
+            seconds = max(1, round((1 - left) * each))
+            message = f"More than {self._per_minute} {self._of} a minute: try again in {seconds} s."
+            headers = {"retry-after": str(seconds)}
             raise Refusal(429, message, code="rate_limit_exceeded", headers=headers)
         return left
 
     def take(self, caller: str) -> None:
-        """Count one.
+        """Count one request.
 
         Raises:
-            Refusal: It is one too many.
+            Refusal: The limit is reached.
         """
         if not self._per_minute:
             return

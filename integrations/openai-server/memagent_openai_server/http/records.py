@@ -1,4 +1,4 @@
-"""What is known of a request when it is over: a line of the log, and the metrics."""
+"""Records of requests: log lines and metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
 class Metrics:
-    """Counters of one server; none tells tenants apart."""
+    """Metrics of a server; none distinguishes tenants."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -69,18 +69,19 @@ class Metrics:
 
 @dataclass
 class Record:
-    """One request. It holds nothing that a client wrote but the name of its key.
+    """One request. Of what the client sent, it only has the name of the key's tenant.
 
     Attributes:
-        id: of the request, which the client is told too.
-        metrics: of the server.
-        address: of the client; it is not written down.
-        tenant: whose key it was, None without keys.
-        path: the route, None where there is none.
-        how: "passed" or "read"; empty for what is neither.
-        status: of HTTP.
-        chunks: that were read.
-        error: kind of the error that ended it.
+        id: id of the request, which is also sent to the client.
+        metrics: the server's metrics.
+        address: address of the client; not logged.
+        tenant: tenant of the key; None without keys.
+        path: route; None if there is none.
+        how: "passed" or "read"; "" for neither.
+        status: HTTP status.
+        chunks: number of chunks read.
+        error: type of the error that ended it; None without one.
+        started: time when it began, by `perf_counter`.
     """
 
     id: str
@@ -96,11 +97,11 @@ class Record:
 
     @property
     def caller(self) -> str:
-        """Whose request it is: the tenant's or, without keys, the client's, by its address."""
+        """The tenant or, without keys, the client's address."""
         return self.tenant or self.address
 
     def failed(self, error: Exception) -> None:
-        """Note the error that ended it; of one that nobody expected, also where it was raised."""
+        """Record the error that ended the request; for an unexpected one, also log its place."""
         self.error = type(error).__name__
         if isinstance(error, Refusal) and error.said is not None:
             log.warning("upstream", extra={"fields": {"id": self.id, "said": error.said}})
@@ -115,7 +116,7 @@ class Record:
     async def counted(
         self, parts: AsyncGenerator[Progress | Said | Read, None]
     ) -> AsyncGenerator[Progress | Said | Read, None]:
-        """The parts of a reading, counted."""
+        """Yield the parts of a reading, and count them."""
         with self.metrics.readings.track_inprogress():
             async with aclosing(parts):
                 async for part in parts:
@@ -128,7 +129,7 @@ class Record:
                     yield part
 
     def close(self) -> None:
-        """Write it down."""
+        """Log the request, and update the metrics."""
         path, seconds = self.path or "none", perf_counter() - self.started
         self.metrics.requests.labels(path, self.how, str(self.status)).inc()
         self.metrics.seconds.labels(path, self.how).observe(seconds)
@@ -147,13 +148,13 @@ class Record:
 
 
 class JsonLines(logging.Formatter):
-    """A log record as a line of JSON.
+    """Formats a log record as a line of JSON.
 
-    Errors appear with their kind only: their words may be text of a client.
+    Errors are logged with their type only, because their messages may have a client's text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line of a record."""
         own = record.name == log.name
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
@@ -169,7 +170,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Write JSON lines of this server, and warnings of all else, to standard error."""
+    """Write JSON lines of this server, and warnings of other modules, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -1,4 +1,4 @@
-"""What a client is told when it does not get what it asked for, in the shape of OpenAI's errors."""
+"""Error responses to clients, in the format of OpenAI's errors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Refusal(Exception):  # noqa: N818 - it is an answer to a client, not an er
     """An HTTP error.
 
     Args:
-        status: of HTTP.
-        message: for a person.
-        code: for a program.
-        param: the field of the request that it is about.
-        headers: of the response.
+        status: HTTP status.
+        message: message for people.
+        code: code for programs.
+        param: field of the request that caused it.
+        headers: headers of the response.
 
     Attributes:
-        said: for the log, if the model's server said this in other words.
+        said: original message of the model's server, for the log.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ _OWN: list[tuple[type[Exception], int, str, str]] = [
     (ConfigurationError, 503, "misconfigured", "This server's budgets do not fit its model."),
     (ModelError, 502, "model_failed", "The model failed. What was read so far is kept."),
 ]
-"""Errors of the server's own side, whose words may name its addresses: clients get others."""
+"""Errors of the server's own side, whose messages may name its addresses, with other messages."""
 
 
 def refusal(error: Exception) -> Refusal:
-    """What to tell a client of `error`."""
+    """Return the response to a client for an error."""
     if isinstance(error, Refusal):
         return error
     for kind, status, code in _KNOWN:
@@ -86,10 +86,10 @@ def refusal(error: Exception) -> Refusal:
     for kind, status, code, message in _OWN:
         if isinstance(error, kind):
             return Refusal(status, message, code=code)
-    return Refusal(_SERVER, "This server has an error.", code="internal_error")
+    return Refusal(_SERVER, "This server has an error; see its log.", code="internal_error")
 
 
 def stopping() -> Refusal:
-    """For clients of a reading that ends because the server does."""
-    message = "The server is stopping. Ask again: reading goes on with the chunk where it stopped."
+    """Return the response for a reading that ends because the server is stopping."""
+    message = "The server is stopping. Ask again: the reading continues where it stopped."
     return Refusal(503, message, code="stopping", headers={"retry-after": "5"})

@@ -1,4 +1,4 @@
-"""What clients send: only what this server itself uses is checked, the rest is the model's."""
+"""Requests: fields that this server uses are validated, all others are left to the model."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DEEPEST = 100
-"""Lists and objects within each other: tools have schemas of a dozen."""
+"""Deepest nesting of lists and objects; schemas of tools have about a dozen."""
 _MOST_VALUES = 200_000
-"""In a body, texts not counted: a list of empty lists takes 20 times its length in memory."""
+"""Most values in a body, except for texts: empty lists take 20 times their length in memory."""
 _WINDOW = 64 * 2**10
-"""Bytes that are looked through at once: the event loop waits as long."""
+"""Bytes scanned at once, during which the event loop waits."""
 _SMALL = 64 * 2**10
-"""Bytes of a body that takes less time than the event loop may be kept from others."""
+"""Bytes up to which a body is processed on the event loop."""
 
 Model = TypeVar("Model", bound=BaseModel)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Objects: TypeAlias = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
-"""One wrong element is the error: a hundred thousand errors would take long to make."""
+"""Validation stops at the first error, since reporting a hundred thousand would be slow."""
 
 
 class _Fields(BaseModel):
@@ -46,7 +46,7 @@ class _Fields(BaseModel):
 
 
 class Message(TypedDict):
-    """One message of a conversation; no model, which takes seven times as long to make."""
+    """One message of a conversation; not a model, which takes seven times as long to create."""
 
     __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
 
@@ -62,10 +62,10 @@ class StreamOptions(_Fields):
 
 
 class Continued(BaseModel):
-    """What to go on from.
+    """The memory to continue from.
 
     Attributes:
-        memory: a memory's id, as an earlier response had it.
+        memory: id of a memory, from an earlier response.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -91,40 +91,40 @@ class ChatRequest(_Fields):
 
 
 async def unless_small(size: int, work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-    """The result of `work` on a body of so many bytes: of a small one at once, else in a thread."""
+    """Run `work` on a body of `size` bytes: at once if it is small, otherwise in a thread."""
     if size <= _SMALL:
         return work(*args, **more)
     return await asyncio.to_thread(work, *args, **more)
 
 
 async def aparse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
-    """As `parse`, while the event loop goes on."""
+    """Call `parse` without blocking the event loop."""
     return await unless_small(len(body), parse, body, kind)
 
 
 def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
-    """The fields of a body, as they were sent and as they are understood.
+    """Return the fields of a body, as sent and as validated.
 
-    A whole number of more than 64 bits becomes a float, as JavaScript has it.
+    An integer of more than 64 bits becomes a float, as in JavaScript.
 
     Raises:
-        Refusal: It is not what `kind` says, not JSON, or text that nothing could store.
+        Refusal: The body is not JSON, does not match `kind`, or has text that cannot be stored.
     """
     if len(body) > _MOST_VALUES and count_values(body) > _MOST_VALUES:
-        raise Refusal(400, f"The body has more than {_MOST_VALUES} values.")
+        raise Refusal(400, f"The body has more than {_MOST_VALUES} values: send less at once.")
     try:
         fields = orjson.loads(body)
         _check(fields)
-    except ValueError as error:  # it says where it is wrong, never what stands there
+    except ValueError as error:  # the message has the place of the error, never the content
         raise Refusal(400, f"The body is not JSON: {error}") from None
     return fields, understand(fields, kind)
 
 
 def understand(fields: Any, kind: type[Model]) -> Model:
-    """The fields of a body as they are understood.
+    """Validate the fields of a body.
 
     Raises:
-        Refusal: They are not what `kind` says.
+        Refusal: They do not match `kind`.
     """
     try:
         return kind.model_validate(fields)
@@ -135,17 +135,17 @@ def understand(fields: Any, kind: type[Model]) -> Model:
 
 
 def count_values(body: bytes, window: int = _WINDOW) -> int:
-    """Commas and brackets in a body, except for those in its texts: no fewer than it has values.
+    """Count commas and brackets outside of texts in a body, an upper bound of its values.
 
     Args:
-        body: JSON, or what claims to be.
-        window: bytes that are looked through at once.
+        body: the body, which should be JSON.
+        window: bytes scanned at once.
     """
     values, within, held = 0, 0, b""
     for start in range(0, len(body), window):
         text = (held + body[start : start + window]).replace(rb"\\", b"").replace(rb"\"", b"")
         held = b"\\" if text.endswith(b"\\") else b""
-        parts = text.split(b'"')  # every second one is within a text
+        parts = text.split(b'"')  # every second part is within a text
         outside = b" ".join(parts[within::2])
         values += sum(map(outside.count, (b",", b"[", b"{")))
         within ^= 1 - len(parts) % 2
@@ -153,7 +153,7 @@ def count_values(body: bytes, window: int = _WINDOW) -> int:
 
 
 def _check(fields: Any) -> None:
-    """Refuse what is nested too deep, and numbers that cannot be written as JSON again: 1e999."""
+    """Refuse deep nesting, and numbers such as 1e999 that JSON cannot encode again."""
     level = [fields]
     for _ in range(_DEEPEST):
         inner: list[Any] = []

@@ -1,4 +1,4 @@
-"""Run the application with uvicorn, until a signal."""
+"""Run the application with uvicorn until a signal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _GRACE = 30
-"""Seconds that are left for what is passed on to the model's server."""
+"""Time for requests that are passed on to end, in seconds."""
 _BACKLOG = 2048
 _HEADER_SECONDS = 30.0
-"""Within which the headers of a request must have come."""
+"""Time in which the headers of a request must arrive, in seconds."""
 _LINGER = 5.0
-"""Seconds in which a client that still sends may read why it was refused."""
+"""Time for a client that is still sending to read a refusal, in seconds."""
 _LINGER_BYTES = 4 * 2**20
-"""That it may send in these."""
+"""Bytes that it may send in that time."""
 _TOO_LONG = b"\r\n".join(
     (
         b"HTTP/1.1 431 Request Header Fields Too Large",
@@ -41,7 +41,7 @@ _TOO_LONG = b"\r\n".join(
 
 
 class Connection(HttpToolsProtocol):
-    """Hangs up on a client whose headers do not end in time, or are too long."""
+    """Closes the connection of a client whose headers are incomplete in time, or too long."""
 
     _head_open = False
     _idle_bytes = 0
@@ -54,7 +54,7 @@ class Connection(HttpToolsProtocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of the headers, if they are not whole."""
+        """Wait for the rest of the headers, if they are incomplete."""
         self._idle_bytes += len(data)
         if self._refused:
             if self._idle_bytes > _LINGER_BYTES:
@@ -62,7 +62,7 @@ class Connection(HttpToolsProtocol):
             return
         super().data_received(data)
         if self._idle_bytes > HEADER_BYTES:
-            # What is neither headers to their end nor body: the parser would keep all of it.
+            # The parser would keep all of an endless header.
             self._refuse()
         elif self._head_open or self.cycle is None or self.cycle.response_complete:
             self._wait()
@@ -75,11 +75,11 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Hand the request on, if it says whom it is for."""
+        """Pass the request on, if it has one Host header."""
         self._head_open, self._idle_bytes = False, 0
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts != 1 and self.parser.get_http_version() == "1.1":
-            message = "A request of HTTP/1.1 has one Host header."
+            message = "A request of HTTP/1.1 must have one Host header."
             raise httptools.HttpParserError(message)
         super().on_headers_complete()
 
@@ -94,14 +94,14 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting."""
         self._wait_no_more()
         super().connection_lost(exc)
 
     def _refuse(self) -> None:
-        """Answer, unless an answer is under way, and hang up when that could be read.
+        """Answer, unless an answer is under way, and close the connection after a while.
 
-        A socket that is closed while its client still sends is reset, and the answer is lost.
+        If it were closed while the client is still sending, it would be reset, and the answer lost.
         """
         self._refused = True
         if self.cycle is not None and not self.cycle.response_complete:
@@ -122,7 +122,7 @@ class Connection(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Ends all readings when it is told to stop: each goes on, when asked again, where it was."""
+    """Ends all readings when it is stopped; asked again, each continues where it was."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """On the first signal, end readings and let the rest finish; on the second, end all."""
@@ -160,8 +160,8 @@ def run(app: FastAPI, *, host: str, port: int, listening: socket.socket | None =
     Args:
         app: from `create_app`.
         host: address to listen on.
-        port: likewise.
-        listening: the socket of several workers, instead of one of its own.
+        port: port to listen on.
+        listening: a socket that several workers share, in place of its own.
     """
     log_to_stderr()
     fields = {"url": f"http://{host}:{port}/v1", "models": app.state.models.names}

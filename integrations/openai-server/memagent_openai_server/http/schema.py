@@ -1,4 +1,4 @@
-"""The OpenAPI schema: of bodies that are read by hand, of answers, of errors."""
+"""The OpenAPI schema of manually parsed bodies, answers and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFERENCES = "#/components/schemas/{model}"
 
 
 class Error(BaseModel):
-    """What an error says."""
+    """The content of an error."""
 
     message: str
     type: str
@@ -33,7 +33,7 @@ class Failure(BaseModel):
 
 
 class Reading(BaseModel):
-    """What was read for an answer."""
+    """The reading for an answer."""
 
     memory: str | None
     chunks: int
@@ -41,13 +41,13 @@ class Reading(BaseModel):
 
 
 class ChatCompletion(chat.ChatCompletion):
-    """A chat completion; with `memagent`, if something was read for it."""
+    """A chat completion; `memagent` is set if something was read for it."""
 
     memagent: Reading | None = None
 
 
 class ModelResponse(BaseModel):
-    """A response: of OpenAI's fields, those that this server fills."""
+    """A response, with the fields of OpenAI's format that this server sets."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -63,7 +63,7 @@ class ModelResponse(BaseModel):
 
 
 class Deleted(BaseModel):
-    """A response that is gone."""
+    """A deleted response."""
 
     id: str
     object: str
@@ -71,7 +71,7 @@ class Deleted(BaseModel):
 
 
 class ModelCard(Model):
-    """A model, and how many tokens one request may hold without being read."""
+    """A model, with the longest request in tokens that is not read."""
 
     max_model_len: int | None = None
 
@@ -103,13 +103,13 @@ SESSION = {
     "name": "x-memagent-session",
     "in": "header",
     "required": False,
-    "description": "A session of this name, which is gone on with.",
+    "description": "Name of a session to continue, or to begin.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200},
 }
 
 
 def answers(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """What a path gives: this, or an error."""
+    """Return the responses of a path: an answer, and the errors."""
     return {200: {"description": "The answer.", "model": answer}, **_ERRORS}
 
 
@@ -120,13 +120,13 @@ def described(
     streams: bool = False,
     parameters: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Arguments of a route whose body is read by hand.
+    """Return arguments of a route whose body is parsed manually.
 
     Args:
-        body: what it takes; `describe` is told of it too.
-        answer: what it gives.
-        streams: whether it can give events instead.
-        parameters: of the path, as OpenAPI says them.
+        body: model of the body; must also be given to `describe`.
+        answer: model of the answer.
+        streams: whether it can answer with events instead.
+        parameters: parameters of the path, in OpenAPI's format.
     """
     responses = answers(answer)
     if streams:
@@ -141,12 +141,12 @@ def described(
 
 
 def describe(app: FastAPI, bodies: Sequence[type[BaseModel]], models: list[str]) -> None:
-    """Make the schema, once, with what FastAPI cannot know of.
+    """Complete the schema with what FastAPI cannot know; call it once.
 
     Args:
-        app: with all its routes.
-        bodies: of routes that are `described`.
-        models: what they may ask for.
+        app: the application, with all routes.
+        bodies: models of the bodies of `described` routes.
+        models: names of the served models.
     """
     components = app.openapi()["components"]
     _, made = models_json_schema(

@@ -1,4 +1,4 @@
-"""Several processes that serve on one socket."""
+"""Serve in several processes on one socket."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _AGAIN_AFTER = 1.0
-"""Seconds after which a worker that died is replaced."""
+"""Time after which a dead worker is replaced, in seconds."""
 
 
 def supervise(
     serve: Callable[[socket.socket], None], workers: int, *, host: str, port: int
 ) -> None:
-    """Serve in so many processes until SIGINT or SIGTERM; one that dies is replaced.
+    """Serve in several processes until SIGINT or SIGTERM; a dead one is replaced.
 
     Args:
-        serve: what each does with the socket; it can be pickled.
-        workers: processes.
+        serve: serves on the socket in each process; must be picklable.
+        workers: number of processes.
         host: address to listen on.
         port: to listen on.
 
     Raises:
-        OSError: The address is taken.
+        OSError: The address is in use.
     """
     context = multiprocessing.get_context("spawn")
     stopping = False
@@ -50,7 +50,7 @@ def supervise(
             process = context.Process(target=serve, args=(listening,))
             process.start()
             running[process.sentinel] = process
-            if stopping:  # since it was decided to start it
+            if stopping:  # meanwhile
                 process.terminate()
 
         for _ in range(workers):

@@ -1,4 +1,4 @@
-"""Lets go of what a tenant has not used for long, and of what is over its quota."""
+"""Delete what a tenant has not used for long, and what is over its quota."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _DAY = 24 * 3600.0
 _EVERY = 3600.0
-"""Seconds between looks at all tenants."""
+"""Interval of sweeps over all tenants, in seconds."""
 _SHARE = 16
-"""A quota's part that is freed at once, and that may be written before the next look at it."""
+"""Parts of a quota: one is freed at once, and one may be written before the next check."""
 _PAGE = 100
 
 
@@ -32,9 +32,9 @@ class Keeper:
     """Keeps every tenant's part of a store within the limits.
 
     Args:
-        store: of the server.
-        namespace: of the server in that store, after the tenant's own label.
-        limits: how long and how much is kept.
+        store: the server's store.
+        namespace: namespace of the server in the store, after the tenant's label.
+        limits: limits on time and size.
     """
 
     def __init__(self, store: BaseStore, namespace: Sequence[str], limits: Limits) -> None:
@@ -47,44 +47,44 @@ class Keeper:
 
     @property
     def room(self) -> float:
-        """Bytes that a tenant has; the rest of the quota is for what comes before the next look."""
+        """Bytes that a tenant may use; the rest is for writes before the next check."""
         most = self._limits.keep_bytes
         return most - most / _SHARE if most else float("inf")
 
     def start(self) -> None:
-        """Look at all tenants now and every hour, in the background."""
+        """Sweep over all tenants now and every hour, in the background."""
         self._sweeping = asyncio.create_task(self._sweep_on())
 
     async def aclose(self) -> None:
-        """End what is under way; the next look goes on with it."""
+        """Cancel what is under way; the next sweep continues."""
         tasks = [*self._tidying.values(), *filter(None, [self._sweeping])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wrote(self, sessions: Sessions, size: int) -> None:
-        """Count what was written; look at the tenant's quota where that is much.
+        """Count what was written, and check the tenant's quota from time to time.
 
-        Who writes faster than this can free what is over waits for it here.
+        A writer that is faster than the cleanup waits for it.
         """
         where = sessions.bank.namespace
         self._written[where] += size
         while self._limits.keep_bytes and self._written[where] >= self._limits.keep_bytes / _SHARE:
             tidying = self._tidying.get(where)
             if tidying is not None and not tidying.done():
-                await asyncio.wait([tidying])  # and look again: it has not seen all of this
+                await asyncio.wait([tidying])  # it may not have seen all of this, so check again
                 continue
             self._written[where] = 0
             self._tidying[where] = asyncio.create_task(self._try_to_tidy(sessions))
 
     async def sweep(self) -> None:
-        """Tidy up after all tenants, also after those whose keys are gone."""
+        """Clean up for all tenants, including those whose keys are gone."""
         for sessions in await self._tenants():
             await self._try_to_tidy(sessions)
             await reach(sessions.drop_leases(before=time() - _DAY))
 
     async def tidy(self, sessions: Sessions) -> None:
-        """Forget what was not used for long, and what was used longest ago until the rest fits."""
+        """Delete what was not used for long, and the least recently used until the rest fits."""
         limits = self._limits
         entries = await reach(sessions.ledger.entries())
         total = sum(entry.size for entry in entries)
@@ -107,7 +107,7 @@ class Keeper:
             try:
                 await self.sweep()
             except StoreError as error:
-                log.warning("Old data could not be looked for: %s", type(error).__name__)
+                log.warning("Old data could not be searched for: %s", type(error).__name__)
             await asyncio.sleep(_EVERY)
 
     async def _tenants(self) -> list[Sessions]:

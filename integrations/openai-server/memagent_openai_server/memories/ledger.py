@@ -1,4 +1,4 @@
-"""What a tenant has in the store, how much it is, and when it was last used."""
+"""A tenant's ledger: its memories and responses, with their sizes and times of last use."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from memagent_graph.memory.records import Records
 
 _FRESH = 60.0
-"""Seconds in which another use is not written down."""
+"""Time in which another use is not recorded, in seconds."""
 _OVERHEAD = 250
-"""Bytes of an entry itself, and of the keys of what it stands for."""
+"""Bytes of an entry itself, and of the keys of what it describes."""
 
 
 class Entry(NamedTuple):
     """A memory, a response, or a response with the memory that was read for it.
 
     Attributes:
-        name: of the memory, or "response" and the response's id.
-        used: Unix time of its last use; of a response, when it was made.
-        bytes: of the response's own record.
-        read: bytes of the memory's versions, estimated.
-        held: it was deleted, but its messages are still part of a later response.
+        name: name of the memory, or "response" and the response's id.
+        used: Unix time of the last use; for a response, of its creation.
+        bytes: size of the response's own record.
+        read: estimated size of the memory's versions, in bytes.
+        held: whether the response was deleted, but a later one still needs its messages.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Entry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of it all."""
+        """Total size in bytes."""
         return self.bytes + self.read + _OVERHEAD
 
     @property
     def value(self) -> dict[str, Any]:
-        """As it is stored."""
+        """The entry as it is stored."""
         found = {"used": round(self.used, 3), "bytes": self.bytes, "read": self.read}
         return {**found, "held": True} if self.held else found
 
@@ -51,10 +51,10 @@ class Entry(NamedTuple):
 class Ledger:
     """The entries of one tenant.
 
-    What is not in it was put into the store by others, and is never touched.
+    Items that are not in it were stored by others, and are never deleted.
 
     Args:
-        records: of the tenant's bank.
+        records: records of the tenant's bank.
     """
 
     def __init__(self, records: Records) -> None:
@@ -62,12 +62,12 @@ class Ledger:
         self._place = (*records.namespace, "kept")
 
     async def get(self, name: str) -> Entry | None:
-        """An entry, None if there is no such one."""
+        """Return an entry; None if there is none."""
         (value,) = await self._records.values([(self._place, name)])
         return _entry(name, value)
 
     async def entries(self) -> list[Entry]:
-        """All entries, those used longest ago first."""
+        """Return all entries, the least recently used first."""
         found = [item async for item in self._records.scan(self._place)]
         entries = [
             _entry(item.key, item if isinstance(item, BadRecordError) else item.value)
@@ -76,13 +76,13 @@ class Ledger:
         return sorted(filter(None, entries), key=lambda entry: entry.used)
 
     async def add(self, name: str, *, own: int = 0, read: int = 0, most: int | None = None) -> None:
-        """Note that something was used, and what was added to it.
+        """Record a use of something, and the bytes added to it.
 
         Args:
-            name: of the entry.
+            name: name of the entry.
             own: bytes added to a response's own record.
             read: bytes of versions added to a memory.
-            most: bytes of these that it has at most; None for any number.
+            most: most bytes of versions to count; None for no limit.
         """
 
         def add(before: Entry | None) -> Entry | None:
@@ -95,7 +95,7 @@ class Ledger:
         await self._change(name, add)
 
     async def inherit(self, name: str, read: int) -> bool:
-        """Add the bytes of versions that another memory had as well; say if there is this one."""
+        """Add the bytes of versions shared with another memory; return whether the entry exists."""
 
         def add(before: Entry | None) -> Entry | None:
             return before and before._replace(read=before.read + read)
@@ -103,7 +103,7 @@ class Ledger:
         return await self._change(name, add)
 
     async def hold(self, entry: Entry) -> None:
-        """Note that a response was deleted while later ones need its messages."""
+        """Mark a response as deleted while later ones need its messages."""
         held = entry._replace(read=0, held=True)
         await self._records.items([self._records.put(self._place, held.name, held.value)])
 
@@ -114,7 +114,7 @@ class Ledger:
             await self._records.items(puts)
 
     async def _change(self, name: str, change: Callable[[Entry | None], Entry | None]) -> bool:
-        """Change an entry unless the change is None; say whether it was changed."""
+        """Change an entry unless the change is None, and return whether it was changed."""
         place = (self._place, name)
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
@@ -128,12 +128,12 @@ class Ledger:
                 return True
             if await self._records.commit([put], {place: stored}):
                 return True
-        message = f"The entry of {name!r} was changed {MOST_LOST_RACES} times meanwhile: try again."
+        message = f"The entry of {name!r} changed {MOST_LOST_RACES} times meanwhile: try again."
         raise MemoryConflictError(message)
 
 
 def _entry(name: str, value: Any) -> Entry | None:
-    """The entry of a record; of one that cannot be read, an old one of no size."""
+    """The entry of a record; an old and empty one if it cannot be read."""
     if value is None:
         return None
     if not isinstance(value, dict):

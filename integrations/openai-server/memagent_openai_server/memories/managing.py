@@ -1,4 +1,4 @@
-"""The memories of a tenant's users and sessions: found, edited, exported and forgotten."""
+"""Find, edit, export and forget the memories of a tenant's users and sessions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _AT_ONCE = 50
 
 
 class Name(NamedTuple):
-    """What a memory is called.
+    """The name of a memory.
 
     Attributes:
-        kind: a user's memory of conversations, what was read for a user, or a session.
+        kind: "conversation" for a user's memory of conversations, "user" for readings of a user,
+            or "session".
         of: the user or the session.
     """
 
@@ -36,17 +37,18 @@ class Name(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The kind and the name; of what was read, the name of the memory in the tenant's bank."""
+        """Kind and name; for readings, the name of the memory in the tenant's bank."""
         return f"{self.kind} {self.of}"
 
 
 class Gone(NamedTuple):
-    """What was forgotten.
+    """The result of forgetting.
 
     Attributes:
-        items: how many items of a conversation's memory, and bytes of what was read.
-        threads: ids of threads whose messages had been folded, which a checkpointer may hold.
-        left: where deleted text may still be; empty if nowhere.
+        items: items of a conversation's memory, and bytes of readings; above 0 if anything was
+            deleted.
+        threads: ids of threads whose messages were folded, which a checkpointer may have.
+        left: where deleted text may still be; "" if nowhere.
     """
 
     items: int
@@ -55,18 +57,18 @@ class Gone(NamedTuple):
 
 
 def names_of(user: str, session: str) -> list[Name]:
-    """The memories of a user or of a session, in the order in which they are looked for."""
+    """Return the memories of a user or a session, in the order of lookup."""
     if user:
         return [Name(CONVERSATION, user), Name(USER, user)]
     return [Name(SESSION, session)]
 
 
 class Managing:
-    """Looks after the memories of one tenant.
+    """Manages the memories of one tenant.
 
     Args:
-        sessions: of the tenant.
-        by: who asks, for lines of changes.
+        sessions: the tenant's sessions.
+        by: who makes changes, for the log of changes.
     """
 
     def __init__(self, sessions: Sessions, by: str) -> None:
@@ -78,14 +80,14 @@ class Managing:
     async def find(
         self, names: list[Name] | None, *, named: str, text: str, after: str, most: int
     ) -> list[tuple[Name, MemoryVersion]]:
-        """Memories with their newest versions, sorted by their ids.
+        """Return memories with their newest versions, sorted by id.
 
         Args:
-            names: which; None for all.
-            named: words that the user's or the session's name must have.
+            names: names of the memories; None for all.
+            named: words that the user's or session's name must have.
             text: words that one line of the memory must have.
-            after: id of the memory to go on from.
-            most: how many, at most.
+            after: id of the memory after which to continue.
+            most: most memories to return.
         """
         called, has = finder(named), finder(text)
         left = await self._all() if names is None else names
@@ -104,15 +106,15 @@ class Managing:
     async def edit(
         self, names: list[Name], text: str, before: str | None
     ) -> tuple[Name, MemoryVersion]:
-        """Store another text for the first of these memories that there is.
+        """Replace the text of the first of these memories that exists.
 
         Raises:
-            MemoryNotFoundError: There is none.
+            MemoryNotFoundError: None exists.
             MemoryConflictError: It changed meanwhile, or `before` is not its newest version.
         """
         name, head = await self._first(names)
         if before not in (None, head.id):
-            message = f"The memory {name.id!r} changed meanwhile: get it and edit it again."
+            message = f"The memory {name.id!r} changed meanwhile: get it, and edit it again."
             raise MemoryConflictError(message)
         if name.kind == CONVERSATION:
             edit = self._users.aedit(name.of, text, by=self._by, before=head.id)
@@ -122,7 +124,7 @@ class Managing:
         return name, after
 
     async def history(self, names: list[Name]) -> list[tuple[Change | None, MemoryVersion | None]]:
-        """What was done to these memories, newest first, with the versions that are left.
+        """Return the changes of these memories, newest first, with the versions that are left.
 
         Raises:
             MemoryNotFoundError: There is none.
@@ -142,7 +144,7 @@ class Managing:
         return rows
 
     async def export(self, names: list[Name]) -> list[dict[str, Any]]:
-        """All that is stored of these memories, as the lines of `memagent memory export`.
+        """Return everything stored of these memories, as the lines of `memagent memory export`.
 
         Raises:
             MemoryNotFoundError: There is none.
@@ -159,7 +161,7 @@ class Managing:
         return [json.loads(line) for line in lines]
 
     async def forget(self, names: list[Name]) -> Gone:
-        """Delete all that is stored of these memories, and what the store's files keep of it.
+        """Delete everything stored of these memories, and erase it from the store's files.
 
         Raises:
             MemoryNotFoundError: There is nothing.
@@ -209,7 +211,7 @@ class Managing:
 
 
 def nothing(names: list[Name]) -> MemoryNotFoundError:
-    """The error that there are no such memories."""
+    """Return the error that there are no such memories."""
     name = names[-1]
     message = (
         f"There is no memory of the {name.kind} {name.of[:200]!r}: GET /v1/memories lists all."

@@ -1,4 +1,4 @@
-"""What a reading adds to the store, for the tenant's ledger."""
+"""Record what a reading adds to the store in the tenant's ledger."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from memagent_openai_server.memories.sessions import Sessions
 
 _RECORD = 1000
-"""Bytes of a version beside its texts."""
+"""Bytes of a version besides its texts."""
 _COPIES = 2
-"""Times that a version has the words of its memory: in the text, and as evidence."""
+"""Copies of a memory's words in a version: in the text, and as evidence."""
 
 
 class Tally:
-    """Writes down what a reading adds, after the first chunk and at its end, whatever ends it.
+    """Records what a reading adds, after the first chunk and at the end, even after an error.
 
     Args:
-        sessions: whose memories.
-        run: of the graph.
-        question: that is read for.
-        name: of the memory; None for a reading without one.
-        memory: name or id of the memory that is asked, if nothing is read.
+        sessions: the tenant's sessions.
+        run: the graph's run.
+        question: the question of the reading.
+        name: name of the memory; None for a reading without one.
+        memory: name or id of the memory to answer from, if nothing is read.
 
     Attributes:
-        memory: its text now.
+        memory: current text of the memory.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Tally:
         self._begun = False
 
     async def __aenter__(self) -> None:
-        """Nothing is known yet."""
+        """Begin."""
 
     async def __aexit__(
         self,
@@ -59,14 +59,14 @@ class Tally:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Write down the rest."""
+        """Record the rest."""
         await self._write()
 
     async def read(self) -> None:
         """Count a chunk."""
         texts = self._question, *[self.memory] * _COPIES
         self._bytes += sum(len(text.encode()) for text in texts) + _RECORD
-        if not self._begun:  # from here on there is something, though this process should end
+        if not self._begun:  # from now on something is stored, even if this process ends
             self._begun = True
             await self._write()
 

@@ -1,4 +1,4 @@
-"""What users say in chats is remembered, and told when they talk again."""
+"""Remember what users say in chats, and use it in later chats."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from memagent_openai_server.memories.sessions import Sessions
 
 _FLUSH_SECONDS = 30.0
-"""Seconds that a stop waits for what is not folded yet."""
+"""Time for which a stop waits for messages that are not folded yet, in seconds."""
 _MOST = 4 * 2**20
-"""Bytes that a user's memory takes at most, about: the oldest messages go."""
+"""Approximate largest size of a user's memory, in bytes; the oldest messages are deleted."""
 _RECORD = 2_000
-"""Bytes of a turn beside its words."""
+"""Bytes of a turn besides its words."""
 
 
 class Remembering:
     """Remembers the users of all tenants, with one model.
 
     Args:
-        reader: of the model.
+        reader: the model's reader.
         counter: counts tokens.
-        config: budgets.
-        tokenizer: as for `create_memagent`.
+        config: the budgets.
+        tokenizer: see `create_memagent`.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Remembering:
         messages: Sequence[Message],
         size: int,
     ) -> Turn:
-        """What is known of a user whose turn begins.
+        """Begin a user's turn, with what is remembered about them.
 
         Args:
-            sessions: of the tenant.
-            user: who talks.
-            session: in which; None where the client names none.
-            messages: of the request.
-            size: bytes of the request.
+            sessions: the tenant's sessions.
+            user: id of the user.
+            session: the session; None if the client names none.
+            messages: messages of the request.
+            size: size of the request, in bytes.
         """
         known = await unless_small(size, self._conversation, messages)
         thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
@@ -85,7 +85,7 @@ class Remembering:
         return Turn(_accounted(talk, sessions, user), new, *told)
 
     async def aclose(self) -> None:
-        """Fold what waits."""
+        """Fold waiting messages."""
         left = [memory.aflush() for memory in self._memories.values()]
         with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_SECONDS):
@@ -106,10 +106,10 @@ class Remembering:
         return self._memories[namespace]
 
     def _conversation(self, messages: Sequence[Message]) -> list[BaseMessage]:
-        """What user and assistant said, with ids that stay for a day.
+        """The messages of user and assistant, with ids that are stable for a day.
 
-        A message that comes again with the same ones before it is the same one, unless that is on
-        another day: what is said anew in a new conversation is not a repetition.
+        A message with the same messages before it is the same message, except on another day: what
+        is said again in a new conversation is not a repetition.
         """
         body = [message for message in messages if message["role"] not in SYSTEM]
         found: list[BaseMessage] = []
@@ -123,13 +123,13 @@ class Remembering:
         return [message for message in marked(found) if message.content]
 
     def _remarkable(self, text: str) -> str:
-        """What of a message is remembered: the question, if it is longer than a chunk."""
+        """The part of a message to remember: only the question if it is longer than a chunk."""
         most = self._config.chunk_tokens
         if len(text) <= most or self._counter.count(text) <= most:
             return text
         try:
             return split(text, self._config.question_tokens, self._counter.count)[0]
-        except Refusal:  # it asks nothing
+        except Refusal:  # there is no question
             return ""
 
 
@@ -138,12 +138,12 @@ class Turn:
 
     Args:
         talk: the conversation.
-        new: what the user has said since the last reply.
-        memory: what is known of them.
-        passages: of earlier messages that bear on what they say.
+        new: the user's messages since the last reply.
+        memory: what is remembered about them.
+        passages: relevant passages of earlier messages.
 
     Attributes:
-        told: what a model is told of them; empty if nothing is known.
+        told: what is remembered, as text for a model; "" if nothing is.
         notes: the same for a reader that answers from notes.
     """
 
@@ -154,7 +154,7 @@ class Turn:
         self._text, self._calls = "", False
 
     def tell(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with what is known, in the first of them: many models take one prompt."""
+        """Return the messages with what is remembered, in one system message for all."""
         first, *rest = messages
         if first["role"] not in SYSTEM:
             return [{"role": "system", "content": self.told}, *messages]
@@ -166,9 +166,9 @@ class Turn:
         return [{**first, "content": content}, *rest]
 
     def hear(self, part: Any) -> None:
-        """Take a completion, or the next part of one; remember the turn at its end.
+        """Take a completion, or its next part, and remember the turn at the end.
 
-        A body that is not a completion is the client's business.
+        A body that is not a completion is ignored.
         """
         with suppress(AttributeError, TypeError):
             for choice in part.get("choices") or ():
@@ -187,11 +187,11 @@ class Turn:
 
 
 def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:
-    """A reply; another one to the same takes its place.
+    """A reply; another reply to the same message replaces it.
 
     Args:
-        text: what a model said, without what it thought aloud.
-        before: what it follows.
+        text: text of the reply, with any reasoning.
+        before: the messages before it.
     """
     thoughts = Thoughts(headless=False)
     spoken = (thoughts.feed(text) + thoughts.finish()).strip()
@@ -199,7 +199,7 @@ def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:
 
 
 def _accounted(talk: Talk, sessions: Sessions, user: str) -> Talk:
-    """A conversation of which the tenant's ledger knows what it adds."""
+    """A conversation that records what it adds in the tenant's ledger."""
     name = conversation_name(user)
 
     async def fold(messages: Sequence[BaseMessage]) -> int:

@@ -1,4 +1,4 @@
-"""`/v1/memories`: the memories of users and sessions, for those who run the client."""
+"""`/v1/memories`: the memories of users and sessions, for operators of a client."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Wanted(Whose):
 
     name: str = Field("", max_length=512, description="Words of a user's or a session's name.")
     text: str = Field("", max_length=1000, description="Words that a line of it must have.")
-    limit: int = Field(20, ge=1, le=100, description="How many memories, at most.")
-    after: str = Field("", max_length=600, description="The id of the memory to go on behind.")
+    limit: int = Field(20, ge=1, le=100, description="Most memories to return.")
+    after: str = Field("", max_length=600, description="Id of the memory after which to continue.")
 
 
 class MemoryText(BaseModel):
@@ -45,7 +45,7 @@ class MemoryText(BaseModel):
 
     text: str = Field(min_length=1, description="The whole new text.")
     version: str | None = Field(
-        default=None, description="The version that it replaces: a newer one is a conflict."
+        default=None, description="Version to replace; if there is a newer one, 409 is returned."
     )
 
 
@@ -65,7 +65,7 @@ class MemoryCard(BaseModel):
 
 
 class MemoryList(BaseModel):
-    """Memories, sorted by their ids."""
+    """Memories, sorted by id."""
 
     object: Literal["list"]
     data: list[MemoryCard]
@@ -73,7 +73,7 @@ class MemoryList(BaseModel):
 
 
 class MemoryChange(BaseModel):
-    """One change; the text of the version that it made, if that is still there."""
+    """One change, with the text of its version if that still exists."""
 
     object: Literal["memory.change"]
     at: str
@@ -94,17 +94,17 @@ class MemoryHistory(BaseModel):
 
 
 class MemoryExport(BaseModel):
-    """All that is stored, as the lines of `memagent memory export`."""
+    """Everything stored, as the lines of `memagent memory export`."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]
 
 
 class MemoryDeleted(BaseModel):
-    """Memories that are gone.
+    """Deleted memories.
 
     Attributes:
-        threads: whose messages had been folded: a checkpointer may hold them.
+        threads: ids of threads whose messages were folded; a checkpointer may have them.
         left: where deleted text may still be, and what to do about it.
     """
 
@@ -115,7 +115,7 @@ class MemoryDeleted(BaseModel):
 
 
 def memories(models: Models) -> APIRouter:
-    """The routes; each tenant has the memories of its own."""
+    """Return the routes; each tenant has its own memories."""
     router = APIRouter()
     service = models.first
 
@@ -145,20 +145,20 @@ def memories(models: Models) -> APIRouter:
 
     @router.put("/v1/memories", **put)
     async def edit_memory(request: Request) -> dict[str, Any]:
-        """Give the memory of a user or of a session another text, as a new version."""
+        """Replace the text of the memory of a user or a session, as a new version."""
         names = _names(request)
         body = await limited_body(request, service.limits)
         _, asked = await aparse(body, MemoryText)
         most = service.config.memory_tokens
         tokens = await unless_small(len(body), service.counter.count, asked.text)
         if not asked.text.strip() or tokens > most:
-            message = f"A memory has between 1 and {most} tokens, and this text has {tokens}."
+            message = f"A memory needs 1 to {most} tokens, but this text has {tokens}."
             raise Refusal(400, message, param="text")
         return _card(*await managing(request).edit(names, asked.text, asked.version))
 
     @router.delete("/v1/memories", responses=answers(MemoryDeleted), openapi_extra=_query(Whose))
     async def forget_memory(request: Request) -> dict[str, Any]:
-        """Forget a user or a session: delete all that is stored of them."""
+        """Forget a user or a session: delete everything stored about them."""
         gone = await managing(request).forget(_names(request))
         found = {"object": "memory", "deleted": True}
         return {**found, "threads": [*gone.threads], "left": gone.left}
@@ -167,20 +167,20 @@ def memories(models: Models) -> APIRouter:
         "/v1/memories/history", responses=answers(MemoryHistory), openapi_extra=_query(Whose)
     )
     async def memory_history(request: Request) -> dict[str, Any]:
-        """Tell who changed a memory, when, from which messages and with which model."""
+        """Show who changed a memory, when, from which messages and with which model."""
         rows = await managing(request).history(_names(request))
         return {"object": "list", "data": [_change(*row) for row in rows]}
 
     @router.get("/v1/memories/export", responses=answers(MemoryExport), openapi_extra=_query(Whose))
     async def export_memory(request: Request) -> dict[str, Any]:
-        """Export all that is stored of a user or of a session."""
+        """Export everything stored about a user or a session."""
         return {"object": "list", "data": await managing(request).export(_names(request))}
 
     return router
 
 
 def _query(kind: type[BaseModel]) -> dict[str, Any]:
-    """The query of a path, as OpenAPI says it."""
+    """The query of a path, in OpenAPI's format."""
     fields = kind.model_json_schema()["properties"]
     parameters = [
         {"name": name, "in": "query", "required": False, "schema": field}
@@ -193,7 +193,7 @@ def _asked(request: Request, kind: type[Any]) -> Any:
     """The query of a request.
 
     Raises:
-        Refusal: It is not what `kind` says.
+        Refusal: It does not match `kind`.
     """
     return understand(dict(request.query_params), kind)
 
@@ -211,7 +211,7 @@ def _names(request: Request) -> list[Name]:
 
 
 def _one_of_both() -> Refusal:
-    message = "Whose memory? Name a user (?user=NAME) or a session (?session=NAME), one of them."
+    message = "Name either a user (?user=NAME) or a session (?session=NAME)."
     return Refusal(400, message, param="user")
 
 

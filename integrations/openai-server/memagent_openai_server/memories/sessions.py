@@ -1,4 +1,4 @@
-"""Where a conversation's memory is kept, and how much of the conversation it holds."""
+"""The memories of a tenant's conversations, and which messages each of them has."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_PREFIXES = 100
-"""Conversations of a session that are known again; an older one would be read again."""
+"""Conversations of a session that are recognized; an older one is read again."""
 
 _MOST_OWNERS = 10
-"""Memories of a version whose use is noted: one is enough for it to stay."""
+"""Most memories of a version whose use is recorded; one is enough to keep it."""
 _AT_ONCE = 100
 _RESPONSE = "response "
 _CONVERSATION = "conversation "
 
 
 class Sessions:
-    """The memories of one tenant, in a part of the store that is theirs alone.
+    """The memories of one tenant, in their own part of the store.
 
     Args:
-        store: of the server.
-        tenant: whose; None where the server has no keys.
-        namespace: of the server in that store.
-        keeper: sees to it that the tenant's quota holds.
+        store: the server's store.
+        tenant: name of the tenant; None if the server has no keys.
+        namespace: namespace of the server in the store.
+        keeper: enforces the tenant's quota.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Sessions:
         return True
 
     async def known(self, reference: str) -> frozenset[str]:
-        """Prefixes of conversations that this memory holds."""
+        """Return the prefixes of conversations that this memory has."""
         item = await self._get(self._read, reference)
         return frozenset(item["prefixes"] if item else ())
 
     async def note(self, references: Sequence[str], prefix: str) -> None:
-        """Remember that these memories hold a conversation's prefix from now on."""
+        """Record that these memories have a conversation's prefix."""
         for reference in references:
             item = await self._get(self._read, reference)
             before = [known for known in (item["prefixes"] if item else []) if known != prefix]
@@ -96,22 +96,22 @@ class Sessions:
             await self._put(self._read, reference, value)
 
     async def branch(self, memory: str, name: str | None = None) -> str:
-        """Give a memory another name, under which it can be added to; return that name."""
+        """Give a memory another name, under which it can be extended; return the name."""
         name = name or f"branch {uuid4()}"
-        with suppress(MemoryConflictError):  # it has that name
+        with suppress(MemoryConflictError):  # it has that name already
             await reach(self.bank.abranch(memory, name))
         return name
 
     async def used(
         self, name: str, *, own: int = 0, read: int = 0, most: int | None = None
     ) -> None:
-        """Note that something was used, and what was added to it; see `Ledger.add`."""
+        """Record a use of something, and the bytes added to it; see `Ledger.add`."""
         await reach(self.ledger.add(name, own=own, read=read, most=most))
         if self._keeper is not None:
             await self._keeper.wrote(self, own + read)
 
     async def used_version(self, key: str) -> None:
-        """Note that the memories were used that a version belongs to."""
+        """Record a use of the memories that a version belongs to."""
         ((_, value),) = await reach(self.bank.records.by_id([key]))
         for name in owners_of(value)[:_MOST_OWNERS]:
             if await reach(self.ledger.get(name)) is not None:
@@ -120,14 +120,14 @@ class Sessions:
     async def keep_response(
         self, key: str, kept: Kept, *, after: str | None, whole: list[dict[str, Any]]
     ) -> None:
-        """Keep what a follow-up to a response needs; see `Chain.add`.
+        """Store what a follow-up to a response needs; see `Chain.add`.
 
         Raises:
             StoreError: The store failed, or the response alone is more than the tenant may have.
         """
         size = len(json.dumps(kept, ensure_ascii=False).encode())
         if self._keeper is not None and size > self._keeper.room:
-            raise StoreRefusedError("It is more than a tenant may have.")
+            raise StoreRefusedError("The response is larger than a tenant's quota.")
         if kept["memory"] is not None:
             await self.branch(kept["memory"], response_name(key))
         await self.used(response_name(key), own=size)
@@ -136,19 +136,19 @@ class Sessions:
     async def forget(self, name: str, *, as_of: float | None = None) -> int:
         """Forget a memory, or a response with the memory that was read for it.
 
-        What other memories share, and messages that later responses follow, stay with these.
+        Versions shared with other memories, and messages that later responses need, are kept.
 
         Args:
-            name: of the memory, or of the response's.
-            as_of: nothing is forgotten that was used after this Unix time.
+            name: name of the memory, or of the response's entry.
+            as_of: Unix time; nothing used later is forgotten.
 
         Returns:
-            How many bytes that were, as far as the ledger tells.
+            The number of bytes freed, according to the ledger.
         """
         return await reach(self._forget(name, as_of))
 
     async def forget_user(self, user: str, *, by: str) -> ForgottenUser:
-        """Forget what a user has said, also what waits in this process to be remembered."""
+        """Forget what a user has said, including messages of this process not yet folded."""
         bank = self.users.of(user).bank
         await backlog_of(bank.store, bank.namespace).drop()
         done = await reach(self.users.aforget(user, by=by))
@@ -156,10 +156,10 @@ class Sessions:
         return done
 
     async def drop_leases(self, *, before: float) -> None:
-        """Delete leases that readings left which did not come to their end.
+        """Delete leases of readings that were interrupted.
 
         Args:
-            before: Unix time; a lease that is held is written every few seconds.
+            before: Unix time; a held lease is written every few seconds.
         """
         records = self.bank.records
         async for item in records.scan(records.leases):
@@ -195,7 +195,7 @@ class Sessions:
         return freed + entry.size - entry.read
 
     async def _inherit(self, entry: Entry, forgotten: Forgotten) -> int:
-        """Add what others still have of a memory to one of them; say how many bytes."""
+        """Add the bytes that others still share of a memory to one of them; return their number."""
         shared = sorted(forgotten.shared.items(), key=lambda item: -item[1])
         for name, versions in shared:
             part = entry.read * versions // (versions + forgotten.versions)
@@ -204,7 +204,7 @@ class Sessions:
         return 0
 
     async def _forget_notes(self, references: Sequence[str]) -> None:
-        """Delete what was noted of names, and of versions that are gone."""
+        """Delete the prefixes recorded for names and versions that are gone."""
         records = self.bank.records
         for start in range(0, len(references), _AT_ONCE):
             batch = references[start : start + _AT_ONCE]
@@ -225,10 +225,10 @@ class Sessions:
 
 @contextmanager
 def unless_away(loss: str) -> Iterator[None]:
-    """Go on where the store fails: the answer is there, and is worth more than what follows it.
+    """Continue if the store fails: the answer is worth more than what follows it.
 
     Args:
-        loss: what that costs, for the log.
+        loss: the consequence, for the log.
     """
     try:
         yield
@@ -237,7 +237,7 @@ def unless_away(loss: str) -> Iterator[None]:
 
 
 def response_name(key: str) -> str:
-    """Under which the memory of a response is kept.
+    """Return the name of a response's memory.
 
     Args:
         key: the response's id.
@@ -246,15 +246,15 @@ def response_name(key: str) -> str:
 
 
 def conversation_name(user: str) -> str:
-    """Under which the ledger has what a user has said."""
+    """Return the name of a user's conversations in the ledger."""
     return f"{_CONVERSATION}{user}"
 
 
 async def reach(operation: Awaitable[T]) -> T:
-    """The result of an operation of the store.
+    """Carry out an operation of the store.
 
     Raises:
-        StoreError: The store failed, however it says so.
+        StoreError: The store failed, with any error.
     """
     try:
         return await operation

@@ -1,4 +1,4 @@
-"""Responses that are kept: each with what is new in it, and with those before it.
+"""Stored responses: each with its new messages, and the ids of those before it.
 
 | field of a record | is |
 |---|---|
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 Kept = dict[str, Any]
 
 _AT_ONCE = 8
-"""Responses before one that its record names: they are read in one round trip."""
+"""Most preceding responses in a record, which are read in one round trip."""
 
 
 class Chain:
     """The responses of one tenant.
 
     Args:
-        bank: of the tenant.
+        bank: the tenant's bank.
     """
 
     def __init__(self, bank: MemoryBank) -> None:
@@ -39,16 +39,16 @@ class Chain:
         self._place = (*bank.namespace, "responses")
 
     async def get(self, key: str) -> Kept | None:
-        """What is kept of a response, None if there is no such one."""
+        """Return the record of a response; None if there is none."""
         found = await self._value(key)
         return found if found is not None and found["response"] is not None else None
 
     async def holds(self, key: str) -> bool:
-        """Whether anything is kept of a response, be it for those that follow it."""
+        """Whether anything is stored of a response, even if only for those that follow it."""
         return await self._value(key) is not None
 
     async def conversation(self, kept: Kept) -> list[Message] | None:
-        """The messages up to a response, its answer included; None if an earlier one is gone."""
+        """Return the messages up to and including a response; None if an earlier one is gone."""
         messages, before = said_in(kept), kept["before"]
         while before:
             found = await self._records.values([(self._place, key) for key in before])
@@ -60,14 +60,13 @@ class Chain:
         return messages
 
     async def add(self, key: str, kept: Kept, *, after: str | None, whole: list[Message]) -> None:
-        """Keep a response.
+        """Store a response.
 
         Args:
             key: its id.
-            kept: its record, without what tells of others.
-            after: the response that it follows; None for one that follows none, or a memory.
-            whole: all messages of the conversation: should `after` be gone meanwhile, this is
-                kept.
+            kept: its record, without references to others.
+            after: id of the response that it follows; None if it follows none, or a memory.
+            whole: all messages of the conversation, stored if `after` is gone meanwhile.
         """
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
@@ -89,7 +88,7 @@ class Chain:
         raise _busy(after or key)
 
     async def remove(self, key: str) -> list[str]:
-        """Delete a response; of one that others follow, all but its messages.
+        """Delete a response; if others follow it, its messages are kept.
 
         Returns:
             Ids of the responses of which nothing is left: none, this one, or also some before it
@@ -104,7 +103,7 @@ class Chain:
         return gone
 
     async def _let_go(self, key: str) -> tuple[bool, str | None]:
-        """Whether nothing is left of a response, and which other one nothing needs any more."""
+        """Delete one; return whether nothing is left of it, and the next one to delete."""
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             kept = await self._value(key)
@@ -140,7 +139,7 @@ class Chain:
 
 
 def said_in(kept: Kept) -> list[Message]:
-    """The messages that are new in a response, with what the model said."""
+    """Return the new messages of a response, including its output."""
     response = kept["response"]
     answer = messages_of(response["output"]) if response else []
     return [*kept["messages"], *answer]

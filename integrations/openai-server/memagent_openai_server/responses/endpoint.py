@@ -1,4 +1,4 @@
-"""`/v1/responses`: what its basics need, on top of chat completions."""
+"""`/v1/responses`: the responses API, on top of chat completions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Asking:
         making: the response.
         before: messages of the responses that it follows.
         new: messages of its own input.
-        sessions: of the tenant.
+        sessions: the tenant's sessions.
     """
 
     making: Making
@@ -60,9 +60,9 @@ class Asking:
     sessions: Sessions
 
     async def own(self, found: Answering) -> Answering:
-        """Let what is read belong to this response, unless it is a session's or is not kept.
+        """Store the reading for this response, unless it belongs to a session or is not stored.
 
-        Where the store fails, it is read as for a chat.
+        If the store fails, the request is read like a chat.
         """
         if self.making.asked.store is False or found.place.name is not None:
             return found
@@ -75,10 +75,10 @@ class Asking:
     async def keep(
         self, found: httpx.Response | Answering, response: dict[str, Any]
     ) -> dict[str, Any]:
-        """Keep what a follow-up needs: the memory, and the messages that it does not hold.
+        """Store what a follow-up needs: the memory, and the messages that it does not have.
 
         Returns:
-            The response, which says whether it is kept.
+            The response, with whether it is stored.
         """
         if self.making.asked.store is False:
             return response
@@ -99,8 +99,8 @@ async def respond(models: Models, request: Request, body: bytes, record: Record)
     """Make a response.
 
     Raises:
-        Refusal: It cannot be made.
-        MemAgentError: Likewise.
+        Refusal: The request cannot be answered.
+        MemAgentError: The model or the store failed.
     """
     _, asked = await aparse(body, ResponseRequest)
     service = models.named(asked.model)
@@ -118,7 +118,7 @@ async def respond(models: Models, request: Request, body: bytes, record: Record)
     fields = chat_fields(asked, [*before, *new], service.name)
     chat, chat_body = await unless_small(len(body), _as_chat, fields)
     arrived = Arrived(fields, chat, chat_body, request.receive, record)
-    if asked.store is not False:  # which says that nothing is to be kept
+    if asked.store is not False:  # False means that nothing is to be stored
         arrived = await arrived.of_user(service, sessions, session_of(request))
     found = await decide(service, sessions, where, arrived)
     if isinstance(found, Answering):
@@ -133,10 +133,10 @@ async def respond(models: Models, request: Request, body: bytes, record: Record)
 
 
 def _as_chat(fields: dict[str, Any]) -> tuple[ChatRequest, bytes]:
-    """A chat completion as it is understood, and as it is passed on.
+    """Return a chat completion as validated, and as passed on.
 
     Raises:
-        Refusal: It is none, or an earlier response has half of a surrogate pair.
+        Refusal: It is invalid, or an earlier response has half of a surrogate pair.
     """
     chat = understand(fields, ChatRequest)
     try:
@@ -146,7 +146,7 @@ def _as_chat(fields: dict[str, Any]) -> tuple[ChatRequest, bytes]:
 
 
 async def retrieve(sessions: Sessions, key: str) -> dict[str, Any]:
-    """A response that was kept.
+    """Return a stored response.
 
     Raises:
         Refusal: There is none.
@@ -155,7 +155,7 @@ async def retrieve(sessions: Sessions, key: str) -> dict[str, Any]:
 
 
 async def delete(sessions: Sessions, key: str) -> dict[str, Any]:
-    """Delete a response, with what was read for it if nothing else uses that.
+    """Delete a response, with its reading if nothing else uses that.
 
     Raises:
         Refusal: There is none.
@@ -168,7 +168,7 @@ async def delete(sessions: Sessions, key: str) -> dict[str, Any]:
 async def _kept(sessions: Sessions, key: str) -> Kept:
     found = await reach(sessions.chain.get(key))
     if found is None:
-        message = f"There is no response {key[:200]!r}."
+        message = f"There is no response {key[:200]!r}: it was not stored, or was deleted."
         raise Refusal(404, message, code="response_not_found")
     return found
 
@@ -176,7 +176,10 @@ async def _kept(sessions: Sessions, key: str) -> Kept:
 async def _conversation(sessions: Sessions, key: str, kept: Kept) -> list[Message]:
     messages = await reach(sessions.chain.conversation(kept))
     if messages is None:
-        message = f"A response that {key[:200]!r} follows is gone from the store."
+        message = (
+            f"A response that {key[:200]!r} follows is gone from the store: send the whole "
+            "conversation."
+        )
         raise Refusal(404, message, code="response_not_found", param="previous_response_id")
     return messages
 
@@ -187,7 +190,7 @@ async def _whole(
     """The response.
 
     Raises:
-        Refusal: What the model's server said is not a completion.
+        Refusal: The response of the model's server is not a completion.
     """
     if isinstance(found, Answering):
         _, completion = await whole(found, arrived)
@@ -227,7 +230,7 @@ async def _events(
                     yield event
         if told.finish_reason is None:
             raise broken()  # noqa: TRY301 - as where it breaks off within a part
-    except Exception as error:  # noqa: BLE001 - the client is told within the stream
+    except Exception as error:  # noqa: BLE001 - it is sent to the client within the stream
         arrived.record.failed(error)
         for event in told.finish_items("incomplete"):
             yield event

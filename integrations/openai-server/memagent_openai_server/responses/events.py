@@ -1,4 +1,4 @@
-"""The events in which the responses API streams, made of the parts of a chat completion."""
+"""The events of a streamed response, made from the parts of a chat completion."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Item = dict[str, Any]
 
 
 class Told:
-    """What of a response was told so far.
+    """The part of a response that has been sent.
 
     Args:
         making: the response.
 
     Attributes:
-        output: the items that are whole.
-        usage: of the completion, once it is known.
-        memagent: what was read, likewise.
-        finish_reason: of the completion, likewise.
+        output: the complete items.
+        usage: usage of the completion; None until known.
+        memagent: the reading; None until known.
+        finish_reason: finish reason of the completion; None until known.
     """
 
     def __init__(self, making: Making) -> None:
@@ -46,12 +46,12 @@ class Told:
         self._calls: dict[int, dict[str, str]] = {}
 
     def begin(self) -> Iterator[bytes]:
-        """The events before all others."""
+        """Yield the first events."""
         for kind in ("created", "in_progress"):
             yield self._event(kind, response=self._making.response("in_progress", []))
 
     def part(self, part: dict[str, Any]) -> Iterator[bytes]:
-        """The events for a part of the completion."""
+        """Yield the events for a part of the completion."""
         self.usage = part.get("usage") or self.usage
         self.memagent = part.get("memagent") or self.memagent
         for choice in (part.get("choices") or ())[:1]:
@@ -68,10 +68,10 @@ class Told:
                 self._add_call(call)
 
     def finish_items(self, status: str) -> Iterator[bytes]:
-        """The events after the last part: of the text, and of all calls of functions.
+        """Yield the events after the last part: of the text, and of all function calls.
 
         Args:
-            status: of the message.
+            status: status of the message.
         """
         yield from self._close(status)
         for call in self._calls.values():
