@@ -19,6 +19,8 @@ RULES = {
     r"\bhears? of\b": 'write "is notified of", or "sees"',
     r"\bthe 1 [a-z]+s\b": "plurals agree with their number",
     r"\bso-called\b|\bhereby\b|\btherein\b|\bthereof\b": "write it plainly",
+    r"\bsay how many[.;]": 'write "return their number"',
+    r"^\s+\w+: likewise[.;]": "describe the argument",
 }
 
 

@@ -105,7 +105,7 @@ class Folding:
         config: RunnableConfig,
         folding: Sequence[BaseMessage],
     ) -> int:
-        """Fold what is not folded yet, onto whatever is the newest version; say how many.
+        """Fold new messages onto the newest version, and return their number.
 
         Args:
             memory: whose.

@@ -38,7 +38,7 @@ class Result:
         score: the task's own, 0 to 1; None where only a judge could tell, and there was none.
         raw_score: likewise of the whole reply, in which wanted strings may stand anywhere.
         exact_match: of the answer, as SQuAD compares.
-        f1: likewise.
+        f1: F1 of the answer's words, as SQuAD computes it, 0 to 1.
         told: share of the evidence that stands in the text that the answer was written from;
             None where the task does not name its evidence.
         kept: for MemAgent, the share of `answers` in the memory after each chunk.

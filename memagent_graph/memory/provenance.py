@@ -1,8 +1,8 @@
-"""Which documents a stored version was made from, and which of its statements came from each.
+"""Trace which documents a stored version, and each of its statements, came from.
 
-A version names its document, and of joined documents those that its chunk was of. What led to it
-is known from the versions that it follows; where those were thinned out, or were forgotten, its
-item lists in `read` what they had read.
+A version names its document or, of joined documents, those in its chunk. Earlier documents are
+known from the versions that it follows; if those were thinned out or forgotten, its record lists in
+`read` what they had read.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ if TYPE_CHECKING:
 Rows = list[list[str]]
 """Digests and names of documents."""
 Place = tuple[object, ...]
-"""Of evidence."""
+"""The place of evidence."""
 
 READ = "read"
-"""Where an item lists what those before it had read that are gone."""
+"""Field of a record with the documents of missing earlier versions."""
 
 _PAIR = 2
 _PLACE = ("source", "line", "start", "end")
 
 
 class Lineage:
-    """What led to each of some versions.
+    """The versions that led to others.
 
     Args:
-        values: stored versions by their ids; the ones that any of them follows are among them,
-            unless they are gone.
+        values: records of versions by id, including all that they follow, unless those are gone.
     """
 
     def __init__(self, values: Mapping[str, Value]) -> None:
@@ -45,11 +44,11 @@ class Lineage:
         self._evidence: dict[str, set[Place]] = {}
 
     def before(self, key: str) -> list[str]:
-        """The versions that one follows directly, if they are there."""
+        """Return the ids of the existing versions that one follows directly."""
         return [other for other in followed(self.values[key]) if other in self.values]
 
     def above(self, keys: Iterable[str]) -> list[str]:
-        """These versions and all that led to them, nearest first."""
+        """Return these versions and all that led to them, nearest first."""
         found = dict.fromkeys(keys)
         left = [*found]
         for key in left:
@@ -59,21 +58,21 @@ class Lineage:
         return left
 
     def has_gap(self, key: str) -> bool:
-        """Whether something that a version follows directly is gone."""
+        """Whether a version that this one follows directly is gone."""
         return any(other not in self.values for other in followed(self.values[key]))
 
     def is_known(self, key: str) -> bool:
-        """Whether it is certain what was read for what a version follows directly."""
+        """Whether it is certain what was read for the versions that one follows directly."""
         value = self.values[key]
         if not self.has_gap(key) or isinstance(value.get(READ), list):
             return True
-        # A reading without a name has one document. Joined ones were named where they were read.
+        # A reading without a name has one document; joined ones are named in `parts`.
         alone = [reading_key(str(value.get("root")), str(value.get("source")))]
         joined = value.get("parts") or value.get("merged") or value.get("recalled")
         return value.get("owners") == alone and not joined
 
     def origins(self, key: str, wanted: Place) -> list[str]:
-        """The versions with which evidence came into a version, or may have."""
+        """Return the versions with which evidence came in, or may have."""
         found, seen, left = [], {key}, [key]
         while left:
             at = left.pop()
@@ -96,24 +95,24 @@ class Lineage:
 
 
 def places_of(item: Evidence) -> tuple[Place, Place]:
-    """Where a statement stands in what was read, without and with what the memory makes of it."""
+    """Return the place of a statement in the document, without and with its text."""
     place = tuple(getattr(item, name) for name in _PLACE)
     return place, (*place, item.text)
 
 
 def rows_of(value: Value) -> Rows:
-    """The documents that a version was made from, as far as it says so itself."""
+    """Return the documents that a version itself names."""
     own = [] if value.get("thread") else [[value.get("source"), value.get("source_name")]]
     return _sound(own) + parts_of(value)
 
 
 def parts_of(value: Value) -> Rows:
-    """The documents that the chunk of a version was of, where they were joined."""
+    """Return the documents in the chunk of a version, if they were joined."""
     return _sound(value.get("parts"))
 
 
 def listed(value: Value) -> Rows:
-    """The documents that those before a version had read, of those that are gone."""
+    """Return the documents of missing earlier versions, as listed in a record."""
     return _sound(value.get(READ))
 
 
@@ -127,12 +126,12 @@ def _sound(rows: object) -> Rows:
 
 
 def inherited(lineage: Lineage, key: str, gone: Collection[str]) -> Rows | None:
-    """What a version's item is to list when others go; None if that is not all known.
+    """Return what a version's record must list when others are deleted; None if not all is known.
 
     Args:
-        lineage: of all of them.
+        lineage: the lineage of all versions.
         key: id of the version that stays.
-        gone: ids of the versions that go.
+        gone: ids of the versions to delete.
     """
     before = read_for(lineage, [other for other in lineage.before(key) if other in gone])
     if before is None or not lineage.is_known(key):
@@ -141,7 +140,7 @@ def inherited(lineage: Lineage, key: str, gone: Collection[str]) -> Rows | None:
 
 
 def read_for(lineage: Lineage, keys: Iterable[str]) -> Rows | None:
-    """All documents that these versions were made from; None if that is not all known."""
+    """Return all documents that these versions were made from; None if not all are known."""
     rows: Rows = []
     for key in lineage.above(keys):
         if not lineage.is_known(key):
@@ -155,12 +154,12 @@ def _distinct(rows: Rows) -> Rows:
 
 
 class Split(NamedTuple):
-    """A memory without what came from somewhere.
+    """A memory without some statements.
 
     Attributes:
-        text: of what stays.
-        evidence: of what stays.
-        removed: statements that went.
+        text: the remaining text.
+        evidence: the remaining evidence.
+        removed: number of statements removed.
     """
 
     text: str
@@ -169,9 +168,9 @@ class Split(NamedTuple):
 
 
 def split(memory: Memory, gone: Collection[Evidence]) -> Split:
-    """A memory without the statements that rest on some of its evidence, or on none at all.
+    """Remove the statements of a memory that rest on some evidence, or on none at all.
 
-    Headings, which nothing says the origin of, go too.
+    Headings, whose origin is unknown, are removed too.
     """
     spans = [
         (start, start + len(item.text), item)
@@ -191,14 +190,14 @@ def split(memory: Memory, gone: Collection[Evidence]) -> Split:
 
 
 def _left_of(line: Sequence[tuple[Note, bool]]) -> str:
-    """Of a line its notes that stay; with its bullet, if all do."""
+    """The remaining notes of a line; with its bullet, if all remain."""
     if all(stays for _, stays in line):
         return line[0][0].line.rstrip()
     return " ".join(note.text for note, stays in line if stays)
 
 
 def _places(text: str, part: str) -> Sequence[int]:
-    """Where a part stands in a text, each time."""
+    """All offsets of a part in a text."""
     found: list[int] = []
     at = text.find(part) if part else -1
     while at >= 0:
