@@ -230,7 +230,7 @@ def test_a_reader_of_another_kind_is_ended_by_stops_and_limits_too(serve, asked)
     ],
 )
 def test_what_the_built_in_reader_cannot_do_is_refused_by_name(builtin, asked, name, fields):
-    with pytest.raises(openai.BadRequestError, match=f"does not take {name}") as caught:
+    with pytest.raises(openai.BadRequestError, match=f"leave out {name}") as caught:
         builtin.client().chat.completions.create(model="extractive", messages=asked(20), **fields)
 
     assert caught.value.param == name
