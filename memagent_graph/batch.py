@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.build import ReadingGraph
+    from memagent_graph.graph.compiled import ReadingGraph
 
 Task = Mapping[str, object]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from langchain_core.callbacks import BaseCallbackManager
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.build import ReadingGraph
+    from memagent_graph.graph.compiled import ReadingGraph
     from memagent_graph.text.source import Source
 
 

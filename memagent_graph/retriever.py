@@ -16,7 +16,8 @@ from memagent_graph.by_source import documents_by_source
 from memagent_graph.config import ReadingConfig
 from memagent_graph.corpus import CorpusReading, is_read_once, open_parts
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.build import ReadingGraph, create_memagent
+from memagent_graph.graph.build import create_memagent
+from memagent_graph.graph.compiled import ReadingGraph  # noqa: TC001 - a field's type
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.prompts import Prompts  # noqa: TC001 - a field's type
 from memagent_graph.readers.base import Reader, merges

@@ -142,8 +142,11 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "<|", ""),
         ("", "</m", ""),
     ],
-    "memagent_graph.readers.chat._HEADLESS_THINKING": [("", "</thin", ""), ("", "<think>", "")],
-    "memagent_graph.readers.chat._OPEN_THINKING": [("", "<think>", ""), ("", "<thin", "")],
+    "memagent_graph.readers.completions._HEADLESS_THINKING": [
+        ("", "</thin", ""),
+        ("", "<think>", ""),
+    ],
+    "memagent_graph.readers.completions._OPEN_THINKING": [("", "<think>", ""), ("", "<thin", "")],
     "memagent_graph.readers.claims._NAME_WORD": [
         ("", "A'", ""),
         ("A'", "a", "1"),

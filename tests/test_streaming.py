@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent, create_reading_tool
 from memagent_graph.prompts import PLAIN_ANSWER_PROMPT, Prompts
-from memagent_graph.readers.chat import _without_reasoning
+from memagent_graph.readers.completions import without_reasoning
 from memagent_graph.readers.listening import certain_part
 from memagent_graph.readers.replies import boxed
 
@@ -127,7 +127,7 @@ def test_what_is_certain_of_a_reply_is_a_beginning_of_its_answer(tail, box, data
         st.sampled_from(["", "<think>so</think>", "<thinking>", "a <reasoning>", "<th"])
     )
     reply = head + (rf"x \boxed{{{tail.replace('{', '').replace('}', '')}}} y" if box else tail)
-    text = _without_reasoning(reply).strip()
+    text = without_reasoning(reply).strip()
     final = boxed(text) if box else text
 
     for end in range(len(reply) + 1):

@@ -52,7 +52,7 @@ from memagent_graph.cli.shown import shown
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.build import ReadingGraph
+    from memagent_graph.graph.compiled import ReadingGraph
     from memagent_graph.graph.state import ReadingInput, ReadingOutput
     from memagent_graph.text.opening import DocumentLike
 

@@ -19,7 +19,8 @@ from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.structured import Shape, constrained, constraint, fill
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Memory, Update, Usage, locate
-from memagent_graph.readers.chat import ChatReader, take_reply, usage_of
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.completions import take_reply, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -11,7 +11,8 @@ from langchain_core.messages import HumanMessage
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ModelError
 from memagent_graph.models.retry import repeat
-from memagent_graph.readers.chat import ChatReader, take_reply
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.completions import take_reply
 from memagent_graph.readers.replies import boxed
 
 if TYPE_CHECKING:

@@ -12,20 +12,16 @@ The graph of a fold has the nodes read_chunk and overwrite_memory, with the same
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from langchain_core.documents import Document
-from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, RetryPolicy, Send
+from langgraph.types import RetryPolicy, Send
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import QuestionError, TransientModelError
+from memagent_graph.errors import TransientModelError
 from memagent_graph.graph.beginning import begin_question, begin_round, open_document
-from memagent_graph.graph.faces import NO_LIMIT, fold_node, question_node, text_node, waiting_node
+from memagent_graph.graph.compiled import ReadingGraph
+from memagent_graph.graph.faces import fold_node, question_node, text_node, waiting_node
 from memagent_graph.graph.nodes import merge_memories, overwrite_memory, read_chunk, write_answer
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.records import Fold, fold_name
@@ -40,20 +36,18 @@ from memagent_graph.graph.state import (
 from memagent_graph.memory.records import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
 from memagent_graph.readers.resolve import resolve_reader
-from memagent_graph.seams import as_kind, checkpointer_of, runtime_of
+from memagent_graph.seams import as_kind
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
     from memagent_graph.graph.faces import Questioning, Segmenting
-    from memagent_graph.models.structured import ResponseFormat, Shape
+    from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
     from memagent_graph.readers.verifying import Verify
@@ -61,99 +55,6 @@ if TYPE_CHECKING:
 
     _Builder = StateGraph[ReadingState, Run, Any, Any]
     _Stops = tuple[list[str], list[str]]
-
-_THREADS = 256
-"""Most threads in which synchronous code reads for several questions at once."""
-
-
-class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOutput]):
-    """A compiled graph that reads documents of any length, as `create_memagent` returns it.
-
-    It differs from its base class in three things. The recursion limit is lifted, because callers
-    cannot do so: langchain-core sets 25 in `batch` and `|`, even over `with_config`. The document
-    is in the run's context, so that checkpoints do not contain it. And with a checkpointer, every
-    step is saved before the next begins, unless the caller sets another `durability`.
-    """
-
-    def __init__(self, *, shape: Shape | None = None, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.shape = shape
-
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """Read and answer; arguments are those of `stream`, and the result is `ReadingOutput`."""
-        return self._shaped(super().invoke(input, config, **options))
-
-    async def ainvoke(
-        self, input: Any, config: RunnableConfig | None = None, **options: Any
-    ) -> Any:
-        """Read and answer from async code; see `invoke`."""
-        return self._shaped(await super().ainvoke(input, config, **options))
-
-    def _shaped(self, output: Any) -> Any:
-        """The output, with answers as instances of the `response_format`."""
-        if self.shape is None or not isinstance(output, dict):
-            return output
-        found = dict(output)
-        if found.get("structured_response") is not None:
-            found["structured_response"] = self.shape.load(found["structured_response"])
-        if found.get("answers"):
-            found["answers"] = [self._shaped(record) for record in found["answers"]]
-        return found
-
-    def stream(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        **options: Any,
-    ) -> Iterator[Any]:
-        """Stream a reading; arguments are those of `CompiledStateGraph.stream`.
-
-        Args:
-            input: `{"question": str, "document": ...}`, or None to continue a stopped run.
-            config: the run's config; with a checkpointer it names a `thread_id`.
-            options: among them `context={"document": ...}`, which keeps the document out of
-                the input, and so out of the first checkpoint.
-        """
-        config, saver = self._lift(config)
-        if config.get("max_concurrency") is None:  # the default is the size of the thread pool
-            config["max_concurrency"] = _THREADS
-        run = _new_run(config, options)
-        if saver is not None and run.document is None and _continues(input):
-            run.document = _document_of(
-                next(saver.list(_thread_of(config), filter=_FIRST, limit=1), None)
-            )
-        input = _carry(input, run)
-        yield from super().stream(input, config, **_chosen(options, run, saver))
-
-    async def astream(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        **options: Any,
-    ) -> AsyncIterator[Any]:
-        """Stream a reading from async code; see `stream`."""
-        config, saver = self._lift(config)
-        run = _new_run(config, options)
-        if saver is not None and run.document is None and _continues(input):
-            saved = cast(
-                "AsyncGenerator[CheckpointTuple]",
-                saver.alist(_thread_of(config), filter=_FIRST, limit=1),
-            )
-            async with aclosing(saved):
-                run.document = _document_of(await anext(saved, None))
-        input = _carry(input, run)
-        parts = cast(
-            "AsyncGenerator[Any]", super().astream(input, config, **_chosen(options, run, saver))
-        )
-        async with aclosing(parts):
-            async for part in parts:
-                yield part
-
-    def _lift(
-        self, config: RunnableConfig | None
-    ) -> tuple[RunnableConfig, BaseCheckpointSaver[Any] | None]:
-        config = {**ensure_config(merge_configs(self.config, config)), "recursion_limit": NO_LIMIT}
-        return config, checkpointer_of(self, config)
 
 
 def create_memagent(
@@ -351,85 +252,3 @@ def _after_merge(state: ReadingState) -> str | list[Send]:
 
 def _until_it_stops(state: ReadingState) -> str:
     return END if state["progress"]["stopped"] else "read_chunk"
-
-
-def _continues(input: object) -> bool:
-    return input is None or isinstance(input, Command)
-
-
-def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
-    context = options.get("context")
-    if isinstance(context, Run):
-        return context
-    run = Run(document=context.get("document")) if isinstance(context, dict) else Run()
-    host = runtime_of(config)
-    if host is not None and host.execution_info is not None:
-        run.task = host.execution_info.task_id
-        if config["configurable"].get("checkpoint_ns"):  # a node of its host, not a tool
-            run.host = config
-    if host is not None and "custom" not in (options.get("stream_mode") or ()):
-        run.write = host.stream_writer  # otherwise the host needs subgraphs=True to see events
-    return run
-
-
-def _carry(input: Any, run: Run) -> Any:
-    """The input with its document moved to the run; plain documents also stay for checkpoints."""
-    given = input.update if isinstance(input, Command) else input
-    if not isinstance(given, dict):
-        if input is None or isinstance(input, Command):
-            return input
-        message = (
-            'The input of a reading is {"question": str, "document": ...}, not '
-            f"{type(input).__name__}."
-        )
-        raise QuestionError(message)
-    fresh = _fresh(given)
-    if given.get("document") is None:
-        return input if isinstance(input, Command) else {**fresh, **input}
-    run.document = given["document"]
-    if isinstance(input, Command):
-        return input
-    return {**fresh, **input, "document": run.document if _plain(run.document) else None}
-
-
-def _fresh(given: Mapping[str, object]) -> dict[str, object]:
-    """Resets of channels that the thread's last run may have left."""
-    if given.get("question") and given.get("questions") is not None:
-        raise QuestionError('Ask either {"question": ...} or {"questions": [...]}.')
-    if "questions" in given:
-        return {"version": None, "question": ""}
-    # With a question, `questions` is ignored; a channel that is not written is not checkpointed.
-    return {"version": None} if given.get("question") else {"version": None, "questions": None}
-
-
-def _chosen(
-    options: dict[str, Any], run: Run, saver: BaseCheckpointSaver[Any] | None
-) -> dict[str, Any]:
-    chosen = {**options, "context": run}
-    if saver is not None and chosen.get("durability") is None:
-        chosen["durability"] = "sync"
-    return chosen
-
-
-def _thread_of(config: RunnableConfig) -> RunnableConfig:
-    """The config that finds the checkpoints of a run."""
-    keys = ("thread_id", "checkpoint_ns")
-    place = {key: config["configurable"].get(key, "") for key in keys}
-    return {"configurable": place}
-
-
-_FIRST = {"source": "input"}
-"""Metadata of the checkpoint that has a run's input; the newest is listed first."""
-
-
-def _document_of(saved: CheckpointTuple | None) -> object:
-    if saved is None:
-        return None
-    return (saved.checkpoint["channel_values"].get(START) or {}).get("document")
-
-
-def _plain(document: object) -> bool:
-    """Whether a checkpoint can keep this document: no streams and no other objects."""
-    if isinstance(document, list | tuple):
-        return all(map(_plain, document))
-    return isinstance(document, str | bytes | PurePath | dict | Document)

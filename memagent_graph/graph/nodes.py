@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from functools import partial
-from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,7 @@ from memagent_graph.errors import EmptyReplyError, ModelError, TransientModelErr
 from memagent_graph.graph.cutting import cutter_of
 from memagent_graph.graph.events import (
     AnswerEvent,
-    ChunkEvent,
-    FallbackEvent,
     MergeEvent,
-    SkipEvent,
 )
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.holding import HeldUpError, ending
@@ -45,6 +41,7 @@ from memagent_graph.graph.skimming import covered, is_skimmed, reopen
 from memagent_graph.graph.speaking import Speech
 from memagent_graph.graph.state import ReadingState, Run, fold_of
 from memagent_graph.graph.support import warn
+from memagent_graph.graph.telling import chunk_event, fallback_event, skip_event
 from memagent_graph.graph.versions import Chain, chain_of
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import LateError, to_thread
@@ -95,7 +92,7 @@ async def overwrite_memory(
         for observer in observers(config):
             observer.overwritten(step_of(config), fold, after)
         shown = [item.place for item in recalled]
-        run.emit(_chunk_event(reading, run, chunk, fold, after, tokens, shown))
+        run.emit(chunk_event(reading, run, chunk, fold, after, tokens, shown))
 
     try:
         known = state.get("chunk")
@@ -131,7 +128,7 @@ async def overwrite_memory(
         and after["progress"]["skipped"]
         and after["progress"]["step"] == fold["progress"]["step"]
     ):
-        run.emit(_skip_event(reading, run, chunk, after))
+        run.emit(skip_event(reading, run, chunk, after))
     if after["progress"]["stopped"]:
         run.cutter.leave([span_of(fold["source"]).fold])
     return _changes(state, after)
@@ -272,7 +269,7 @@ async def write_answer(
     if answer.found is False and not state.get("version"):
         further = _further(reading, {**fold, "progress": progress})
         if further is not None:
-            run.emit(_fallback_event(reading, run, fold, further))
+            run.emit(fallback_event(reading, run, fold, further))
             return {"document": None, "progress": further, "warnings": warnings}
     speech.release()
     for observer in observers(config):
@@ -363,73 +360,3 @@ async def _leave(run: Run, fold: Fold, chain: Chain | None) -> None:
         run.cutter.leave([span_of(record).fold, *same])
     if chain is not None:
         await chain.abandon()
-
-
-def _chunk_event(
-    reading: Reading,
-    run: Run,
-    chunk: Chunk,
-    before: Fold,
-    after: Fold,
-    tokens: int,
-    recalled: list[str],
-) -> ChunkEvent:
-    progress, same = after["progress"], after["memory"] == before["memory"]
-    closed = progress["gated"] > before["progress"]["gated"]
-    old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
-    name, start, end = span_of(after["source"])
-    step, read = progress["step"], covered(progress, start, end)
-    left = end - start - read if progress["again"] else end - chunk.end
-    passed = read if progress["again"] else chunk.end - start
-    return ChunkEvent(
-        event="chunk",
-        agent=reading.name,
-        task=run.task,
-        question=after["question"],
-        fold=name,
-        round=round_of(after["source"]),
-        source=chunk.source.name,
-        chunk=step,
-        chunks=step + ceil(left * step / passed),
-        position=passed,
-        length=end - start,
-        tokens=progress["tokens"],
-        memory_tokens=tokens,
-        gate="closed" if closed else "open",
-        enough=progress["stopped"] == "done",
-        recalled=recalled,
-        added=[line for line in new if line not in old],
-        removed=[line for line in old if line not in new],
-    )
-
-
-def _skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEvent:
-    name, start, end = span_of(after["source"])
-    return SkipEvent(
-        event="skip",
-        agent=reading.name,
-        task=run.task,
-        question=after["question"],
-        fold=name,
-        round=round_of(after["source"]),
-        source=chunk.source.name,
-        start=chunk.start,
-        end=chunk.end,
-        position=chunk.end - start,
-        length=end - start,
-    )
-
-
-def _fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) -> FallbackEvent:
-    name, start, end = span_of(fold["source"])
-    read = covered(further, start, end)
-    return FallbackEvent(
-        event="fallback",
-        agent=reading.name,
-        task=run.task,
-        question=fold["question"],
-        fold=name,
-        source=fold["source"]["name"],
-        position=read,
-        length=end - start,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import aclosing
 from dataclasses import replace
 from hashlib import sha256
@@ -13,16 +12,21 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.constants import TAG_NOSTREAM
-from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import EmptyReplyError, RefusalError
-from memagent_graph.models.failures import model_error
+from memagent_graph.errors import EmptyReplyError
 from memagent_graph.models.structured import constrained, constraint, fill, shape_of
 from memagent_graph.prompts import LookBack, Prompts, looked_for
 from memagent_graph.readers.alignment import align, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
+from memagent_graph.readers.completions import (
+    finish_reason,
+    is_cut_off,
+    take_reply,
+    usage_of,
+    whole_sentences,
+)
 from memagent_graph.readers.denial import says_not_found
 from memagent_graph.readers.listening import Telling, listener_of
 from memagent_graph.readers.replies import (
@@ -34,7 +38,6 @@ from memagent_graph.readers.replies import (
 )
 from memagent_graph.readers.verifying import decide, resolve_verifier
 from memagent_graph.seams import identifying_params
-from memagent_graph.text.chunking import last_sentence_end
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -155,7 +158,7 @@ class ChatReader(Reader):
             answer=answer or "",
             recall=recall,
             usage=usage_of(reply),
-            finish_reason=_finish_reason(reply),
+            finish_reason=finish_reason(reply),
             unfinished=is_cut_off(reply),
         )
         if step.update_gate and is_unchanged(text):
@@ -166,7 +169,7 @@ class ChatReader(Reader):
             return update
         if not text and (step.memory.text or recall is not None):
             return update
-        text = _whole_sentences(reply, text)
+        text = whole_sentences(reply, text)
         memory = await self._mark(
             align(text, step.memory, step.chunk, step.question, step.recalled)
         )
@@ -185,7 +188,7 @@ class ChatReader(Reader):
         prompt = self.prompts.for_merge(asked, texts, self._memory_tokens, lead=self._leads)
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
         text, done, wanted = take_verdict(text) if self._leads else (text, True, None)
-        aligned = carry(_whole_sentences(reply, text), memories, question)
+        aligned = carry(whole_sentences(reply, text), memories, question)
         return Merge(await self._mark(aligned), done, wanted, usage_of(reply))
 
     async def respond(
@@ -248,7 +251,7 @@ class ChatReader(Reader):
             text,
             evidence=cite("\n".join(_leaves(filled.plain)), memory, question),
             usage=sum(map(usage_of, filled.replies), Usage()),
-            finish_reason=_finish_reason(filled.replies[-1]),
+            finish_reason=finish_reason(filled.replies[-1]),
             structured=filled.plain,
         )
 
@@ -298,45 +301,6 @@ async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bo
     return add_ai_message_chunks(*heard)
 
 
-async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
-    """Await a reply, and return it with its text without reasoning.
-
-    Raises:
-        EmptyReplyError: The reply has no text beside reasoning.
-        RefusalError: The model or the provider's filter declined.
-        ModelError: The call failed.
-    """
-    try:
-        reply = await replying
-    except GraphBubbleUp:  # an interrupt within the model is not a failure
-        raise
-    except Exception as error:
-        raise model_error(error) from error
-    _check_refusal(reply)
-    text = _without_reasoning(reply.text).strip()
-    if not text:
-        cut = is_cut_off(reply)
-        raise EmptyReplyError(
-            "The model's reply was cut off while it was still thinking: give it room with "
-            "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
-            "thinking off."
-            if cut
-            else "The model returned no text. Check its chat template and its limits."
-        )
-    return reply, text
-
-
-def is_cut_off(reply: AIMessage) -> bool:
-    """Whether a reply ended at its token limit."""
-    return _finish_reason(reply) in _CUT_OFF
-
-
-def _whole_sentences(reply: AIMessage, text: str) -> str:
-    if not is_cut_off(reply):
-        return text
-    return text[: last_sentence_end(text)].rstrip() or text
-
-
 def _answer(reply: AIMessage, text: str, question: str, memory: Memory) -> Answer:
     final = boxed(text)
     return Answer(
@@ -345,59 +309,8 @@ def _answer(reply: AIMessage, text: str, question: str, memory: Memory) -> Answe
         found=not says_not_found(final),
         evidence=cite(final, memory, question),
         usage=usage_of(reply),
-        finish_reason=_finish_reason(reply),
+        finish_reason=finish_reason(reply),
     )
-
-
-_CUT_OFF = ("length", "max_tokens", "MAX_TOKENS")
-_REFUSED = ("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII")
-_THINKING = ("think", "thinking", "reasoning")
-_HEADLESS_THINKING = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.DOTALL)
-_OPEN_THINKING = re.compile(r"<(?:think|thinking|reasoning)>.*\Z", re.DOTALL)
-
-
-def _without_reasoning(text: str) -> str:
-    """The reply without reasoning: closed, cut off, or opened by the chat template."""
-    for name in _THINKING:
-        text = _without_closed(text, f"<{name}>", f"</{name}>")
-    text = _HEADLESS_THINKING.sub("", text)
-    return _OPEN_THINKING.sub("", text)
-
-
-def _without_closed(text: str, opening: str, closing: str) -> str:
-    """A text without its marked spans. A regex would be quadratic where marks stay open."""
-    kept, at = [], 0
-    while (begin := text.find(opening, at)) >= 0 and (end := text.find(closing, begin)) >= 0:
-        kept.append(text[at:begin])
-        at = end + len(closing)
-    return "".join([*kept, text[at:]])
-
-
-def _check_refusal(reply: AIMessage) -> None:
-    refusal = reply.additional_kwargs.get("refusal")
-    blocks = reply.content if isinstance(reply.content, list) else []
-    for block in blocks:
-        if isinstance(block, dict) and block.get("type") == "refusal":
-            refusal = block.get("refusal") or "no reason given"
-    if refusal:
-        message = f"The model declined: {refusal}"
-        raise RefusalError(message)
-    if _finish_reason(reply) in _REFUSED:
-        raise RefusalError("The provider's content filter stopped the reply.")
-
-
-def _finish_reason(reply: AIMessage) -> str | None:
-    metadata = reply.response_metadata
-    names = ("finish_reason", "stop_reason", "done_reason", "stopReason")  # as providers call it
-    return next((metadata[name] for name in names if metadata.get(name)), None)
-
-
-def usage_of(reply: AIMessage) -> Usage:
-    """The cost of one call, with the token counts that the model reports, if any."""
-    found = reply.usage_metadata
-    if found is None:
-        return Usage(calls=1)
-    return Usage(1, found["input_tokens"], found["output_tokens"])
 
 
 def _model_name(model: BaseChatModel) -> str:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.readers.chat import _without_reasoning
+from memagent_graph.readers.completions import without_reasoning
 from memagent_graph.text.tokens import EstimatingTokenizer
 from memagent_openai_server.chat.speech import Attempt, Speech
 from memagent_openai_server.chat.spoken import begins_in_thought
@@ -36,7 +36,7 @@ def hear(parts: list[str], *, headless: bool = False, **wishes) -> tuple[str, li
 def test_thoughts_are_left_out_however_a_reply_comes_in_pieces(reply, cuts, cut_off):
     reply += cut_off
 
-    assert hear(pieces(reply, cuts))[0] == _without_reasoning(reply).strip()
+    assert hear(pieces(reply, cuts))[0] == without_reasoning(reply).strip()
 
 
 @given(REPLIES, WORDS, st.lists(st.integers(0, 99)))
@@ -49,7 +49,7 @@ def test_a_thought_that_the_template_opened_is_left_out(reply, thought, cuts):
 
 @given(REPLIES, st.lists(st.integers(0, 99)))
 def test_a_reply_that_might_have_begun_in_a_thought_and_did_not_is_whole(reply, cuts):
-    assert hear(pieces(reply, cuts), headless=True)[0] == _without_reasoning(reply).strip()
+    assert hear(pieces(reply, cuts), headless=True)[0] == without_reasoning(reply).strip()
     assert not begins_in_thought(reply)
 
 
