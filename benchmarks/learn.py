@@ -117,7 +117,7 @@ class Run:
         """Make all models, as far as they are not made yet."""
         makes = {
             "before": self._warm,
-            "ours": self._learn,
+            "ours": self.learn,
             "labels": self._label,
             "last": self._learn_last,
         }
@@ -145,6 +145,14 @@ class Run:
         found = self._rows.about({"kind": "score", "way": way, "times": times})
         return {f"{row['hops']}-hop": round(fmean(row["right"]), 3) for row in found}
 
+    def learn(self, folder: Path, **changed: Any) -> None:
+        """Train from the warm-up by the loop; `changed` are other settings."""
+        given = {"rescore": changed.pop("rescore", None)}
+        warm = self.folder / "before" / "model"
+        chosen = settings(warm, folder, self.seed, **self._fields | changed)
+        asked = partial(question, seed=self.seed)
+        asyncio.run(Training(chosen, questions=asked, **given).run(tell))
+
     def _scored(self, way: str, samples: Callable[[], list[Sample]]) -> Row:
         return {"right": score(self.folder / way / "model", samples())}
 
@@ -154,15 +162,8 @@ class Run:
         warm_up(model, seed=self.seed, **self._steps)
         save(model, folder / "model")
 
-    def _learn(self, folder: Path, **changed: Any) -> None:
-        given = {"rescore": changed.pop("rescore", None)}
-        warm = self.folder / "before" / "model"
-        chosen = settings(warm, folder, self.seed, **self._fields | changed)
-        asked = partial(question, seed=self.seed)
-        asyncio.run(Training(chosen, questions=asked, **given).run(tell))
-
     def _learn_last(self, folder: Path) -> None:
-        self._learn(folder, rescore=last_alone, step_weight=1.0)
+        self.learn(folder, rescore=last_alone, step_weight=1.0)
 
     def _label(self, folder: Path) -> None:
         """Supervised, for as much of the processor's time as the loop took."""

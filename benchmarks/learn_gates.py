@@ -3,9 +3,10 @@
 The two pairs of a two-hop question stand in either order, and none is taken back. A warmed-up
 reader may leave its notes with a word, end the reading, or ask for a passage; what it is shown
 uses all of these at random. It is trained by its answers, less a share of what right ones cost in
-calls and written tokens; no label says where evidence is. A twin may only look back: it rewrites
-its notes at each section, to the end, and is trained by its answers. Rows, report and resuming
-are as in `learn.py`.
+calls and written tokens; no label says where evidence is. Two others are there to compare. One
+may only look back: it rewrites its notes at each section, to the end, and is trained by its
+answers. One has the gates, and the rewards of GRU-Mem, which are told where evidence is. Rows,
+report and resuming are as in `learn.py`.
 """
 
 from __future__ import annotations
@@ -67,8 +68,13 @@ LEARNED_ON, ASKED_ON = 8, 20
 BUDGETS = {"memory_tokens": 6, "answer_tokens": 2}
 PLAIN: Row = {"recalls": 1}
 GATES: Row = {"recalls": 1, "update_gate": True, "exit": "model"}
-WAYS = {"plain": PLAIN, "gated": GATES}
 COST = {"calls": 0.2, "written": 0.2}
+WAYS: dict[str, tuple[Row, Row]] = {
+    "plain": (PLAIN, {}),
+    "gated": (GATES, {"shaping": COST}),
+    "told": (GATES, {"shaping": {"exit": 1.0, "update": 1.0}, "step_weight": 0.1}),
+}
+"""How each reads, and what it is rewarded for beside its answers."""
 ASKED_HELD_OUT, BATCH = 64, 32
 
 
@@ -199,22 +205,23 @@ class GateRun:
         save(model, folder / "model")
 
     def _learn(self, way: str, folder: Path) -> None:
-        changed = BUDGETS | {
-            "reading": WAYS[way],
-            "shaping": COST if way == "gated" else {},
+        changed: Row = BUDGETS | {
+            "reading": WAYS[way][0],
             "iterations": 150,
             "decay_steps": 600,
             "refills": 0,
         }
         warm = self.folder / "before" / "model"
-        chosen = settings(warm, folder, self.seed, told=TOLD, **changed | self._fields)
+        chosen = settings(
+            warm, folder, self.seed, told=TOLD, **changed | WAYS[way][1] | self._fields
+        )
         asyncio.run(Training(chosen, questions=partial(question, seed=self.seed)).run(tell))
 
     def _read(self, way: str, within: int, documents: int) -> Row:
         chat = ChatTransformers(
             model=str(self.folder / way / "model"), dtype="float32", logprobs=True, max_batch=128
         )
-        config = ReadingConfig(chunk_tokens=SECTION, question_tokens=4, **BUDGETS, **WAYS[way])
+        config = ReadingConfig(chunk_tokens=SECTION, question_tokens=4, **BUDGETS, **WAYS[way][0])
         runner = RolloutRunner(
             chat, make_tokenizer(), config=config, prompts=TOLD, reward=exact, concurrency=128
         )

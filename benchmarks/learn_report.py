@@ -49,8 +49,8 @@ def _by_length(scores: Sequence[Row]) -> list[list[str]]:
     table = [["task", "reader", *(f"{times}x" for times in lengths)]]
     for hops, task in TASKS.items():
         for way, name in WAYS.items():
-            cells = [_right(scores, way=way, hops=hops, times=times) for times in lengths]
-            table.append([task, name, *map(_interval, cells)])
+            cells = [right_answers(scores, way=way, hops=hops, times=times) for times in lengths]
+            table.append([task, name, *map(in_words, cells)])
     return table
 
 
@@ -61,8 +61,8 @@ def _by_seed(scores: Sequence[Row]) -> list[list[str]]:
     for seed in sorted({row["seed"] for row in scores}):
         for hops, task in TASKS.items():
             one = {"way": "ours", "hops": hops, "seed": seed}
-            cells = [_right(scores, times=times, **one) for times in lengths]
-            table.append([str(seed), task, *map(_interval, cells)])
+            cells = [right_answers(scores, times=times, **one) for times in lengths]
+            table.append([str(seed), task, *map(in_words, cells)])
     return table
 
 
@@ -71,11 +71,11 @@ def _differences(scores: Sequence[Row]) -> list[list[str]]:
     table = [["task", f"{WAYS['ours']}, less", "difference (95%)"]]
     for hops, task in TASKS.items():
         for way in ("labels", "last", "before"):
-            pair = [_right(scores, way=one, hops=hops, times=LONG) for one in (way, "ours")]
-            table.append([task, f"{WAYS[way]}, at {LONG}x", _difference(*pair)])
+            pair = [right_answers(scores, way=one, hops=hops, times=LONG) for one in (way, "ours")]
+            table.append([task, f"{WAYS[way]}, at {LONG}x", difference(*pair)])
         # Documents of another length are others: which goes with which means nothing.
-        ends = [_right(scores, way="ours", hops=hops, times=times) for times in (1, LONG)]
-        table.append([task, f"itself at 1x, at {LONG}x", _difference(*ends)])
+        ends = [right_answers(scores, way="ours", hops=hops, times=times) for times in (1, LONG)]
+        table.append([task, f"itself at 1x, at {LONG}x", difference(*ends)])
     return table
 
 
@@ -88,20 +88,20 @@ def _times(made: Sequence[Row]) -> list[list[str]]:
     return table
 
 
-def _right(rows: Iterable[Row], **about: object) -> list[float]:
+def right_answers(rows: Iterable[Row], **about: object) -> list[float]:
     """The scores of all rows that are about that, seed by seed."""
     found = [row for row in rows if about.items() <= row.items()]
     return [one for row in sorted(found, key=lambda row: row["seed"]) for one in row["right"]]
 
 
-def _interval(right: Sequence[float]) -> str:
+def in_words(right: Sequence[float]) -> str:
     if not right:
         return "-"
     mean = mean_score(right)
     return f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})"
 
 
-def _difference(before: Sequence[float], after: Sequence[float]) -> str:
+def difference(before: Sequence[float], after: Sequence[float]) -> str:
     if not before or len(before) != len(after):
         return "-"
     low, high = paired_interval(before, after)
@@ -140,7 +140,7 @@ def _draw_lengths(scores: Sequence[Row], path: Path) -> None:
             lengths = sorted(
                 {row["times"] for row in scores if row["way"] == way and row["hops"] == hops}
             )
-            found = [_right(scores, way=way, hops=hops, times=times) for times in lengths]
+            found = [right_answers(scores, way=way, hops=hops, times=times) for times in lengths]
             means = [mean_score(right) for right in found]
             (line,) = axes.plot(lengths, [one.value for one in means], marker="o", label=name)
             low, high = [one.low for one in means], [one.high for one in means]

@@ -208,6 +208,22 @@ def test_a_tiny_run_is_resumed_and_reported(bench, tmp_path, monkeypatch, capsys
     assert (tmp_path / "plots" / "extrapolation.png").stat().st_size > 1000
 
 
+def test_each_change_of_a_setting_is_trained_from_the_same_warm_up(bench, tmp_path):
+    ablations, rows_of = bench("learn_ablations"), bench("learn_rows")
+    small = {"iterations": 1, "questions": 2, "group_size": 2, "held_out": 2}
+    steps = {"recall": 2, "several": 2}
+
+    for _ in range(2):  # the second finds everything made
+        ablations.ablate(5, tmp_path, times={1: 4}, steps=steps, **small)
+
+    rows = rows_of.read_rows(tmp_path / "ablations.jsonl")
+    made = [row["way"] for row in rows if row["kind"] == "model"]
+    assert made == [*ablations.CHANGES]
+    assert len(rows) == 3 * len(made)
+    [_, *lines] = [line for line in ablations.report(rows).splitlines() if "(" in line]
+    assert all("points" in line for line in lines), lines
+
+
 def test_what_the_warm_up_of_gates_shows_is_what_the_reader_of_chats_takes_apart(bench, reader):
     gates, replies = bench("learn_gates"), import_module("memagent_graph.readers.replies")
     rng, tokenizer = random.Random(5), reader.make_tokenizer()
@@ -242,7 +258,8 @@ def test_a_tiny_run_with_gates_is_resumed_and_reported(bench, tmp_path):
     run.scores(3)
 
     assert rows.read_rows(tmp_path / "gates.jsonl") == found
-    assert [row["way"] for row in found] == ["before", "plain", "gated", *["plain", "gated"] * 2]
+    ways = ["plain", "gated", "told"]
+    assert [row["way"] for row in found] == ["before", *ways, *ways, *ways]
     table = gates.report(found, tmp_path, tmp_path / "plots")
     assert "in the first fifth" in table
     assert (tmp_path / "plots" / "gates.png").stat().st_size > 1000
