@@ -215,7 +215,7 @@ def check_window(identity: Identity, config: ReadingConfig, question_tokens: int
             since with it the default budgets would exceed the 8,192 tokens that they are made for.
 
     Raises:
-            ConfigurationError: The context is too short.
+        ConfigurationError: The context is too short.
     """
     needed = config.window_tokens - config.question_tokens + question_tokens
     holds = identity.window_tokens

@@ -111,7 +111,7 @@ class MemoryBank:
             given: further conditions; see `AtomicStore.acommit`.
 
         Returns:
-                Whether it was done.
+            Whether it was done.
         """
         records = self.records
         head, place = (records.heads, name), (records.versions, version.id)
@@ -179,7 +179,7 @@ class MemoryBank:
             expected: id of the current head; None if the name does not exist.
 
         Returns:
-                Whether the name points to the version now.
+            Whether the name points to the version now.
 
         Raises:
             MemoryNotFoundError: There is no such version.
