@@ -11,6 +11,7 @@ from langgraph.store.base import PutOp
 from servers.redis_server import wait_until
 
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.redis.sweeper import Sweeper
 
 OFTEN = 0.0005  # minutes
 
@@ -98,6 +99,28 @@ def test_a_task_sweeps_until_it_is_stopped(own_redis_server, client):
 
     with RedisStore.from_url(own_redis_server.url) as store:
         fill(store, client)
+    asyncio.run(use())
+
+
+def test_a_task_stops_even_if_a_client_takes_its_cancellation_for_a_lost_connection():
+    async def use():
+        sweeping = asyncio.Event()
+
+        async def sweep():
+            try:
+                sweeping.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise redis.ConnectionError("lost") from None
+
+        sweeper = Sweeper(lambda: 0, sweep)
+        task = sweeper.astart(0)
+        await sweeping.wait()
+        assert await sweeper.astop(2)
+        assert task.done()
+        assert sweeper.astart(OFTEN) is not task
+        assert await sweeper.astop(10)
+
     asyncio.run(use())
 
 

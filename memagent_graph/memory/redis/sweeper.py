@@ -52,6 +52,7 @@ class Sweeper:
         self._thread: threading.Thread | None = None
         self._done: Future[None] = Future()
         self._task: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
 
     def start(self, minutes: float) -> Future[None]:
         """Start the thread, if it does not run yet; the future is done when it has stopped."""
@@ -78,13 +79,16 @@ class Sweeper:
     def astart(self, minutes: float) -> asyncio.Task[None]:
         """Start a task of this loop, if it does not run yet."""
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._arun(minutes), name="ttl_sweeper")
+            self._leaving = asyncio.Event()
+            sweeping = self._arun(minutes, self._leaving)
+            self._task = asyncio.create_task(sweeping, name="ttl_sweeper")
         return self._task
 
     async def astop(self, seconds: float | None = None) -> bool:
         """Stop the task, and return whether it ended within `seconds`."""
         if self._task is None:
             return True
+        self._leaving.set()  # a client may take a cancellation for a lost connection
         self._task.cancel()
         await asyncio.wait([self._task], timeout=seconds)
         return self._task.done()
@@ -98,8 +102,8 @@ class Sweeper:
         if not done.cancelled():
             done.set_result(None)
 
-    async def _arun(self, minutes: float) -> None:
-        while True:
+    async def _arun(self, minutes: float, leaving: asyncio.Event) -> None:
+        while not leaving.is_set():
             await asyncio.sleep(60 * minutes)
             try:
                 logger.debug("The TTL sweeper swept %d items.", await self._asweep())
