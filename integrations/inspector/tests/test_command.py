@@ -104,6 +104,16 @@ def test_headers_that_never_end_are_given_up_and_a_slow_form_is_not(connect, mon
     assert slow.recv(1 << 16).startswith(b"HTTP/1.1 400")
 
 
+def leave_in_the_middle_of_a_form(port: int, path: str) -> None:
+    place = f"127.0.0.1:{port}"
+    head = f"POST {path} HTTP/1.1\r\nhost: {place}\r\norigin: http://{place}\r\n"
+    kind = "content-type: application/x-www-form-urlencoded\r\ncontent-length: 2\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=240) as connection:
+        connection.sendall(f"{head}{kind}expect: 100-continue\r\n\r\n".encode())
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100")  # it waits for the form
+        connection.sendall(b"x")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("token", ["", TOKEN])
 def test_it_serves_until_it_is_told_to_stop(tmp_path, token):
@@ -131,6 +141,7 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path, token):
         assert found.status_code == (401 if token else 200)
         assert "server" not in found.headers
         assert httpx.get(f"{url}memory?of=%1b[31m").status_code in {401, 404}
+        leave_in_the_middle_of_a_form(port, "/login" if token else "/branch")
     finally:
         process.terminate()
         _, said = process.communicate(timeout=120)

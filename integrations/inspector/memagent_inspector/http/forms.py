@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,7 +39,7 @@ async def form_of(request: Request) -> dict[str, str]:
     """The fields of a form; line ends are as a memory has them.
 
     Raises:
-        HTTPException: It is too long, too slow, or no form.
+        HTTPException: It is too long, too slow, no form, or its sender left.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != _KIND:
@@ -53,6 +54,8 @@ async def form_of(request: Request) -> dict[str, str]:
                     raise HTTPException(413, message)
     except TimeoutError:
         raise HTTPException(408, "The form took too long to come.") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "The form did not come to its end.") from None
     fields = _parse(bytes(body))
     return {name: value.replace("\r\n", "\n") for name, value in fields.items()}
 

@@ -46,6 +46,8 @@ class Bodies:
                 async with asyncio.timeout(BODY_SECONDS):
                     while not refusal and (not messages or messages[-1].get("more_body", False)):
                         messages.append(await receive())
+                        if messages[-1]["type"] == "http.disconnect":
+                            return  # nobody waits for an answer
                         size = len(messages[-1].get("body", b""))
                         length += size
                         self._held += size
