@@ -416,8 +416,8 @@ def test_a_killed_process_loses_nothing_that_catching_up_does_not_fold_once(tmp_
         subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)
     ]
     assert printed == [
-        "2 messages folded, of 1 threads\n",
-        "0 messages folded, of 1 threads\n",
+        "2 messages folded, of 1 thread\n",
+        "0 messages folded, of 1 thread\n",
     ]
     with open_store(str(tmp_path / "store.sqlite")) as store:
         assert ConversationMemory(store=store).load("ann").count("goat Ria") == 1
@@ -458,7 +458,7 @@ def test_catching_up_folds_notes_or_a_profile_with_a_chat_model(tmp_path):
     server.close()
 
     assert profile.stderr == ""
-    assert notes.stdout == profile.stdout == "2 messages folded, of 1 threads\n"
+    assert notes.stdout == profile.stdout == "2 messages folded, of 1 thread\n"
     assert STANDING_QUESTION in server.requests[0]["messages"][-1]["content"]
     with open_store(str(tmp_path / "notes.sqlite")) as store:
         assert ConversationMemory(store=store).load("ann") == "The user has a goat, Ria."

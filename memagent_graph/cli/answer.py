@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from memagent_graph.cli.shown import shown
+from memagent_graph.counted import counted
 from memagent_graph.readers.base import Evidence
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def _print_for_people(output: ReadingOutput, *, show_memory: bool) -> None:
         _print_memory(output["memory"])
     usage = output["usage"]
     print(
-        f"[{output['reader']}: {usage['document_tokens']:,} tokens in {usage['calls']} calls and "
-        f"{usage['seconds']:.1f} s]"
+        f"[{output['reader']}: {counted(usage['document_tokens'], 'token')} in "
+        f"{counted(usage['calls'], 'call')} and {usage['seconds']:.1f} s]"
     )
 
 

@@ -48,6 +48,7 @@ from memagent_graph.cli.options import (
 from memagent_graph.cli.reporting import reporting
 from memagent_graph.cli.resuming import is_unfinished, open_saver, thread_of
 from memagent_graph.cli.shown import shown
+from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -259,7 +260,8 @@ def _read(
                 continue
             if part["event"] == "opened" and part["skipped"]:
                 why = "hidden, binary, or links out of the folder"
-                print(f"memagent: skipped {part['skipped']} files ({why}).", file=sys.stderr)
+                files = counted(part["skipped"], "file")
+                print(f"memagent: skipped {files} ({why}).", file=sys.stderr)
             elif part["event"] == "held":
                 by = shown(part["by"], sys.stderr)
                 print(f"memagent: paused, the memory is held by {by}.", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from memagent_graph.cli.reporting import reporting
+from memagent_graph.counted import counted
 
 app = typer.Typer(help="Show or clear the cache of converted texts and indexes.")
 
@@ -27,4 +28,4 @@ def clear() -> None:
 
     with reporting():
         removed = clear_converted()
-        print(f"Removed {removed} {'text' if removed == 1 else 'texts'}.")
+        print(f"Removed {counted(removed, 'text')}.")

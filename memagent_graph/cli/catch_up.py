@@ -13,6 +13,7 @@ from memagent_graph.cli.options import BaseUrl, MemoryTokens, Model, Namespace, 
 from memagent_graph.cli.options import Store as StoreOption
 from memagent_graph.cli.reporting import reporting
 from memagent_graph.cli.resuming import open_saver
+from memagent_graph.counted import counted
 
 
 def catch_up(
@@ -63,9 +64,10 @@ def catch_up(
             namespace=chosen_namespace(namespace),
         )
         done = catching_up.catch_up(memory, kept)
-    print(f"{done.messages} messages folded, of {done.threads} threads")
+    print(f"{counted(done.messages, 'message')} folded, of {counted(done.threads, 'thread')}")
     if done.failed:
-        print(f"memagent: {done.failed} threads could not be folded.", file=sys.stderr)
+        threads = counted(done.failed, "thread")
+        print(f"memagent: {threads} could not be folded.", file=sys.stderr)
         raise typer.Exit(1)
 
 

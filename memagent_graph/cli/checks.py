@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
+from memagent_graph.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -64,7 +66,8 @@ def endpoint(model: ChatEndpoint) -> Iterator[Check]:
         fix = "Check OPENAI_API_KEY and that the base URL ends in /v1, unless the call below works."
         yield Check("endpoint", "warn", f"{model.base_url} lists no models: {error}", fix)
         return
-    yield Check("endpoint", "ok", f"{model.base_url} answers {key}, {len(served)} models")
+    models = counted(len(served), "model")
+    yield Check("endpoint", "ok", f"{model.base_url} answers {key}, {models}")
     if model.model in served:
         yield Check("name", "ok", f"the server has {model.model}")
     else:
@@ -122,7 +125,7 @@ async def call(reader: Reader) -> Check:
     except MemAgentError as error:
         return Check("call", "fail", str(error), "The message above says what to change.")
     seconds = perf_counter() - started
-    tokens = f"{answer.usage.input_tokens} tokens in, {answer.usage.output_tokens} out"
+    tokens = f"{counted(answer.usage.input_tokens, 'token')} in, {answer.usage.output_tokens} out"
     return Check("call", "ok", f"answered in {seconds:.1f} s, {tokens}")
 
 

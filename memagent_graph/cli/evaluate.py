@@ -24,6 +24,7 @@ from memagent_graph.cli.options import (
     chosen_reader,
 )
 from memagent_graph.cli.reporting import reporting
+from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -173,8 +174,8 @@ def evaluate(
         print(markdown(cells(results)), end="")
         failed = sum(result.error is not None for result in results)
         if failed:
-            samples_ = "1 sample" if failed == 1 else f"{failed} samples"
-            print(f"memagent: {samples_} failed: see {out / 'samples.jsonl'}", file=sys.stderr)
+            found = counted(failed, "sample")
+            print(f"memagent: {found} failed: see {out / 'samples.jsonl'}", file=sys.stderr)
             raise typer.Exit(1)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import regex
 
+from memagent_graph.counted import counted
 from memagent_graph.graph.fold import advance
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import cut_at_sentence
@@ -58,7 +59,7 @@ async def fold_within(
             f"The memory was over {budget}, and the model was asked once more, for a shorter one."
         )
     if room.dropped:
-        lines = "1 line" if room.dropped == 1 else f"{room.dropped} lines"
+        lines = counted(room.dropped, "line")
         warnings.append(
             f"The memory was over {budget}: {lines} of it, the oldest, had to go. Raise "
             "memory_tokens, or name a model that keeps to it."

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from memagent_graph.counted import counted
 from memagent_graph.errors import ConfigurationError, QuestionError, SourceError
 from memagent_graph.graph.cutting import Cutter, cutter_of
 from memagent_graph.graph.events import OpenedEvent
@@ -128,9 +129,10 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
     try:
         cutter = await to_thread(open_and_cut, reading.seconds_left(run))
     except LateError as error:
+        deadline = counted(reading.config.deadline or 0, "second")
         message = (
-            f"The document was not open after {reading.config.deadline:g} seconds, the reading's "
-            "deadline. Raise the deadline, or convert the document to text beforehand."
+            f"The document was not open after {deadline}, the reading's deadline. Raise the "
+            "deadline, or convert the document to text beforehand."
         )
         raise SourceError(message) from error
     run.cutter, source = cutter, cutter.source

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from langchain_core.documents import Document
 
+from memagent_graph.counted import counted
 from memagent_graph.errors import EmptyDocumentError, SourceError
 from memagent_graph.sync import work_through
 from memagent_graph.text.converters import AT_ONCE
@@ -105,7 +106,7 @@ def _open_record(record: dict[str, str]) -> Source:
     uri = record.get("uri", "")
     if uri.startswith("list:"):
         uris = json.loads(uri.removeprefix("list:"))
-        return JoinedSource([_open({"uri": item}) for item in uris], f"{len(uris)} documents")
+        return JoinedSource([_open({"uri": item}) for item in uris], counted(len(uris), "document"))
     parts = urlsplit(uri)
     if parts.scheme != "file":
         given = reprlib.repr(record)

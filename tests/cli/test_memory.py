@@ -42,9 +42,9 @@ def test_what_was_asked_before_is_answered_without_reading(memagent, tmp_path):
     listed = memagent("memory", "list")
 
     assert first.stdout.splitlines()[0] == again.stdout.splitlines()[0]
-    assert "in 1 calls" in again.stdout
-    assert "in 1 calls" not in first.stdout
-    assert "in 1 calls" not in anew.stdout
+    assert "in 1 call and" in again.stdout
+    assert "in 1 call and" not in first.stdout
+    assert "in 1 call and" not in anew.stdout
     assert QUESTION in listed.stdout
 
 
@@ -62,12 +62,19 @@ def test_a_named_memory_is_listed_shown_and_its_history_told(memagent):
     )
 
 
+def test_a_store_in_which_nothing_is_read_says_so(memagent):
+    done = memagent("memory", "readings")
+
+    assert done.stdout == ""
+    assert done.stderr == "memagent: nothing is being read now.\n"
+
+
 @pytest.mark.usefixtures("diary")
 def test_a_stored_memory_is_asked_without_reading(memagent):
     done = memagent("ask", "What leaves at ten?", "--memory", "diary")
 
     assert done.stdout.startswith("From today on the ferry leaves at ten.")
-    assert "in 1 calls" in done.stdout
+    assert "in 1 call and" in done.stdout
     assert memagent("ask", "What shone?", check=False).returncode == 2
 
 
@@ -181,8 +188,8 @@ def test_commands_see_the_memories_of_their_namespace_alone(memagent, tmp_path):
     before = memagent("memory", "list")
     other = memagent(*asked)
 
-    assert "in 1 calls" in again.stdout
-    assert "in 1 calls" not in other.stdout
+    assert "in 1 call and" in again.stdout
+    assert "in 1 call and" not in other.stdout
     assert before.stdout == ""
     (name,) = (
         line.split("\t")[0] for line in memagent("memory", "list", *place).stdout.splitlines()

@@ -274,7 +274,7 @@ class TestEnd:
     def test_the_deadline_of_a_reading_ends_the_conversion(self, bomb):
         agent = create_memagent(config=ReadingConfig(deadline=1))
 
-        with pytest.raises(SourceError, match="not open after 1 seconds"):
+        with pytest.raises(SourceError, match="not open after 1 second,"):
             agent.invoke({"question": "Who signed?", "document": bomb})
 
         wait_until(lambda: not converting())

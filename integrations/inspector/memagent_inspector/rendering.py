@@ -10,13 +10,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from memagent_graph.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FOLDER = Path(__file__).parent
-
-_MANY = {"person": "people"}
-"""Nouns that no rule makes many of."""
 
 _BIDI = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 """Characters that change the order in which others are shown."""
@@ -50,12 +49,6 @@ def url(path: str, **fields: object) -> str:
 def moment(time: str) -> str:
     """A time in ISO 8601 as a person reads it, in UTC."""
     return time[:16].replace("T", " ")
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 version, 2,000 memories."""
-    many = _MANY.get(noun) or (f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s")
-    return f"{number:,} {noun if number == 1 else many}"
 
 
 def page(name: str, values: Mapping[str, Any], *, status: int = 200) -> Response:

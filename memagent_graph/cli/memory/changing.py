@@ -22,9 +22,9 @@ from memagent_graph.cli.memory.opening import (
     open_users,
     operator,
 )
-from memagent_graph.cli.memory.printing import counted
 from memagent_graph.cli.options import Namespace
 from memagent_graph.cli.shown import row
+from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
     from memagent_graph.memory.bank import MemoryBank

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memagent_graph.cli.memory.opening import Store, bank_of, open_users, operator
-from memagent_graph.cli.memory.printing import counted
 from memagent_graph.cli.options import Namespace
 from memagent_graph.cli.resuming import open_saver
 from memagent_graph.cli.shown import row, shown
+from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
     from memagent_graph.memory.bank import Forgotten, ForgottenSource

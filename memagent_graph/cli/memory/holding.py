@@ -11,6 +11,7 @@ from memagent_graph.cli.memory.opening import Reference, Store, bank_of, open_us
 from memagent_graph.cli.memory.printing import day
 from memagent_graph.cli.options import Namespace
 from memagent_graph.cli.shown import row
+from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
     from memagent_graph.memory.holding import UnderWay
@@ -21,10 +22,13 @@ _MINUTE = 60.0
 def readings(store: Store = None, namespace: Namespace = None) -> None:
     """List readings under way: memory, progress, question, document, start, and who holds it."""
     with open_users(store, namespace) as users:
-        for fold in bank_of(users, None).under_way():
-            chunks = f"chunk {fold.step} of about {fold.chunks}" if fold.step else "chunk 0"
-            since = f"since {day(fold.since)}"
-            print(row(fold.memory, chunks, fold.question, fold.source_name, since, _state(fold)))
+        folds = bank_of(users, None).under_way()
+    for fold in folds:
+        chunks = f"chunk {fold.step} of about {fold.chunks}" if fold.step else "chunk 0"
+        since = f"since {day(fold.since)}"
+        print(row(fold.memory, chunks, fold.question, fold.source_name, since, _state(fold)))
+    if not folds:
+        print("memagent: nothing is being read now.", file=sys.stderr)
 
 
 def hold(
@@ -44,7 +48,7 @@ def hold(
         bank = bank_of(users, None)
         bank.hold(memory, operator(), seconds=minutes * _MINUTE)
         count = len(bank.under_way(memory))
-    print(row(memory, f"held for {minutes:g} minutes"))
+    print(row(memory, f"held for {counted(minutes, 'minute')}"))
     if not count:
         print("memagent: nothing is reading into this memory now.", file=sys.stderr)
 

@@ -20,6 +20,7 @@ from memagent_graph.cli.memory.opening import (
 from memagent_graph.cli.memory.printing import day, print_changes, print_diff, print_versions
 from memagent_graph.cli.options import Namespace
 from memagent_graph.cli.shown import row, shown
+from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
     from memagent_graph.memory.bank import MemoryBank
@@ -31,7 +32,7 @@ def list_users(store: Store = None, namespace: Namespace = None) -> None:
     """List the users of a chatbot: id, size of the memory, when it changed last."""
     with open_users(store, namespace) as users:
         for user, version in users.list():
-            size = "no memory yet" if version is None else f"{version.tokens} tokens"
+            size = "no memory yet" if version is None else counted(version.tokens, "token")
             print(row(user, size, "" if version is None else day(version.created_at)))
 
 
@@ -43,7 +44,7 @@ def list_memories(store: Store = None, namespace: Namespace = None) -> None:
     with open_users(store, namespace) as users:
         for name, version in bank_of(users, None).list():
             read = f"{version.end / version.length:.0%} of {version.source_name}"
-            print(row(name, f"{version.tokens} tokens", version.question, read))
+            print(row(name, counted(version.tokens, "token"), version.question, read))
 
 
 def show(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from memagent_graph.cli.shown import shown
+from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -22,11 +23,6 @@ _COLOURS = {"+": "green", "-": "red"}
 def day(time: str) -> str:
     """A time in ISO 8601 as a person reads it, in UTC."""
     return time[:16].replace("T", " ")
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 version, 2 versions."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def print_diff(lines: Iterable[str]) -> None:
@@ -81,7 +77,7 @@ def _print_version(head: str, version: MemoryVersion, before: MemoryVersion | No
     from memagent_graph.memory.bank import diff
 
     cut = ", cut to its budget" if version.cut else ""
-    typer.secho(shown(f"{head}, {version.tokens} tokens{cut}"), bold=True)
+    typer.secho(shown(f"{head}, {counted(version.tokens, 'token')}{cut}"), bold=True)
     print_diff(diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines()))
 
 
