@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,10 +17,12 @@ from servers.redis_server import RedisServer, free_port, wait_until
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" / "tests"))
 
 from gated import reading
-from inspecting import at, place_in, remember, store_memory, store_reading, version
+from inspecting import at, place_in, read_beginnings, remember, store_memory, store_reading, version
 
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.stores import open_store
+from memagent_graph.memory.version import edited
+from memagent_graph.readers.base import Unsupported
 
 pytestmark = pytest.mark.browser
 
@@ -26,6 +30,7 @@ LEASE = "The lease.\n\nAnn pays 900 euros.\nBob pays the water.\n"
 HOSTILE = (
     "</textarea></title><script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e"
 )
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 SECONDS = 120
 """For what takes a moment, on a machine that may be busy."""
 
@@ -94,6 +99,22 @@ def visit(browser, url):
 
 def shows(page, text: str):
     page.get_by_text(text).first.wait_for()
+
+
+def violations(page) -> list[str]:
+    """What axe finds against WCAG 2 A and AA on a page, small and large, light and dark."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    options = {"runOnly": WCAG, "resultTypes": ["violations"]}
+    found = []
+    for width, scheme in itertools.product((375, 1920), ("light", "dark")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        for violation in Axe().run(page, options=options).response["violations"]:
+            for node in violation["nodes"]:
+                said = f"{violation['id']}: {node['html']} {node['failureSummary']}"
+                found.append(f"{page.url} at {width}, {scheme}: {said}")
+    return found
 
 
 def test_a_statement_opens_its_passage_and_hides_it_by_keyboard_alone(visit, bank, tmp_path):
@@ -178,6 +199,29 @@ def test_a_reading_is_watched_as_another_process_writes_it(visit, bank):
     page.locator(".lane rect.read").nth(2).wait_for()
 
 
+def test_what_was_skimmed_before_a_merge_is_drawn_in_the_folds_lanes(visit, bank):
+    read_beginnings(bank.store)
+    page = visit("/?kind=readings")
+
+    page.locator(".row .name a").click()
+    page.get_by_role("link", name="Follow").click()
+    page.wait_for_url("**/reading?*")
+
+    lanes = page.locator(".lane")
+    assert lanes.locator(".lane-title").all_text_contents() == [
+        "Fold 1: 1 span skimmed, 1 section read",
+        "Fold 2: 1 span skimmed, 1 section read",
+        "Merges: 1 merge, 2 spans skimmed",
+    ]
+    for number in (0, 1):
+        spans = [
+            lanes.nth(number).locator(f"rect.{deed}").bounding_box() for deed in ("read", "skimmed")
+        ]
+        read, skimmed = ((span["x"], span["x"] + span["width"]) for span in spans)
+        assert read[1] <= skimmed[0] + 1
+        assert skimmed[1] - skimmed[0] > read[1] - read[0]
+
+
 def test_a_memory_is_edited_and_two_versions_are_compared(visit, bank):
     store_memory(bank, "rent", "Ann pays 900 euros.")
     page = visit("/memory?of=rent")
@@ -211,6 +255,7 @@ def test_the_second_of_two_editors_is_told_and_keeps_the_text(visit, bank):
     second.get_by_role("alert").wait_for()
     assert "Somebody changed this memory" in second.get_by_role("alert").text_content()
     assert second.get_by_label("The memory’s text").input_value() == "Zoe pays."
+    assert violations(second) == []
     assert bank.get("rent").text == "Bob pays."
     second.get_by_role("button", name="Store mine").click()
     shows(second, "Zoe pays.")
@@ -236,6 +281,7 @@ def test_a_memory_is_rolled_back_branched_and_forgotten_after_a_look(visit, bank
     assert bank.get("rent").id == first.id
     page.get_by_role("button", name="Forget this memory").click()
     shows(page, "1 version deleted.")
+    assert violations(page) == []
     assert [name for name, _ in bank.list()] == ["older"]
 
 
@@ -263,6 +309,66 @@ def test_a_person_is_found_looked_at_and_forgotten_by_keyboard_alone(visit, bank
 
     page.get_by_role("heading", name="Forgotten").wait_for()
     assert users.names() == ["ben"]
+
+
+def test_every_page_is_accessible(visit, bank, url, tmp_path):
+    (tmp_path / "lease.txt").write_text(LEASE)
+    place = place_in(tmp_path / "lease.txt", "Ann pays 900 euros.")
+    old, new = store_memory(bank, "rent", "Ann pays.", "Ann pays 900 euros.\nZoe pays.", **place)
+    doubtful = replace(
+        version("Ann pays 900 euros.\nZoe pays.", 4, before=new),
+        unsupported=(Unsupported("Zoe pays.", ("Zoe",)),),
+        skipped=((200, 300),),
+        warnings=("The memory was cut.",),
+        dropped=1,
+        cut=True,
+        **place,
+    )
+    bank.append(doubtful, owner="rent")
+    again = replace(version("Bob pays.", 5, before=doubtful), again=True, skipped=((200, 300),))
+    same = version("Bob pays.", 6, before=again, unchanged=again.id)
+    for one in (again, same, edited(same, "By hand."), version("All.", merged=(new.id, same.id))):
+        bank.append(one, owner="rent")
+    key = store_reading(bank, "Ann pays.")
+    remember(bank.store, "ann", "I breed quokkas.").edit("ann", "By hand.", by="Zoe")
+    bank.store.put(bank.records.heads, "lost", {"version": "gone"})
+    hold = bank.hold("rent", "ann", seconds=2 * SECONDS)
+    page = visit("/")
+
+    found = violations(page)
+    for path in (
+        "/?kind=readings",
+        "/?words=nowhere",
+        at("/memory", of="rent"),
+        at("/memory", of="rent", version=old.id),
+        at("/memory", of="rent", version=doubtful.id),
+        at("/memory", of=key),
+        at("/reading", of="rent"),
+        at("/reading", of="rent", hold=hold.id),
+        at("/edit", of="rent", version=new.id, hold=hold.id),
+        at("/passage", version=new.id, evidence=0),
+        at("/edit", of="rent"),
+        at("/compare", of="rent", before=old.id, after=new.id),
+        at("/forget", of="rent"),
+        at("/forget/document", of="rent"),
+        at("/rollback", of="rent", to=old.id),
+        "/under-way",
+        "/people",
+        at("/person", of="ann"),
+        at("/person/forget", of="ann"),
+    ):
+        page.goto(url + path)
+        page.locator("main").wait_for()
+        if page.locator(".steps").count():
+            page.locator(".step").first.wait_for()
+        if page.locator("a.statement").count():
+            page.locator("a.statement").first.click()
+            page.locator("mark").wait_for()
+        if page.locator("details").count():
+            page.locator("summary").first.click()
+        found += violations(page)
+
+    assert found == []
 
 
 @pytest.mark.parametrize("width", [375, 1920])
@@ -307,11 +413,15 @@ def test_a_token_is_asked_for_and_kept(visit, bank, tmp_path, browser):
         page = context.new_page()
         page.set_default_timeout(SECONDS * 1000)
         page.goto(f"{guarded}/memory?of=rent")
+        assert violations(page) == []
         page.get_by_label("MEMAGENT_INSPECT_TOKEN").fill(token)
         page.keyboard.press("Enter")
 
         page.wait_for_url("**/memory?of=rent")
         shows(page, "Ann pays.")
+        page.goto(f"{guarded}/memory?of=none")
+        shows(page, "Not found")
+        assert violations(page) == []
 
 
 def test_a_store_that_goes_away_and_comes_back_needs_no_reload(browser, tmp_path):
@@ -334,8 +444,10 @@ def test_a_store_that_goes_away_and_comes_back_needs_no_reload(browser, tmp_path
             shows(page, "The store does not answer.")
         failed.goto(f"{url}/memory?of=rent")
         assert failed.get_by_role("heading").text_content() == "The store does not answer"
+        assert violations(failed) == []
         typed.get_by_role("button", name="Store").click()
         shows(typed, "Nothing was stored")
+        assert violations(typed) == []
         assert typed.get_by_label("The memory’s text").input_value() == "Bob pays."
 
         redis.start()
@@ -365,6 +477,7 @@ def test_a_reading_is_paused_edited_and_reads_on_from_the_edit(visit, bank):
     with reading(bank.store) as reader:
         reader.open(1)
         page = visit("/under-way")
+        assert violations(page) == []
         page.locator(".row a").click()
         page.get_by_role("button", name="Pause").click()
         page.get_by_role("button", name="Let it read on").wait_for()

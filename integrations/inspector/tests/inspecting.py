@@ -8,10 +8,11 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
 
+from doubles import ChainReader, numbered
 from langchain_core.messages import HumanMessage
 from starlette.testclient import TestClient
 
-from memagent_graph import ConversationMemory
+from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.users import Users
 from memagent_graph.memory.version import MemoryVersion, child_id, reading_key, root_id
@@ -93,6 +94,14 @@ def store_reading(bank: MemoryBank, *texts: str, ended: bool = True, **more) -> 
     if ended:
         wait_for(bank.arecord_reading(made))
     return reading_key(made.root, made.source)
+
+
+def read_beginnings(store) -> None:
+    """Read a document in two segments, each skimmed from its second section to its end."""
+    skim = lambda question, memory, section: float(not memory)  # noqa: E731
+    config = ReadingConfig(chunk_tokens=40, segments=2, skim=skim, fallback=False)
+    agent = create_memagent(ChainReader(), config=config, store=store)
+    agent.invoke({"question": "Where is the dog?", "document": numbered(60)})
 
 
 def remember(store, user: str, *texts: str, thread: str = "thread monday") -> Users:

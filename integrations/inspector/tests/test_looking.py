@@ -3,9 +3,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import unescape
 
 import pytest
-from inspecting import at, place_in, store_memory, store_reading, text_of, version, walk
+from inspecting import (
+    at,
+    place_in,
+    read_beginnings,
+    store_memory,
+    store_reading,
+    text_of,
+    version,
+    walk,
+)
 from langgraph.store.base import PutOp
 
 from memagent_graph.memory.version import merged_id, root_id
@@ -201,7 +211,7 @@ def test_what_added_nothing_is_said(page, bank):
     assert bank.advance("rent", same, expected=first.id)
 
     assert "Section 2, nothing new" in page.get("/history?of=rent").text
-    assert 'aria-label="Fold: 1 read, 1 read without news"' in page.get("/reading?of=rent").text
+    assert ">Fold: 1 section read, 1 section without news<" in page.get("/reading?of=rent").text
 
 
 def test_two_versions_are_compared_word_by_word(page, bank):
@@ -234,6 +244,11 @@ def test_what_is_not_there_is_said(page):
     assert page.get("/nowhere").status_code == 404
 
 
+def lanes_in(html: str) -> list[str]:
+    """What each lane of a page says that was done."""
+    return re.findall(r'<span class="lane-title">([^<]+)</span>', html)
+
+
 def test_folds_are_lanes_in_rounds(page, bank):
     key, last = "0000-0000", []
     for fold in range(2):
@@ -254,15 +269,31 @@ def test_folds_are_lanes_in_rounds(page, bank):
 
     html = page.get(at("/reading", of=key)).text
 
-    labels = re.findall(r'<svg [^>]*aria-label="([^"]+)"', html)
-    assert labels == [
-        "Round 1, fold 1: 1 read",
-        "Round 1, fold 2: 1 read",
-        "Round 2, fold: 2 skimmed, 1 read",
-        "Merges: 1 merged",
+    assert lanes_in(html) == [
+        "Round 1, fold 1: 1 section read",
+        "Round 1, fold 2: 1 section read",
+        "Round 2, fold: 2 spans skimmed, 1 section read",
+        "Merges: 1 merge",
     ]
     assert '<rect class="skimmed" x="100.0"' in html
     assert "Reading under way" in html
+
+
+def test_what_was_skimmed_after_a_folds_last_section_is_in_its_lane(page, store, monkeypatch):
+    read_beginnings(store)
+    listed = page.get("/?kind=readings").text
+    key = unescape(re.search(r'href="/memory\?of=([^"]+)"', listed)[1])
+
+    assert lanes_in(page.get(f"/reading?of={key}").text) == [
+        "Fold 1: 1 span skimmed, 1 section read",
+        "Fold 2: 1 span skimmed, 1 section read",
+        "Merges: 1 merge, 2 spans skimmed",
+    ]
+    monkeypatch.setattr("memagent_inspector.views.lanes._MOST_LANES", 1)
+    assert lanes_in(page.get(f"/reading?of={key}").text) == [
+        "2 folds: 2 spans skimmed, 2 sections read",
+        "Merges: 1 merge, 2 spans skimmed",
+    ]
 
 
 def test_many_folds_share_a_lane(page, bank):
@@ -276,7 +307,7 @@ def test_many_folds_share_a_lane(page, bank):
     html = page.get("/reading?of=wide").text
 
     assert html.count('<div class="lane">') == 1
-    assert 'aria-label="40 folds: 40 read"' in html
+    assert lanes_in(html) == ["40 folds: 40 sections read"]
 
 
 def test_news_come_when_there_are_some(page, bank):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
+from memagent_graph.counted import counted
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from memagent_graph.memory.bank import MemoryBank
 
@@ -142,40 +144,69 @@ def _arrange(facts: Sequence[_Fact]) -> Lanes:
     rounds = max(map(round_of, ordered), default=1)
     for number, group in groupby(ordered, round_of):
         members = [*group]
+        merge = merges[number - 1] if number <= len(merges) else None
+        skims = [_skims(fold, after, merge) for fold, after in zip_longest(members, members[1:])]
         prefix = f"Round {number}, " if rounds > 1 else ""
         if len(members) > _MOST_LANES:
-            together = [fact for fold in members for fact in fold]
-            lanes.append(_lane(f"{prefix}{len(members)} folds".capitalize(), together))
+            title = f"{prefix}{len(members)} folds".capitalize()
+            lanes.append(_lane(title, [*chain(*members)], [*chain(*skims)]))
             continue
-        for place, fold in enumerate(members, 1):
+        for place, (fold, skimmed) in enumerate(zip(members, skims, strict=True), 1):
             name = f"fold {place}" if len(members) > 1 else "fold"
-            lanes.append(_lane(f"{prefix}{name}".capitalize(), fold))
+            lanes.append(_lane(f"{prefix}{name}".capitalize(), fold, skimmed))
     if merges:
-        lanes.append(_lane("Merges", merges))
+        lanes.append(_lane("Merges", merges, merges[-1].skipped))
     return Lanes(lanes, rounds, len(facts), facts[-1].id if facts else "")
 
 
-def _lane(title: str, facts: Sequence[_Fact]) -> Lane:
-    skipped = dict.fromkeys(span for fact in facts[-1:] for span in fact.skipped)
-    skims = [_mark("skimmed", *span, facts[-1].length) for span in skipped]
+def _skims(
+    fold: Sequence[_Fact], after: Sequence[_Fact] | None, merge: _Fact | None
+) -> list[tuple[int, int]]:
+    """What a fold skimmed. After its last section, no version but the merge's has it.
+
+    Args:
+        fold: the fold's steps.
+        after: those of the fold after it in the document; None for the last one.
+        merge: that of its round; None if it is not there yet.
+    """
+    last = fold[-1]
+    if merge is None or last.deed == "again":
+        return [*last.skipped]
+    begins = last.length
+    if after is not None:
+        begins = min([after[0].start, *(start for start, _ in after[0].skipped)])
+    return [
+        *last.skipped,
+        *(
+            (last.end, min(end, begins))
+            for start, end in merge.skipped
+            if start <= last.end < min(end, begins)
+        ),
+    ]
+
+
+def _lane(title: str, facts: Sequence[_Fact], skipped: Iterable[tuple[int, int]]) -> Lane:
+    skims = [_mark("skimmed", *span, facts[-1].length) for span in dict.fromkeys(skipped)]
     done = [_mark(fact.deed, fact.start, fact.end, fact.length) for fact in facts]
     # A merge spans all of the document: what was skimmed of it is drawn over it.
     marks = done + skims if facts[-1].deed == "merged" else skims + done
-    counts: dict[str, int] = {}
+    counts: dict[Deed, int] = {}
     for mark in marks:
         counts[mark.deed] = counts.get(mark.deed, 0) + 1
-    summary = ", ".join(f"{count} {_DEEDS[deed]}" for deed, count in counts.items())
+    said = [(count, *_DEEDS[deed]) for deed, count in counts.items()]
+    summary = ", ".join(f"{counted(count, noun)}{what}" for count, noun, what in said)
     return Lane(title, summary, marks)
 
 
-_DEEDS = {
-    "read": "read",
-    "unchanged": "read without news",
-    "again": "read after a skim",
-    "edited": "edited",
-    "skimmed": "skimmed",
-    "merged": "merged",
+_DEEDS: dict[Deed, tuple[str, str]] = {
+    "read": ("section", " read"),
+    "unchanged": ("section", " without news"),
+    "again": ("section", " read after a skim"),
+    "edited": ("edit", ""),
+    "skimmed": ("span", " skimmed"),
+    "merged": ("merge", ""),
 }
+"""What is counted of each, and what is said of it."""
 
 
 def _mark(deed: Deed, start: int, end: int, length: int) -> Mark:
