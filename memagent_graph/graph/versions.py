@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from memagent_graph.counted import counted
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
@@ -851,4 +852,4 @@ def _parts_of(chunk: Chunk, recalled: Sequence[Recalled]) -> tuple[tuple[str, st
 
 
 def _unstored(left: int, error: Exception | None) -> StoreError:
-    return StoreError(f"{left} memory versions could not be stored: {error}")
+    return StoreError(f"{counted(left, 'memory version')} could not be stored: {error}")
