@@ -64,7 +64,7 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
             if it has one; other keys are passed through. May be asynchronous.
         concurrency: readings at once. The default fills a vLLM server on one GPU well; more than
             its `max_num_seqs` only wait.
-        config: for each run: callbacks, tags, metadata.
+        config: configuration of each run: callbacks, tags, metadata.
         progress: show a bar on stderr.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a reading found, as documents: one for each source, the most relevant first."""
+"""Convert the output of a reading to one document for each source, the most relevant first."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def documents_by_source(
     corpus: JoinedSource, output: Mapping[str, Any], most: int
 ) -> list[Document]:
-    """A document for each source that the memory has statements from, the best first.
+    """Return a document for each source with statements in the memory, the best first.
 
     Sources that the answer cites come before the others: those with most citations first, then
     in the answer's order. The others follow by how much of the memory came from them.
 
     Args:
-        corpus: what was read.
+        corpus: the source that was read.
         output: the fields of `ReadingOutput`.
         most: documents to return. A memory without evidence is one document with all sources.
     """
@@ -50,19 +50,19 @@ class _Statement:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where it begins and ends."""
+        """The beginning and the end of the statement."""
         return self.place["start"], self.place["end"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the memory has from one source.
+    """The statements of the memory from one source.
 
     Attributes:
-        statements: in the order of the memory.
-        citations: of the answer, in this source.
+        statements: the statements, in the memory's order.
+        citations: the answer's citations of this source.
         first: place of the first of them among all citations.
-        share: of the text of all statements.
+        share: share of the text of all statements, from 0 to 1.
     """
 
     statements: Sequence[_Statement]
@@ -71,11 +71,11 @@ class _Found:
     share: float
 
     def rank(self) -> tuple[int, int, float]:
-        """Lower is better."""
+        """Sort key of the source; lower is better."""
         return -len(self.citations), self.first, -self.share
 
     def score(self, number: int) -> float:
-        """From 0 to 1; above 0.5 if the answer cites it."""
+        """Relevance from 0 to 1; above 0.5 if the answer cites the source."""
         return 0.5 + 0.5 / (number + 1) if self.citations else 0.5 * self.share
 
 
@@ -128,7 +128,7 @@ def _document(found: _Found, number: int, about: Mapping[str, object]) -> Docume
 
 
 def _passages(items: Sequence[_Statement]) -> str:
-    """What the source says where the statements stand: each passage once, on a line."""
+    """Return the source's passages that support the statements, each once, on a line of its own."""
     part = items[0].part
     spans: list[tuple[int, int]] = []
     for start, end in sorted(item.span for item in items):

@@ -56,7 +56,7 @@ MOST_RECALLED = 64
 
 
 class ReadingConfig(BaseModel):
-    """How to read. The defaults are the paper's (arXiv 2507.02259, section 4).
+    """Settings of a reading. The defaults are the paper's (arXiv 2507.02259, section 4).
 
     Attributes:
         question_tokens: longest question accepted.
@@ -100,7 +100,7 @@ class ReadingConfig(BaseModel):
         keep_versions: versions of a memory to keep after its reading, the newest; None for all.
             Without the others, a document that has grown is read from its beginning.
         ttl: minutes that stored memories live on without being read; None for the store's default.
-        unsupported: what happens to statements that nothing in the text supports: "keep" warns of
+        unsupported: treatment of statements that nothing in the text supports: "keep" warns of
             them, "drop" removes them before the memory is stored.
         strict: whether to fail, instead of warn, if a memory could not be stored.
         retry_interval: seconds before the first repeat; they double each time, up to a minute.

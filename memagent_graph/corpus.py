@@ -28,10 +28,10 @@ class CorpusReading:
     """One pass over a corpus, begun when the first of its queries is asked for.
 
     Args:
-        agent: who reads.
-        corpus: what the graph takes as a document, or several.
-        queries: all that the corpus is read for.
-        most: calls at once, None for no limit.
+        agent: the graph that reads.
+        corpus: one or more documents, as the graph takes them.
+        queries: all queries for which the corpus is read.
+        most: most calls at once; None for no limit.
     """
 
     def __init__(

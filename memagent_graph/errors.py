@@ -15,7 +15,7 @@ class QuestionError(MemAgentError, ValueError):
     """The question is empty or longer than `ReadingConfig.question_tokens`.
 
     Attributes:
-        question: as it was asked; None if there is none.
+        question: the question as it was asked; None if there is none.
     """
 
     def __init__(self, message: str, *, question: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How far an answer is what was wanted, between 0 and 1: what evaluation and rewards share."""
+"""Compare answers with the right ones, for evaluation and rewards; scores are from 0 to 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Metric = Literal["all", "any"]
-"""Which of the answers count: the share of them that is given, or whether one is."""
+"""Metric of several right answers: the share that is given, or whether any is."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
@@ -20,11 +20,11 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def substring_match(answer: str, wanted: Sequence[str], metric: Metric = "all") -> float:
-    """Whether the wanted strings occur in the answer, in any case, as RULER scores.
+    """Return whether the wanted strings occur in the answer, ignoring case, as RULER scores.
 
     Args:
-        answer: what was answered.
-        wanted: what a right answer holds.
+        answer: the given answer.
+        wanted: the strings of a right answer.
         metric: "all" for the share of them, "any" for whether one does.
     """
     text = answer.lower()

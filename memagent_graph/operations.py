@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PAPER_WINDOW = 8_000
-"""Tokens of the window that the paper's table of ratios is in units of (arXiv 2507.02259)."""
+"""Window that is the unit of the paper's table of ratios, in tokens (arXiv 2507.02259)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a dense decoder that its floating-point operations follow from.
+    """The sizes of a dense decoder that determine its floating-point operations.
 
     Attributes:
-        name: where they come from.
+        name: the model that the sizes belong to.
         layers: number of blocks.
-        width: of the hidden states.
-        heads: of the queries.
-        kv_heads: of keys and values.
-        head_width: of one head.
+        width: width of the hidden states.
+        heads: number of query heads.
+        kv_heads: number of key and value heads.
+        head_width: width of one head.
         intermediate: width of the feed-forward part that a token goes through.
-        vocabulary: entries.
+        vocabulary: number of tokens in the vocabulary.
     """
 
     name: str

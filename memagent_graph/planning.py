@@ -1,4 +1,4 @@
-"""What a reading will cost, before any of it is read by a model."""
+"""Estimate the cost of a reading before any model is called."""
 
 from __future__ import annotations
 
@@ -27,37 +27,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a reading will cost at most: nothing is taken from a store, and replies fill budgets.
+    """The highest cost of a reading: no memory is reused, and every reply fills its budget.
 
-    Calls that are repeated after an error, and memories over their budget, which are asked for
-    once more, are not in it.
+    Calls repeated after an error, or because a memory was over its budget, are not included.
 
     Attributes:
-        questions: that are asked about the document.
-        document_tokens: of the document.
-        chunks: of it that are read for each question, all except for `max_calls`, in all rounds.
-        calls: of the model for all questions, merges and answers included; with a skim, as if
-            all that was skipped were read after all, and with look-back as if each step asked
+        questions: number of questions about the document.
+        document_tokens: length of the document, in tokens.
+        chunks: chunks that are read for each question, in all rounds; `max_calls` limits them.
+        calls: model calls for all questions, merges and answers included; with a skim, as if
+            every skipped chunk were read after all, and with look-back as if each step asked
             for something.
         calls_if_found: with `skim="lexical"`, calls if each question is answered by the chunks
             that its own words lead to; None with other skims, or without one.
-        prompt_tokens: of all calls.
-        reply_tokens: of all calls.
-        window_tokens: longest prompt and reply of one call.
+        prompt_tokens: tokens of all prompts.
+        reply_tokens: tokens of all replies.
+        window_tokens: tokens of the longest prompt and reply of one call.
         calls_at_once: segments of all questions, which are read at the same time.
-        chain_calls: longest chain of calls of which each waits for the one before: the updates
+        chain_calls: longest chain of calls that wait for one another: the updates
             of the segment with most chunks and a call for each level of merges, in each round, and
             the answer.
-        chain_reply_tokens: of these calls.
-        dollars: for all calls, by the price; None without one.
-        minutes: that the longest chain takes, by the speed; None without one.
-        attention_of_one_pass: of the whole document at once, in units of one window of 8,000
-            tokens, as the paper counts: attention alone, which grows with the square.
-        attention_of_reading: the same of the reading, which grows in proportion.
+        chain_reply_tokens: tokens of these calls' replies.
+        dollars: price of all calls; None if no price was given.
+        minutes: time of the longest chain; None if no speed was given.
+        attention_of_one_pass: attention of reading the whole document at once, which grows with
+            the square of its length, in units of one window of 8,000 tokens, as the paper counts.
+        attention_of_reading: attention of the reading in the same units, which grows linearly.
         operations_of_one_pass: all floating-point operations of reading the document at once
             and answering, for each question.
         operations_of_reading: all floating-point operations of the reading.
-        model: whose sizes were used.
+        model: the model whose sizes were used.
     """
 
     questions: int
@@ -213,7 +212,7 @@ def plan(
 
 
 def _skim(source: Source, question: str, config: ReadingConfig) -> Lexical | None:
-    """What tells which chunks a question's words lead to, if it is asked."""
+    """Return the skim that finds the chunks for a question's words, if the reading uses it."""
     if config.skim != LEXICAL or not is_skimmed(config, question):
         return None
     return Lexical(open_index(source))

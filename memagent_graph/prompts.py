@@ -48,7 +48,8 @@ the old notes. If not everything fits, drop what bears least on the question.
 
 Write the new notes. There is room for about {words} words: be brief. Reply with the notes alone.
 """
-"""What all questions share comes first: a server's prefix cache reads it and the section once."""
+"""Prompt of an update. The words that all questions share, and the section, come first, so that a
+server's prefix cache computes them once."""
 SHORTER_PROMPT = """
 You were asked this before, and your notes were longer than there is room for, so that their end \
 was lost. Write them again in at most {words} words: say together what belongs together, keep the \
@@ -79,7 +80,7 @@ You asked to look back. What was found is material to read, like the section:
 """
 _RECALLED_PASSAGE = "<recalled>\n{place}\n{passage}\n</recalled>"
 _FEWER = 0.8
-"""Of the words that there is room for, how many are named when notes were too long."""
+"""Share of the available words that is named after notes were too long."""
 _WORDS = 0.7
 """Words of English that a token is worth, on the safe side."""
 
@@ -100,12 +101,12 @@ If the notes do not hold the answer, say so. \
 """
 ANSWER_PROMPT = _ANSWER + r"Put the final answer, and nothing else, into \boxed{}."
 PLAIN_ANSWER_PROMPT = _ANSWER + "Reply with the answer alone.\n"
-"""For answers that are shown while they are written: no part of them is taken out."""
+"""Prompt of an answer that is shown while it is written: no part of it is taken out."""
 STRUCTURED_ANSWER_PROMPT = _ANSWER.replace(
     "If the notes do not hold the answer, say so. ",
     "Guess nothing: where the notes do not hold a value, give null if the schema allows it.",
 )
-"""For an answer in a shape; the schema follows it."""
+"""Prompt of a structured answer; the schema follows it."""
 
 MERGE_PROMPT = """\
 A long document was read in parts, each by a reader of its own, to answer a question at the end. \
@@ -148,14 +149,14 @@ where notes contradict each other, say so. There is room for about {words} words
 first line and the notes alone.
 """
 _PART = "<notes>\n{memory}\n</notes>"
-"""How each memory stands in a merge prompt."""
+"""Form of each memory in a merge prompt."""
 
 
 class LookBack(NamedTuple):
-    """What an update may look back to.
+    """The earlier chunks and other memories that an update may ask for.
 
     Attributes:
-        number: of its section.
+        number: number of the update's section.
         memories: names of other memories.
     """
 
@@ -164,24 +165,24 @@ class LookBack(NamedTuple):
 
 
 class Prompts(BaseModel):
-    r"""What a chat model is told.
+    r"""The prompts of a chat model.
 
     Attributes:
-        update: for each chunk; has the fields {question}, {memory} and {chunk}, and may have
-            {words}, for how many words the memory has room.
-        answer: for the answer; has the fields {question} and {memory}. The answer is taken from
-            the reply's last `\boxed{...}`, or is the whole reply when there is none.
-        merge: for one memory in the place of several; has the fields {question} and {memories},
+        update: prompt of an update; has the fields {question}, {memory} and {chunk}, and may have
+            {words}, the number of words that the memory has room for.
+        answer: prompt of the answer; has the fields {question} and {memory}. The answer is taken
+            from the reply's last `\boxed{...}`, or is the whole reply when there is none.
+        merge: prompt that merges several memories; has the fields {question} and {memories},
             and may have {words}.
         lead: the same where the document may be read again (`ReadingConfig.rounds`): the reply's
             first line is ENOUGH, or LOOK FOR: and what to look for; without one it is enough.
-        shorter: what follows the update's prompt when the last reply was over the budget; may
+        shorter: addition to the update's prompt when the last reply was over the budget; may
             have the field {words}.
-        unchanged: what follows the update's prompt where the update gate is on; has no field, and
+        unchanged: addition to the update's prompt if the update gate is on; has no field, and
             names the reply "unchanged".
-        enough: what follows it where the exit gate is on; has no field, and asks for a last line
+        enough: addition to it if the exit gate is on; has no field, and asks for a last line
             that begins with "ENOUGH:".
-        look_back: what follows it where an update may look back (`ReadingConfig.recalls`); may have
+        look_back: addition to it if an update may look back (`ReadingConfig.recalls`); may have
             the field {number}, of the section, and asks for a last line that begins with
             "LOOK BACK:".
 
@@ -273,18 +274,18 @@ class Prompts(BaseModel):
         recalled: Sequence[tuple[str, str]] = (),
         look_back: LookBack | None = None,
     ) -> str:
-        """The prompt that asks for the memory after `chunk`.
+        """Make the prompt that asks for the memory after `chunk`.
 
         Args:
-            question: what the reading is for.
-            memory: to overwrite.
-            chunk: to read.
-            budget: tokens that the memory may have.
-            again: whether the last reply was over it.
-            gate: whether the reply may be that the chunk adds nothing.
-            exit_gate: whether it may say that the notes are enough.
-            recalled: places and texts of what the last reply asked for.
-            look_back: what it may ask for; None for nothing.
+            question: the question of the reading.
+            memory: the memory before the chunk.
+            chunk: the text of the chunk.
+            budget: longest memory, in tokens.
+            again: whether the last reply was over the budget.
+            gate: whether the reply may say that the chunk adds nothing.
+            exit_gate: whether the reply may say that the notes are enough.
+            recalled: places and texts of the passages that the last reply asked for.
+            look_back: passages that the reply may ask for; None for none.
         """
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
         delimiters = self.update + (_RECALLED_PASSAGE if recalled or look_back else "")
@@ -312,11 +313,11 @@ class Prompts(BaseModel):
         return prompt
 
     def for_answer(self, question: str, memory: str) -> str:
-        """The prompt that asks for the answer."""
+        """Make the prompt that asks for the answer."""
         return render(self.answer, question=question, memory=memory or NO_MEMORY)
 
     def for_structured_answer(self, question: str, memory: str) -> str:
-        """The prompt that asks for an answer in a shape: the caller's own, if `answer` is."""
+        """Make the prompt of a structured answer, from the caller's `answer` if there is one."""
         own = self.answer != ANSWER_PROMPT
         template = self.answer if own else STRUCTURED_ANSWER_PROMPT
         return render(template, question=question, memory=memory or NO_MEMORY)
@@ -324,13 +325,13 @@ class Prompts(BaseModel):
     def for_merge(
         self, question: str, memories: Sequence[str], budget: int, *, lead: bool = False
     ) -> str:
-        """The prompt that asks for one memory of `budget` tokens in the place of `memories`.
+        """Make the prompt that asks for one memory of `budget` tokens in place of `memories`.
 
         Args:
-            question: what the reading is for.
-            memories: in the document's order.
-            budget: tokens that the memory may have.
-            lead: whether it asks too whether that is enough.
+            question: the question of the reading.
+            memories: the memories, in the document's order.
+            budget: longest memory, in tokens.
+            lead: whether to ask also whether the memory is enough.
         """
         template = self.lead if lead else self.merge
         delimiters = template + _PART
@@ -340,7 +341,7 @@ class Prompts(BaseModel):
 
 
 def looked_for(question: str, query: str) -> str:
-    """How a question stands in a prompt of a round that looks for more than it says."""
+    """Add the query of a later round to the question."""
     return question if query == question else f"{question}\n\nLook for this now: {query}"
 
 

@@ -161,9 +161,10 @@ class MemAgentRetriever(BaseRetriever):
 
         Args:
             inputs: the queries.
-            config: for all, or for each; `max_concurrency` of the first holds for the reading.
-            return_exceptions: whether errors are returned rather than raised.
-            kwargs: for the base class.
+            config: one configuration for all queries, or one for each; `max_concurrency` of the
+                first holds for the reading.
+            return_exceptions: return errors instead of raising them.
+            kwargs: further arguments of the base class.
         """
         if not inputs or isinstance(self.corpus, BaseRetriever):
             return await super().abatch(

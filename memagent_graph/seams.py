@@ -68,7 +68,7 @@ def with_runtime_only(config: RunnableConfig) -> RunnableConfig:
 
 
 def identifying_params(model: BaseChatModel) -> Mapping[str, object]:
-    """What LangChain tells two configurations of a model apart by."""
+    """Return the parameters by which LangChain tells two configurations of a model apart."""
     return model._identifying_params  # noqa: SLF001 - it has no public name
 
 

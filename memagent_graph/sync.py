@@ -34,7 +34,7 @@ class LoopThread:
     """An event loop that runs in a daemon thread of its own.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -174,8 +174,8 @@ async def to_thread(work: Callable[[], T], seconds: float | None = None) -> T:
     """`asyncio.to_thread`, for work that is to end when nobody waits for it (`is_cancelled`).
 
     Args:
-        work: what to do.
-        seconds: how long to wait for it; None to wait to its end.
+        work: the function to call.
+        seconds: longest wait; None waits until the work ends.
 
     Raises:
         LateError: It took longer.
@@ -200,13 +200,13 @@ def is_cancelled() -> bool:
 
 
 def work_through(works: Sequence[tuple[Callable[[], T], bool]], at_once: int) -> list[T]:
-    """The results of several pieces of work, in order.
+    """Do several pieces of work, and return their results in order.
 
-    Where one raises, the others end (`is_cancelled`), and so they do at an interrupt.
+    If one raises, or at an interrupt, the others end (`is_cancelled`).
 
     Args:
-        works: what to do; each with whether it may be done in a thread, beside the others.
-        at_once: how many threads, at most.
+        works: functions to call, each with whether it may run in a thread beside the others.
+        at_once: most threads.
     """
     cancelled = threading.Event()
     before = _cancelled.set((*_cancelled.get(), cancelled))

@@ -21,14 +21,14 @@ def render(template: str, **values: str) -> str:
     """Fill a template's fields; no value can close its tags or bring in another field.
 
     Args:
-        template: has each field in braces.
-        values: by field.
+        template: a text with each field in braces.
+        values: value of each field.
     """
     return fill(template, {name: disarmed(value, template) for name, value in values.items()})
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """As `render`, of values that are disarmed."""
+    """Fill a template's fields with values that are disarmed already."""
     # In one pass, so that a field's name in a value stays a piece of text.
     return re.sub(rf"\{{({'|'.join(values)})\}}", lambda match: values[match[1]], template)
 

@@ -33,12 +33,12 @@ async def read_together(
 
     Args:
         agent: made by `create_memagent`, without a checkpointer.
-        questions: what to find out.
-        document: what to read, as the graph takes it.
-        config: of the run.
+        questions: the questions.
+        document: the document, as the graph takes it.
+        config: configuration of the run.
 
     Returns:
-        What became of each question, in their order. One that fails does not fail the others.
+        The outcome of each question, in order. One that fails does not fail the others.
     """
     config = merge_configs(config, {"configurable": {CALLS_EACH: True}})
     outcomes: dict[int, Outcome] = {}
@@ -76,7 +76,7 @@ async def _read(
 
 
 def outcome_of(record: Mapping[str, Any]) -> Outcome:
-    """What became of one of several questions, as if it had been asked alone.
+    """Convert the record of one of several questions to its outcome, as if asked alone.
 
     Args:
         record: the fields of `QuestionAnswer`.
@@ -87,7 +87,7 @@ def outcome_of(record: Mapping[str, Any]) -> Outcome:
 
 
 _OF_SEVERAL = {"number", "question", "error", "error_type"}
-"""What a record has because there are several."""
+"""Fields of a record that exist because there are several."""
 
 
 def can_join(task: Mapping[str, object]) -> bool:

@@ -186,7 +186,7 @@ def describe(
 
     Args:
         output: the fields of `ReadingOutput`.
-        known: how the message names a source that it is not to name as its places do.
+        known: other names of sources for the message, by the names in their places.
 
     Raises:
         ToolException: All of several questions failed.

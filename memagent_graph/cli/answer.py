@@ -1,4 +1,4 @@
-"""What a reading found, as a person or a program wants it."""
+"""Print what a reading found, for people or for programs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STOPPED = {
 
 
 def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> None:
-    """Print the answer and where it stands, or all there is; what to know about it on stderr.
+    """Print the answer with its places, or the whole output; warnings go to stderr.
 
     Args:
-        output: of the graph.
+        output: the graph's output.
         as_json: print nothing but the output, as one JSON document.
         show_memory: print the final memory too.
     """

@@ -1,4 +1,4 @@
-"""What `memagent doctor` looks at, one function a subject."""
+"""The checks of `memagent doctor`, one function for each subject."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _QUESTION, _MEMORY = "What does the sign say?", "The sign on the door says: open
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found out about one subject.
+    """The result of checking one subject.
 
     Attributes:
-        name: the subject, in a word.
+        name: the subject, in one word.
         status: "fail" when a reading would not run.
-        text: what was found.
-        fix: what to do about it, unless all is well.
+        text: the finding.
+        fix: the next step; empty if there is no problem.
     """
 
     name: str
@@ -99,7 +99,7 @@ def context(reader: Reader, config: ReadingConfig) -> Check:
 
 
 def tokenizer(spec: str | None, reader: Reader, *, exact: bool) -> Check:
-    """How tokens are counted; `exact` where an estimate will do only for a while."""
+    """Check how tokens are counted; with `exact`, an estimate is a warning."""
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
@@ -160,7 +160,7 @@ def store(where: str | None, namespace: tuple[str, ...]) -> Check:
 
 
 def _risk(store: BaseStore) -> tuple[str, str]:
-    """How a Redis server may lose what is stored, and what to do; empty if it tells of nothing."""
+    """Return how a Redis server may lose data, and a remedy; both empty if no risk is known."""
     from memagent_graph.memory.redis import RedisStore
 
     settings = store.server_settings() if isinstance(store, RedisStore) else {}
@@ -177,7 +177,7 @@ def _risk(store: BaseStore) -> tuple[str, str]:
 
 
 def gpu(*, wanted: bool) -> Check:
-    """NVIDIA GPUs of this machine; `wanted` for a model that runs in this process."""
+    """Check for NVIDIA GPUs; `wanted` if a model is to run in this process."""
     command = shutil.which("nvidia-smi")
     query = "--query-gpu=name,memory.total"
     found: list[str] = []
@@ -198,7 +198,7 @@ def gpu(*, wanted: bool) -> Check:
 
 
 def extras() -> Check:
-    """Which optional parts are installed."""
+    """Check which optional parts are installed."""
     needs: dict[str, list[str]] = {}
     try:
         lines = metadata.requires(_DISTRIBUTION) or ()
@@ -218,7 +218,7 @@ def extras() -> Check:
 
 
 def _is_installed(package: str) -> bool:
-    """By its name, or by its module's, which builds of vLLM share that have names of their own."""
+    """Whether a package or its module is installed: builds of vLLM share the module."""
     return bool(_version(package)) or find_spec(package.replace("-", "_")) is not None
 
 

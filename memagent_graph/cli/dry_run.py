@@ -121,7 +121,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
 
 
 def _rounded(number: float) -> str:
-    """To cents or hundredths of a minute, and below one to two digits."""
+    """Format a number with two decimals, or below 1 with two significant digits."""
     return f"{number:,.2f}" if number >= 1 else f"{number:.2g}"
 
 

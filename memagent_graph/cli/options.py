@@ -176,10 +176,10 @@ def chosen_reader(
 
 
 def chosen_segments(given: str) -> int | Literal["auto", "chunks"]:
-    """What --segments says.
+    """Parse the value of --segments.
 
     Raises:
-        BadParameter: It is neither a number from 1 nor a word that is known.
+        BadParameter: The value is neither a positive number nor "auto" nor "chunks".
     """
     match given:
         case "auto" | "chunks":
@@ -191,10 +191,10 @@ def chosen_segments(given: str) -> int | Literal["auto", "chunks"]:
 
 
 def check_server(reader: Reader) -> None:
-    """Say at once that a server is not there, which a reading would find out by many attempts.
+    """Fail at once if a server cannot be reached; a reading would try many times first.
 
     Args:
-        reader: that is going to ask it.
+        reader: the reader that will call the server.
 
     Raises:
         ModelError: No connection can be made to it, or there is no key for it.

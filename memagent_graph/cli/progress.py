@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 24
 _SUMMED: tuple[Literal["chunk", "chunks", "position", "length", "tokens"], ...]
 _SUMMED = ("chunk", "chunks", "position", "length", "tokens")
-"""What the segments of a document have together."""
+"""Counts that are summed over the segments of a document."""
 
 
 @contextmanager

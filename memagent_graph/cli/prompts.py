@@ -21,16 +21,16 @@ app = typer.Typer(help="Import the prompts of a published model.")
 
 _QUESTION = {"prompt", "question", "query"}
 _LARGEST = 1_000_000
-"""Bytes of a file that is looked at."""
+"""Largest file that is examined, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with fields, as a program has it.
+    """A text with fields, as found in a program.
 
     Attributes:
-        text: with the field {question} for whatever the program calls it.
-        fields: that it has.
+        text: the text, with the field {question} in place of the program's own name for it.
+        fields: names of the text's fields.
         place: file and line.
     """
 
@@ -73,10 +73,10 @@ def import_prompts(
 
 
 def templates(path: Path) -> Iterator[Template]:
-    """The prompt templates in a Python file, or in those of a folder.
+    """Yield the prompt templates in a Python file, or in the Python files of a folder.
 
     Args:
-        path: of the file or the folder.
+        path: path of the file or the folder.
 
     Raises:
         OSError: There is no such file.

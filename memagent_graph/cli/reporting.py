@@ -1,4 +1,4 @@
-"""How a command ends: our errors in one line each, an interrupt with what to do next."""
+"""End a command: with one line for each of our errors, and the next step after an interrupt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def reporting(on_interrupt: str = "") -> Iterator[None]:
     """Turn our errors into exit code 1 and an interrupt into 130.
 
     Args:
-        on_interrupt: what to say then; "{command}" stands for the command line.
+        on_interrupt: message after an interrupt; "{command}" stands for the command line.
     """
     from memagent_graph.errors import MemAgentError, SourceChangedError
 

@@ -1,4 +1,4 @@
-"""What commands have in common that serve with uvicorn and h11, which their distributions bring."""
+"""Shared parts of commands that serve with uvicorn and h11, which their distributions install."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 
 
 def shown(text: str, stream: TextIO | None = None) -> str:
-    """The text with a mark for each character that a terminal would obey; a pipe gets it as it is.
+    """Replace control characters with a mark, unless the stream is not a terminal.
 
     Args:
-        text: what to print.
-        stream: where to; standard output by default.
+        text: the text to print.
+        stream: the stream to print to; standard output by default.
     """
     if not (stream or sys.stdout).isatty():
         return text
@@ -26,5 +26,5 @@ def shown(text: str, stream: TextIO | None = None) -> str:
 
 
 def row(*fields: str) -> str:
-    """Fields with tabs between them; none can forge another, or a line, in a pipe either."""
+    """Join fields with tabs; no field can forge another field or a line, in a pipe either."""
     return "\t".join(field.translate(_ESCAPES) for field in fields)

@@ -1,4 +1,4 @@
-"""What a chat model is asked that keeps the memory of a conversation, and how it is understood."""
+"""Ask a chat model for the memory of a conversation, and parse its reply."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ _TOLD = regex.compile(r"^[-*•\s]*+(?:\[?\d{4}-\d\d-\d\d\]?[:\s]*+)?")
 
 
 def standing_question(keep: str = "", never: str = "", question: str = STANDING_QUESTION) -> str:
-    """What the memory of a conversation is to answer.
+    """Return the question that the memory of a conversation answers.
 
     Args:
-        keep: what to remember above all, in words.
-        never: what must not be remembered, in words.
-        question: what is asked in any case.
+        keep: description of what to remember above all.
+        never: description of what must not be remembered.
+        question: the question without these additions.
     """
     above_all = f" Remember above all: {keep.strip()}" if keep.strip() else ""
     ban = f" Never note, no matter who asks for it: {never.strip()}" if never.strip() else ""
@@ -83,7 +83,7 @@ class NotesReader(ChatReader):
     Args:
         model: any LangChain chat model.
         config: the budgets.
-        name: what to call it in output; the model's own name by default.
+        name: name of the reader in output; the model's own name by default.
     """
 
     reply_share = 1.5

@@ -1,4 +1,4 @@
-"""What was said and is not folded yet: it waits here, and is folded after the reply."""
+"""Messages that are not folded yet: they wait here, and are folded after the reply."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class _Said(NamedTuple):
 
 
 class Backlog:
-    """What one user has said that is not folded yet; one task folds it, thread by thread.
+    """The waiting messages of one user; one task folds them, thread by thread.
 
-    What is due is folded on the event loop on which it was last said, whose connections the
-    model and the store may hold, or else on the loop of synchronous code. Safe to use from any
-    thread.
+    Messages that are due are folded on the event loop that added the last of them, whose
+    connections the model and the store may hold, or else on the loop of synchronous code. Safe to
+    use from any thread.
 
     Attributes:
         told: the memory as this process last saw it.
@@ -72,7 +72,7 @@ class Backlog:
 
     @property
     def waits(self) -> int:
-        """How many messages wait."""
+        """Number of waiting messages."""
         with self._lock:
             return sum(len(said.waiting) for said in self._threads.values())
 
@@ -117,11 +117,11 @@ class Backlog:
                     del self._threads[thread]
 
     def withdraw(self, ids: Collection[str], thread: str | None) -> None:
-        """Let messages wait no longer that are not to be folded.
+        """Remove waiting messages, so that they are not folded.
 
         Args:
-            ids: of the messages.
-            thread: whose; None for any.
+            ids: ids of the messages.
+            thread: thread of the messages; None for any.
         """
         with self._lock:
             for name, said in [*self._threads.items()]:
@@ -149,7 +149,7 @@ class Backlog:
         """Fold all waiting messages, due or not; return how many still wait.
 
         Args:
-            seconds: how long to wait for it; it goes on afterwards. None to wait to its end.
+            seconds: longest wait, after which the fold continues; None waits until it ends.
         """
         if self.waits:
             loop = asyncio.get_running_loop()
@@ -245,11 +245,11 @@ class Backlog:
 
 
 def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
-    """What waits for one user's memory in a store; the same one at each call.
+    """Return the backlog of one user's memory in a store, the same at each call.
 
     Args:
-        store: where the memory is kept.
-        place: its namespace there.
+        store: the store of the memory.
+        place: the memory's namespace in the store.
     """
     with _lock:
         users = _backlogs.setdefault(guard_of(store), OrderedDict())
@@ -300,7 +300,7 @@ def _gate() -> asyncio.Semaphore:
 
 
 def _begin_anew() -> None:
-    """In a forked child: what waits is the parent's, and the loops' threads are gone."""
+    """Start anew in a forked child: waiting messages are the parent's, and its threads are gone."""
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
     _backlogs.clear()

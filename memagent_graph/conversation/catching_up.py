@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 class CaughtUp(NamedTuple):
-    """What was found in a checkpointer.
+    """The result of catching up with a checkpointer.
 
     Attributes:
-        threads: threads of users.
-        messages: messages that were folded now.
-        failed: threads that could not be folded; the log says why.
+        threads: number of users' threads.
+        messages: number of messages that were folded now.
+        failed: number of threads that could not be folded; the log says why.
     """
 
     threads: int
@@ -40,16 +40,15 @@ async def acatch_up(
     *,
     store: BaseStore | None = None,
 ) -> CaughtUp:
-    """Fold, once, what is in the newest checkpoint of each thread and was not folded.
+    """Fold the messages in the newest checkpoint of each thread that were not folded yet.
 
     Threads are those of agents with `MemAgentMiddleware` and of graphs with `ConversationNode`,
-    whose state names the user. Every checkpoint is looked at. A thread that goes on meanwhile
-    does no harm.
+    whose state names the user. Every checkpoint is examined. Threads may continue meanwhile.
 
     Args:
-        memory: with the model, the budgets and the namespace of the chatbot.
-        checkpointer: where the threads are.
-        store: where the memories are, if `memory` has no store of its own.
+        memory: a memory with the model, the budgets and the namespace of the chatbot.
+        checkpointer: the checkpointer of the threads.
+        store: the store of the memories, if `memory` has no store of its own.
     """
     threads = await _newest(checkpointer)
     messages = failed = 0
@@ -68,7 +67,7 @@ def catch_up(
     *,
     store: BaseStore | None = None,
 ) -> CaughtUp:
-    """As `acatch_up`."""
+    """Do what `acatch_up` does, from synchronous code."""
     return wait_for(acatch_up(memory, checkpointer, store=store))
 
 

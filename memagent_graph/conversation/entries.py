@@ -14,7 +14,7 @@ EMPTY = "(nothing)"
 
 _LINE = re.compile(r"(?:(?P<day>\d{4}-\d\d-\d\d) )?(?P<field>[^:\s][^:]*): (?P<value>.+)")
 _ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x7f\x85\u2028\u2029"})
-"""What JSON leaves as it is and some take for the end of a line."""
+"""Characters that JSON does not escape and some programs take for the end of a line."""
 
 
 class Entry(NamedTuple):
@@ -22,8 +22,8 @@ class Entry(NamedTuple):
 
     Attributes:
         field: its path, as "diet" or "address.city".
-        value: as JSON has it.
-        day: on which it was told (ISO 8601); empty if that is not known.
+        value: the value, as in JSON.
+        day: day on which it was said (ISO 8601); empty if unknown.
     """
 
     field: str
@@ -32,13 +32,13 @@ class Entry(NamedTuple):
 
     @property
     def line(self) -> str:
-        """As a memory has it: `2026-03-05 diet: "vegan"`."""
+        """The line of the memory: `2026-03-05 diet: "vegan"`."""
         value = json.dumps(self.value, ensure_ascii=False).translate(_ENDS)
         return f"{self.day} {self.field}: {value}".lstrip()
 
     @property
     def told(self) -> str:
-        """As a model is told it: `2026-03-05: diet: vegan`."""
+        """The line for a model: `2026-03-05: diet: vegan`."""
         name = self.field.replace("_", " ").replace(".", " ")
         return f"{self.day}: {name}: {_plain(self.value)}".removeprefix(": ")
 

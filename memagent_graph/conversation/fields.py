@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 Profile = TypeVar("Profile", bound=BaseModel)
 
 Json = Any
-"""What JSON can say."""
+"""A JSON value."""
 
 _log = logging.getLogger(__name__)
 
 
 class Fitted(NamedTuple, Generic[Profile]):
-    """A profile, and what it was made of.
+    """A profile, and the entries that it was made from.
 
     Attributes:
         profile: the instance.
-        entries: what is in it, each value as the schema writes it.
-        misfits: entries for which the schema has no place, or another type.
+        entries: entries of the profile, each value as the schema writes it.
+        misfits: entries for which the schema has no field, or a field of another type.
     """
 
     profile: Profile
@@ -120,11 +120,11 @@ class Fields(Generic[Profile]):
         return profile
 
     def tell(self, text: str) -> str:
-        """What a model is told of a memory that is a profile: what fits, a line each."""
+        """Return the text of a profile for a model: a line for each entry that fits the schema."""
         return "\n".join(entry.told for entry in self.fit(read(text)[0]).entries)
 
     def complain(self, entries: Sequence[Entry]) -> str:
-        """What the schema has against these entries, for the model that gave them."""
+        """Return the errors of these entries by the schema, for the model that gave them."""
         try:
             self.schema.model_validate_json(json.dumps(self._assemble(entries)))
         except ValidationError as error:

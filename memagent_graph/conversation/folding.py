@@ -1,4 +1,4 @@
-"""How messages are folded into the next version of a person's memory."""
+"""Fold messages into the next version of a person's memory."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _log = logging.getLogger(__name__)
 
 
 class Folding:
-    """Folds messages into memories; arguments as of `ConversationMemory`.
+    """Folds messages into memories; arguments as for `ConversationMemory`.
 
     Args:
-        fields: of the profile that the memory is; None for a text.
-        past: which values of its fields that no longer stand are kept.
+        fields: fields of the profile, if the memory is one; None for a text.
+        past: limits on the replaced values that are kept.
 
     Attributes:
-        reading: who folds, with the budgets.
-        keeping: what may be kept word for word.
+        reading: the reader that folds, and the budgets.
+        keeping: rules for the messages that are kept word for word.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Folding:
         """Fold new messages onto the newest version, and return their number.
 
         Args:
-            memory: whose.
-            thread: of which conversation with them.
-            config: for the model.
+            memory: the user's memory.
+            thread: id of the conversation.
+            config: configuration of the model's calls.
             folding: messages with ids.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Which messages of a conversation a chunk of it holds."""
+"""Find the messages that a chunk of a conversation holds."""
 
 from __future__ import annotations
 

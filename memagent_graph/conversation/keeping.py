@@ -1,4 +1,4 @@
-"""What of messages may be kept word for word: what was said, redacted, without what is banned."""
+"""Choose what is kept of messages word for word: the redacted text without banned statements."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Keeping:
-    """What may be kept.
+    """Rules for what is kept of messages.
 
     Attributes:
-        redact: what each text goes through.
-        never: what must not be kept, in words: statements with one of them are left out. If there
-            is none to go by, nothing is kept.
+        redact: function that each text passes through.
+        never: description of what must not be kept: statements with one of its words are left out.
+            If it has no word to match, nothing is kept.
     """
 
     redact: Redact
     never: str
 
     def said(self, messages: Iterable[BaseMessage], thread: str) -> list[Said]:
-        """Messages as they are kept; one of which nothing is left has no text.
+        """Return messages as they are kept; one of which nothing remains has no text.
 
         Args:
-            messages: with ids.
-            thread: in which they were said.
+            messages: messages with ids.
+            thread: id of their thread.
         """
         known = word_for_word(messages, thread, self.redact)
         return [replace(one, text=self._allowed(one.text)) for one in known]
 
     def clean(self, page: Page) -> Page:
-        """A page without what was banned after it was kept."""
+        """Return a page without the statements that were banned after it was kept."""
         if not self.never.strip():
             return page
         said = [replace(one, text=self._allowed(one.text)) for one in page.said]

@@ -80,12 +80,12 @@ class ConversationMemory(Generic[Shape]):
             process.
         window: most messages that stay in a conversation. If there are more, or if they exceed
             `config.chunk_tokens`, all but the last half are folded and leave.
-        remember: when messages are folded: "turn", after each turn in the background; "window",
-            before the reply, when they leave the window; "end", like "window", with the rest at
+        remember: time of folding: "turn", after each turn in the background; "window", before the
+            reply, when messages leave the window; "end", like "window", with the rest at
             `flush` or `save`.
         remember_within: seconds within which a turn is folded in the background.
         config: budgets; `memory_tokens` is the size of a memory.
-        tokenizer: as for `create_memagent`.
+        tokenizer: counts tokens, as for `create_memagent`.
         namespace: labels of the memories in the store, below a label for each user.
         keep_versions: number of newest versions to keep of a memory; None for all.
         keep_days: days to keep a version after a newer one replaced it; None for ever.
@@ -93,10 +93,10 @@ class ConversationMemory(Generic[Shape]):
             quote them; the oldest are deleted first. With 0, none are kept.
         episode_days: days after which such a message is deleted; None for never.
         ttl: minutes that a memory lives on when it is not read; None for the store's default.
-        keep: what to remember above all, in words. It is part of a chat model's prompt; for the
-            built-in reader, statements with one of these words count double.
-        never: what must not be remembered, in words. It is part of a chat model's prompt; the
-            built-in reader leaves out statements with one of these words, in any form.
+        keep: description of what to remember above all. It is part of a chat model's prompt; for
+            the built-in reader, statements with one of its words count double.
+        never: description of what must not be remembered. It is part of a chat model's prompt; the
+            built-in reader leaves out statements with one of its words, in any form.
         redact: function that each message's text passes through before the model reads it or
             anything is stored, to mask card numbers for instance. It is called in the event loop;
             if it fails, the messages stay unfolded.
@@ -184,7 +184,7 @@ class ConversationMemory(Generic[Shape]):
 
         Args:
             user: id of the user.
-            store: of the host graph, used when this memory has no store of its own.
+            store: store of the host graph, used if this memory has no store of its own.
 
         Raises:
             StoreError: The store failed.
@@ -193,13 +193,13 @@ class ConversationMemory(Generic[Shape]):
         return self._shaped(await self._head(user, store))
 
     async def aentries(self, user: str, *, store: BaseStore | None = None) -> list[ProfileEntry]:
-        """The values of a user's profile with their evidence: current ones, then earlier ones.
+        """Return the values of a user's profile with their evidence: current ones, then earlier.
 
         Earlier values are kept like versions: `keep_versions` of each field, for `keep_days`.
 
         Args:
             user: id of the user.
-            store: of the host graph, used when this memory has no store of its own.
+            store: store of the host graph, used if this memory has no store of its own.
 
         Raises:
             ConfigurationError: The memory is a text.
@@ -214,18 +214,18 @@ class ConversationMemory(Generic[Shape]):
     async def aprompt(
         self, user: str, *, about: About = "", store: BaseStore | None = None
     ) -> list[SystemMessage]:
-        """What to add to a model's prompt about a user now: one system message, or none.
+        """Return the system message with what is known of a user, or no message.
 
         It does not wait for folds: call it after `observe`. If the store is away, this is logged,
         and the memory is the one that this process saw last.
 
         Args:
             user: id of the user.
-            about: what is being said now: a text, a message, or the conversation, of which the last
+            about: the current message: a text, a message, or the conversation, of which the last
                 human message counts. Passages of earlier messages that bear on it are added to the
                 memory, both together within `config.memory_tokens`. Messages of the conversation
                 are not among them.
-            store: of the host graph, used when this memory has no store of its own.
+            store: store of the host graph, used if this memory has no store of its own.
         """
         told = recalled(*await self.atold(user, about=about, store=store))
         return [SystemMessage(told)] if told else []
@@ -233,7 +233,7 @@ class ConversationMemory(Generic[Shape]):
     async def atold(
         self, user: str, *, about: About = "", store: BaseStore | None = None
     ) -> tuple[str, str]:
-        """The memory and the passages of `aprompt` as two texts; arguments as there."""
+        """Return memory and passages of `aprompt` as two texts; the arguments are the same."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
         text, messages = said_now(about)
         found: list[Passage] = []
@@ -276,8 +276,8 @@ class ConversationMemory(Generic[Shape]):
             messages: the conversation.
             user: id of the user.
             thread: id of the conversation.
-            store: of the host graph, used when this memory has no store of its own.
-            config: of the run, whose `configurable` a model may need.
+            store: store of the host graph, used if this memory has no store of its own.
+            config: configuration of the run, whose `configurable` a model may need.
         """
         known = marked(convert_to_messages(messages))
         talk = self.talk(user, thread, store, config)
@@ -315,7 +315,7 @@ class ConversationMemory(Generic[Shape]):
 
         Args:
             user: id of the user; None for all users of this memory.
-            store: of the host graph, used when this memory has no store of its own.
+            store: store of the host graph, used if this memory has no store of its own.
 
         Returns:
             The number of messages that still wait because their fold failed, which is logged.
@@ -324,14 +324,14 @@ class ConversationMemory(Generic[Shape]):
         return await fold_all(backlogs)
 
     async def ahistory(self, user: str, *, store: BaseStore | None = None) -> History:
-        """The versions of a user's memory, newest first; none if there is no memory.
+        """Return the versions of a user's memory, newest first; none if there is no memory.
 
         Each has its text, the thread and the messages that were folded into it, and in `warnings`
         what had to be dropped. Versions beyond `keep_versions` are deleted.
 
         Args:
             user: id of the user.
-            store: of the host graph, used when this memory has no store of its own.
+            store: store of the host graph, used if this memory has no store of its own.
         """
         return await self.people.of(user, store).history()
 
@@ -347,10 +347,10 @@ class ConversationMemory(Generic[Shape]):
 
         Args:
             user: id of the user.
-            store: of the host graph, used when this memory has no store of its own.
+            store: store of the host graph, used if this memory has no store of its own.
             checkpointer: checkpointer to delete the threads of this user alone from. Without it,
                 delete the `threads` of the result yourself.
-            by: who forgets, for the line of changes that stays under a digest of the user's id.
+            by: author of the change, for the entry that stays under a digest of the user's id.
         """
         backlog = self.people.backlog(user, store)
         await backlog.drop()
@@ -358,10 +358,10 @@ class ConversationMemory(Generic[Shape]):
         return await threads.aforget(personal, by=by, checkpointer=checkpointer)
 
     def users(self, *, store: BaseStore | None = None) -> Users:
-        """All users with a memory, for operators of the chatbot.
+        """Return all users with a memory, for operators of the chatbot.
 
         Args:
-            store: of the host graph, used when this memory has no store of its own.
+            store: store of the host graph, used if this memory has no store of its own.
         """
         return self.people.users(store)
 
@@ -381,7 +381,7 @@ class ConversationMemory(Generic[Shape]):
             user: the user of the conversation.
             messages: ids of the messages.
             thread: thread of the messages; None for any.
-            store: of the host graph, used when this memory has no store of its own.
+            store: store of the host graph, used if this memory has no store of its own.
 
         Raises:
             StoreError: The store failed.

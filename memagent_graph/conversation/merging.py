@@ -1,4 +1,4 @@
-"""What a model says has changed in a profile: understood, and merged field by field."""
+"""Parse a model's changes of a profile, and merge them field by field."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Change(NamedTuple):
 def understand(
     reply: Mapping[str, Any], fields: Mapping[str, Field]
 ) -> tuple[list[Change], list[str]]:
-    """The changes in a reply, and what cannot be understood of it, in words for the model.
+    """Return the changes in a reply, and messages for the model about what cannot be parsed.
 
     A profile, or a part of one, is taken as its values.
 
     Args:
-        reply: the JSON object in it.
-        fields: of the profile, by path.
+        reply: the JSON object in the reply.
+        fields: fields of the profile, by path.
     """
     listed = reply.get("changes")
     if listed is None:
@@ -112,10 +112,10 @@ def merge(entries: Sequence[Entry], change: Change, field: Field, day: str) -> M
     """Change a profile; of two values of one thing, the one that was told later stays.
 
     Args:
-        entries: of the profile.
-        change: what changes.
-        field: where.
-        day: on which it was told (ISO 8601).
+        entries: entries of the profile.
+        change: the change.
+        field: field of the change.
+        day: day on which it was said (ISO 8601).
     """
     mine = [entry for entry in entries if entry.field == change.field]
     about = [
@@ -150,8 +150,8 @@ class Made:
     """A profile after the changes of one reply.
 
     Attributes:
-        entries: of the profile.
-        problems: what is wrong with the reply, in words for the model.
+        entries: entries of the profile.
+        problems: errors of the reply, for the model.
         understood: whether the reply has changes.
         notices: fields in which something gave way, by what it was.
         sources: the message that an entry is from, by the id of the object.
@@ -167,12 +167,12 @@ class Made:
 def make(
     plain: Mapping[str, Any], fields: Fields[Any], known: Sequence[Entry], said: Sequence[Heard]
 ) -> Made:
-    """Make the changes that a reply says: all of them, or else each that fits.
+    """Apply the changes of a reply: all of them, or else each that fits.
 
     Args:
         plain: the JSON object in the reply.
-        fields: of the profile.
-        known: what is known so far.
+        fields: fields of the profile.
+        known: entries so far.
         said: the messages that it is about, by whose numbers it names them.
     """
     changes, problems = understand(plain, fields.by_path)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 TOLD_AT = "told_at"
-"""Where in a message's `additional_kwargs` the time stands at which it was said (ISO 8601)."""
+"""Key of a message's `additional_kwargs` for the time at which it was said (ISO 8601)."""
 
 
 def marked(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -102,10 +102,10 @@ def beyond(
 
 
 def leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[BaseMessage]:
-    """The first of some messages that are all `done` and end where a human message follows.
+    """Return the first of some messages that are all `done` and end before a human message.
 
     Args:
-        folding: what is `beyond` the window; it ends so.
+        folding: the messages that are `beyond` the window; they end so.
         done: ids of messages that are folded.
     """
     found = groups(folding)
@@ -121,7 +121,7 @@ def leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[BaseMe
 
 
 def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage]:
-    """The messages behind the one with this id; all if it is not among them."""
+    """Return the messages after the one with this id; all if it is not among them."""
     ids = [message.id for message in messages]
     return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
 
@@ -129,12 +129,13 @@ def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage
 def unfolded(
     messages: Sequence[BaseMessage], done: Sequence[str], *, whole: bool
 ) -> list[BaseMessage]:
-    """The messages of a thread that were not folded.
+    """Return the messages of a thread that were not folded.
 
     Args:
-        messages: in their order.
+        messages: the messages, in order.
         done: ids of those that were folded.
-        whole: whether these are all. If not, what comes before the first of them was folded, too.
+        whole: whether `done` is complete. If not, messages before the first of them were folded,
+            too.
     """
     ids = {*done}
     known = (at for at, message in enumerate(messages) if str(message.id) in ids)

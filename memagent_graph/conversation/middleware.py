@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     _Response = ModelResponse[Any]
 
 _UNNAMED = RunnableConfig()
-"""Where LangGraph gives no config, nobody is named, which is an error of its own."""
+"""Config where LangGraph gives none: it names no user, which is an error of its own."""
 
 
 class MemAgentState(AgentState[Any]):
     """The state of an agent that remembers; the memory itself is not in it.
 
     Attributes:
-        memory_user: whose memory the thread's messages went to last.
-        memory_folded: the id of the message of the thread that was folded last, as far as known.
+        memory_user: id of the user whose memory the thread's messages went to last.
+        memory_folded: id of the thread's message that was folded last, as far as known.
     """
 
     memory_user: NotRequired[Annotated[str, PrivateStateAttr]]
@@ -51,17 +51,17 @@ class MemAgentState(AgentState[Any]):
 
 
 class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
-    """Tells the model what is remembered of the user, and remembers each turn after its reply.
+    """Gives the model the user's memory, and remembers each turn after its reply.
 
-    Who talks is `user_id` in the run's context (a field or key) or in its config:
+    The user is `user_id` in the run's context (a field or key) or in its config:
     `{"configurable": {"user_id": ..., "thread_id": ...}}`. The memory is kept in its own store
     or else in the agent's.
 
     Args:
-        memory: what to keep it in; a `ConversationMemory` with its defaults when not given.
-        user: says who talks, instead: a function of the run's runtime and config. Without a
-            user, the thread has a memory of its own, and that is logged once.
-        strict: whether that is an error instead.
+        memory: the memory of the users; by default, a `ConversationMemory` with its defaults.
+        user: function of the run's runtime and config that returns the id of the user instead.
+            Without a user, the thread has a memory of its own, and that is logged once.
+        strict: whether a run without a user is an error instead.
 
     Raises:
         MissingDependencyError: On import, if `langchain` is not installed.
@@ -99,7 +99,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     def before_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
-        """As `abefore_agent`."""
+        """Do what `abefore_agent` does."""
         return wait_for(self.abefore_agent(state, runtime, config))
 
     async def abefore_model(
@@ -115,7 +115,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     def before_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
-        """As `abefore_model`."""
+        """Do what `abefore_model` does."""
         return wait_for(self.abefore_model(state, runtime, config))
 
     async def aafter_agent(
@@ -127,7 +127,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     def after_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
-        """As `aafter_agent`."""
+        """Do what `aafter_agent` does."""
         talk = self._talk(state, runtime, config)
         talk.note(state["messages"], state.get("memory_folded"), ended=True)
         return None
@@ -145,7 +145,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         request: _Request,
         handler: Callable[[_Request], _Response],
     ) -> _Response:
-        """As `awrap_model_call`."""
+        """Do what `awrap_model_call` does."""
         return handler(_informed(request, wait_for(self._told(request))))
 
     async def _told(self, request: _Request) -> list[SystemMessage]:

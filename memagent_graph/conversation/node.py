@@ -25,12 +25,12 @@ _HOOK = "pre_model_hook"
 
 
 class RememberingState(TypedDict):
-    """What the node reads and writes of the graph's state, which gets the keys that it lacks.
+    """The keys of the graph's state that the node reads and writes; missing ones are added.
 
     Attributes:
         messages: the conversation.
-        memory_user: whose memory the thread's messages went to last.
-        memory_folded: the id of the message of the thread that was folded last, as far as known.
+        memory_user: id of the user whose memory the thread's messages went to last.
+        memory_folded: id of the thread's message that was folded last, as far as known.
     """
 
     messages: list[AnyMessage]
@@ -114,7 +114,7 @@ class ConversationNode(RunnableCallable):
     def __call__(
         self, state: RememberingState, config: RunnableConfig, runtime: Runtime[Any]
     ) -> dict[str, object]:
-        """As a function: LangGraph reads from its annotations which keys the state needs."""
+        """Run the node. LangGraph learns from the annotations which keys the state needs."""
         return self._remember(state, config, runtime)
 
 
@@ -155,7 +155,7 @@ def folded(state: Mapping[str, Any], update: Mapping[str, Any]) -> str | None:
 
 
 def changes(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """What makes LangGraph's `add_messages` turn one conversation into the other."""
+    """Return the messages by which `add_messages` turns one conversation into the other."""
     stay = {message.id for message in after}
     old = {id(message) for message in before}
     gone = [RemoveMessage(id=str(m.id)) for m in before if m.id not in stay]

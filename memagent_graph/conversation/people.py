@@ -1,4 +1,4 @@
-"""Where the memory of each person is, and what of theirs waits in this process."""
+"""Find the memory of each person, and their messages that wait in this process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class People:
-    """The people whom one `ConversationMemory` remembers; arguments as there.
+    """The people whom a `ConversationMemory` remembers; the arguments are the same.
 
     Attributes:
-        namespace: where in the store, below a label of each person's own.
-        seen: what waits to be folded of those who were seen in this process.
+        namespace: labels of the memories in the store, below a label for each person.
+        seen: backlogs of the people who were seen in this process.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class People:
         self._ttl = ttl
 
     def of(self, user: str, store: BaseStore | None) -> PersonalMemory:
-        """The memory of a person.
+        """Return the memory of a person.
 
         Args:
-            user: whose.
-            store: of the host graph, used where this memory has no store of its own.
+            user: id of the person.
+            store: store of the host graph, used if this memory has no store of its own.
 
         Raises:
             ConfigurationError: The user is empty.
@@ -73,11 +73,11 @@ class People:
         )
 
     def users(self, store: BaseStore | None) -> Users:
-        """All who are remembered; the store as of `of`."""
+        """Return all who are remembered; the store is as for `of`."""
         return Users(self._chosen(store), self.namespace, ttl=self._ttl)
 
     def backlog(self, user: str, store: BaseStore | None) -> Backlog:
-        """What a person has said that is not folded yet; arguments as of `of`."""
+        """Return the backlog of a person; the arguments are as for `of`."""
         bank = self.of(user, store).bank
         found = backlog_of(bank.store, bank.namespace)
         self.seen.add(found)

@@ -1,4 +1,4 @@
-"""What keeps the notes that a model takes out of the user's streams."""
+"""Keep the notes that a model takes out of the user's streams."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
 RUN_NAME = "remember"
-"""Of the model calls that fold messages, where they are traced."""
+"""Name, in traces, of the model calls that fold messages."""
 
 
 def for_itself(config: RunnableConfig | None) -> RunnableConfig:
-    """The config for calls of whose replies a run must not hear: none of its callbacks is called.
+    """Return the config for calls whose replies must not reach a run's callbacks.
 
-    Callbacks of the model itself and tracers that the environment turns on still are.
+    Callbacks of the model itself, and tracers that the environment turns on, are still called.
 
     Args:
-        config: of the run; of what can be configured in it, LangGraph's own is left out.
+        config: config of the run; LangGraph's own keys of `configurable` are left out.
     """
     configurable = (config or {}).get("configurable", {})
     return {

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProfileEntry:
-    """What is known of one field of a profile, or was.
+    """A current or earlier value of one field of a profile.
 
     Attributes:
         field: its path, as "diet" or "address.city".
-        value: as JSON has it; of a list, one item.
+        value: the value, as in JSON; for a list, one item.
         message: id of the message that says so; empty if that is not known, as after an edit.
-        thread: of which conversation.
-        told_at: when it was said (ISO 8601).
-        until: when another value took its place or it was taken out; empty while it stands.
-        fits: whether the schema has a place for it now.
+        thread: id of the conversation.
+        told_at: time at which it was said (ISO 8601).
+        until: time at which it was replaced or removed; empty while it is current.
+        fits: whether it fits the current schema.
     """
 
     field: str
@@ -68,18 +68,18 @@ def entries_of(version: MemoryVersion, fields: Fields[Any]) -> list[ProfileEntry
 
 
 class Past(NamedTuple):
-    """Which lines of a profile are kept that no longer stand.
+    """Limits on the lines of a profile that are kept although they were replaced.
 
     Attributes:
-        values: how many of each field, the newest.
-        days: for how many days after they were replaced; None for ever.
+        values: number of newest values to keep of each field.
+        days: days to keep them after they were replaced; None for ever.
     """
 
     values: int
     days: float | None = None
 
     def of(self, items: Sequence[Told]) -> list[Told]:
-        """The last of some lines, in their order."""
+        """Return the lines that stay, in their order."""
         since = "" if self.days is None else (datetime.now(UTC) - timedelta(self.days)).isoformat()
         kept, counts = [], Counter[str]()
         for item in reversed(items):
@@ -91,7 +91,7 @@ class Past(NamedTuple):
 
 
 class Said(NamedTuple):
-    """Where a message begins in what was folded, its id, and when it was said (ISO 8601)."""
+    """A message's start in the folded text, its id, and its time (ISO 8601)."""
 
     start: int
     message: str
@@ -107,15 +107,15 @@ def attest(
     thread: str,
     past: Past,
 ) -> tuple[Told, ...]:
-    """Who told the lines of a profile, after a fold.
+    """Return the sources of the lines of a profile after a fold.
 
     Args:
-        before: as known before it.
+        before: the sources before the fold.
         text: the profile.
-        evidence: where the lines that the fold wrote stand in what was folded.
+        evidence: places in the folded text of the lines that the fold wrote.
         said: the messages that were folded, in their order; at least one.
-        thread: of which conversation.
-        past: which values that no longer stand are kept.
+        thread: id of the conversation.
+        past: limits on the replaced values that are kept.
     """
     starts = [one.start for one in said]
     new = {}

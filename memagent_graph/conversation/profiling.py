@@ -86,9 +86,9 @@ class ProfileReader(ChatReader):
 
     Args:
         model: any LangChain chat model.
-        fields: of the profile.
+        fields: fields of the profile.
         config: the budgets.
-        name: what to call it in output; the model's own name by default.
+        name: name of the reader in output; the model's own name by default.
 
     Attributes:
         noticed: fields in which something had to give way, by what it was; of one fold in a
@@ -123,7 +123,7 @@ class ProfileReader(ChatReader):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was noticed, in words that quote nothing of it."""
+        """Descriptions of what was noticed, without quotes."""
         return tuple(
             text.format(fields=", ".join(sorted(self.noticed[kind])))
             for kind, text in _NOTICES.items()
@@ -175,7 +175,7 @@ class ProfileReader(ChatReader):
         return Update(None if same else memory, usage=usage)
 
     def _salvage(self, text: str) -> dict[str, Any]:
-        """What a reply says that is not all as it should be.
+        """Parse a reply that does not fit the schema as far as possible.
 
         Raises:
             EmptyReplyError: It is not JSON.
@@ -212,9 +212,9 @@ class ProfileReader(ChatReader):
 
 
 def keep_fitting(fields: Fields[Any]) -> Callable[[str, int, Tokenizer], str]:
-    """What makes a profile that is over its budget fit: whole entries go, the oldest first.
+    """Return a function that cuts a profile to its budget by whole entries, the oldest first.
 
-    First goes what is not of the schema, then items of lists, then values.
+    Entries that the schema lacks go first, then items of lists, then values.
     """
 
     def cut(text: str, tokens: int, tokenizer: Tokenizer) -> str:

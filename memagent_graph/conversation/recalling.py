@@ -1,4 +1,4 @@
-"""Which passages of what was said earlier bear on what is said now.
+"""Find the passages of earlier messages that bear on the current one.
 
 A passage counts for the words of the message that are in it (BM25), or, with less weight, in the
 messages around it: a question and its answer share few words. A speaker who is named in the message
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
     from memagent_graph.memory.pages import Kept, Page, Said
 
 _AROUND = ((0.7, 0.5), (0.4, 0.3))
-"""What a word counts that the message one (two) before has, and the one (two) after."""
+"""Weights of words in the messages one and two before, and one and two after."""
 _OTHERS, _HEARSAY, _TIMELY = 0.5, 0.5, 1.6
 _SMALLER = 0.2
 """The score is divided by the tokens of the passage to this power."""
 _LEADS, _ALIKE, _BROUGHT = 4, 0.3, 0.999
-"""How many of the best bring a newer one, what share of words that has, and its score by theirs."""
+"""Number of the best passages that bring a newer one, least share of common words, and its score
+as a share of theirs."""
 _NEWER = 2
-"""Newer ones that each brings, at most."""
+"""Most newer passages that each of them brings."""
 _LIKELY = 200
-"""Passages that are looked at for that."""
+"""Number of passages that are examined for that."""
 _ASKS_WHEN = regex.compile(
     r"(?i)\b(?:when|how long|how many (?:days|weeks|months|years)"
     r"|(?:what|which) (?:date|day|month|year|time)|wann|seit|quand|cuándo)\b"
@@ -54,8 +55,8 @@ class Passage:
 
     Attributes:
         said: the message.
-        message: its number among those that are kept.
-        start: where the piece begins in its text, in code points.
+        message: number of the message among those that are kept.
+        start: beginning of the piece in the message's text, in code points.
         end: one past its last.
     """
 
@@ -127,12 +128,12 @@ class Recall:
     def find(
         self, about: str, *, since: str = "", told: Container[tuple[str, str]] = ()
     ) -> list[Passage]:
-        """The passages that bear on a text, the best first.
+        """Return the passages that bear on a text, the best first.
 
         Args:
-            about: what is said now.
-            since: the first day of which something may be told.
-            told: ids and texts of messages that need not be told.
+            about: the current message.
+            since: first day whose passages may be returned.
+            told: ids and texts of messages to leave out.
         """
         wanted = content_terms(about)
         named = self._named.intersection(wanted)
@@ -192,12 +193,12 @@ class Recall:
             scores[number] = max(scores[number], score)
 
     def _likeness(self, one: int, other: int) -> float:
-        """How much of the one with fewer words the other has, by how rare the words are."""
+        """Share of the shorter passage's words in the other, weighted by their rarity."""
         whole = min(self._whole(one), self._whole(other))
         return self._rarity(self._telling[one] & self._telling[other]) / whole if whole else 0.0
 
     def _whole(self, number: int) -> float:
-        """How rare the words of a passage are together."""
+        """Sum of the rarities of a passage's words."""
         if number not in self._wholes:
             self._wholes[number] = self._rarity(self._telling[number])
         return self._wholes[number]
@@ -207,7 +208,7 @@ class Recall:
 
 
 class _Rarities(dict[str, float]):
-    """How rare each term is, looked up once."""
+    """The rarity of each term, looked up once."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -218,7 +219,7 @@ class _Rarities(dict[str, float]):
 
 
 def recall(kept: Kept) -> Recall:
-    """What finds passages among these, made once."""
+    """Return the index of these messages, made once."""
     found = _recalls.get(kept)
     if found is None:
         found = _recalls[kept] = Recall(kept)

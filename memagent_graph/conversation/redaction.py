@@ -8,7 +8,7 @@ from inspect import iscoroutinefunction
 from memagent_graph.errors import ConfigurationError
 
 Redact = Callable[[str], str]
-"""From the text of one message, or the name of its speaker, to what may be kept of it."""
+"""Function from the text of a message, or its speaker's name, to the text that may be kept."""
 
 _WRONG = (
     "redact must be a function of a text that returns a text, at once: a coroutine function or "

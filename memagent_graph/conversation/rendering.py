@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 USER, ASSISTANT, TOOL = "user", "assistant", "tool "
 
 LINE = re.compile(r"(?m)^\[(?P<day>\d{4}-\d\d-\d\d)[^\]\n]*\] (?P<speaker>[^:\n]+): ")
-"""How each message begins in `rendered`; what goes on from it is indented."""
+"""Beginning of each message in `rendered`; its further lines are indented."""
 
 
 def rendered(messages: Iterable[BaseMessage], redact: Redact = unchanged) -> str:
@@ -51,7 +51,7 @@ def render(
 
     Args:
         messages: the conversation.
-        redact: what each text, each argument of a tool and each speaker's name goes through.
+        redact: function that each text, tool argument and speaker's name passes through.
     """
     for message, told, speaker, said in _spoken(messages, redact):
         # Indented, a line of somebody's text cannot pass for the beginning of another message.
@@ -61,12 +61,12 @@ def render(
 def word_for_word(
     messages: Iterable[BaseMessage], thread: str, redact: Redact = unchanged
 ) -> list[Said]:
-    """What people and the assistant said, without what tools were given and returned.
+    """Return the texts of people and the assistant, without calls and results of tools.
 
     Args:
         messages: the conversation, with ids.
         thread: its id.
-        redact: what each text and each speaker's name goes through.
+        redact: function that each text and speaker's name passes through.
     """
     return [
         Said(str(message.id), thread, told, speaker, said)
@@ -76,7 +76,7 @@ def word_for_word(
 
 
 def said_now(about: About) -> tuple[str, list[BaseMessage]]:
-    """What the last human message says, and the messages of the conversation.
+    """Return the text of the last human message, and the messages of the conversation.
 
     Args:
         about: a text, a message, or a conversation.
@@ -125,7 +125,7 @@ def _said(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str]]:
 
 
 def _role(message: BaseMessage) -> str:
-    """Who speaks, if nobody is named: only a person's message is the user's."""
+    """Return the speaker of a message without a name: only a person's message is the user's."""
     if isinstance(message, ToolMessage | FunctionMessage):
         return TOOL
     if isinstance(message, ChatMessage):

@@ -1,4 +1,4 @@
-"""From whatever names a model to the reader that keeps the memory of a conversation."""
+"""Make the reader that keeps the memory of a conversation from a model or its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def for_notes(reader: Reader) -> BaseChatModel | Reader:
-    """What folds conversations where documents are read with `reader`.
+    """Return the reader that folds conversations where `reader` reads documents.
 
     A chat reader asks its model about documents: the model itself is asked for notes on people.
     """
@@ -41,12 +41,12 @@ def resolve_keeper(
     """Make a reader of whatever names one; a chat model is asked for notes on people.
 
     Args:
-        model: as for `resolve_reader`. A chat reader with prompts of its own keeps them.
+        model: the model, as for `resolve_reader`. A chat reader with prompts of its own keeps them.
         config: the budgets.
-        tokenizer: for the built-in reader, to measure its memory.
-        keep: for the built-in reader, words that make a statement count more.
-        never: for the built-in reader, words of statements to leave out.
-        fields: of a profile, which takes a chat model.
+        tokenizer: measures the memory of the built-in reader.
+        keep: words that make a statement count more, for the built-in reader.
+        never: words of statements to leave out, for the built-in reader.
+        fields: fields of a profile, which needs a chat model.
 
     Raises:
         ConfigurationError: The string names no model, `never` has no word to go by, or a profile

@@ -1,4 +1,4 @@
-"""What gives way when a conversation's memory has no room for all of it: the oldest first."""
+"""Drop the oldest lines of a conversation's memory that has no room for all of them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ async def fold_within(
 
     Args:
         reading: the reader, its budgets, and by `cut` which lines go.
-        fold: with the memory so far.
+        fold: the fold, with the memory so far.
         source: the conversation.
-        config: of the run.
+        config: configuration of the run.
 
     Returns:
         The fold after it; and what had to give way, in words that quote nothing.
@@ -79,7 +79,7 @@ class _Room:
         cut: how.
 
     Attributes:
-        dropped: how many lines that has cost.
+        dropped: number of lines that were dropped.
     """
 
     def __init__(self, cut: Callable[[str, int, Tokenizer], str]) -> None:
@@ -101,7 +101,7 @@ def keep_newest(text: str, tokens: int, tokenizer: Tokenizer) -> str:
 
     Args:
         text: the memory.
-        tokens: how many it may have.
+        tokens: longest memory, in tokens.
         tokenizer: counts them.
     """
     pieces = _pieces(text)

@@ -1,4 +1,4 @@
-"""How much a statement tells of a person, and which newer statement takes an older one's place.
+"""Score how much a statement tells of a person, and find statements that newer ones replace.
 
 A conversation has no question whose words could be looked for. What is worth keeping is told by
 the form of a statement instead: it is about the speaker, it names somebody or something, it says
@@ -42,9 +42,9 @@ _SECOND_PERSON = regex.compile(r"(?i)\byou(?:['’]\p{L}+|r|rs)?\b|[你您]")
 _MOST_TERMS = 8
 _FIRST, _WHEN, _MOST_NAMES = 3.0, 2.0, 2
 _ASKED = 0.2
-"""What remains of a question's or a request's worth: it tells little of who asks."""
+"""Factor on the worth of a question or a request, which tells little of the speaker."""
 _ADDRESSED = 0.4
-"""What remains of the worth of what is said of the listener."""
+"""Factor on the worth of a statement about the listener."""
 
 _IDLE = frozenset(
     terms(
@@ -86,7 +86,7 @@ _SMALL_TALK = frozenset(
 
 @lru_cache(1 << 12)
 def salience(statement: str, tokens: int) -> float:
-    """What a statement is worth remembering, for the room that it takes.
+    """Return how much a statement is worth remembering, for the room that it takes.
 
     Up to eight words count one each, small talk apart; a word for "I" or "my", three; a
     time, two; a number and up to two names, one each. A question or a request keeps a fifth of
@@ -94,7 +94,7 @@ def salience(statement: str, tokens: int) -> float:
 
     Args:
         statement: one sentence.
-        tokens: its size.
+        tokens: length of the statement, in tokens.
 
     Returns:
         The worth; 0 for small talk.
@@ -137,7 +137,7 @@ _SLOTS = [
     regex.compile(r"(?i)\bI(?: am|['’]m)(?: \p{L}+)? \d{1,3}(?: years old|[.,!]|$)"),
     regex.compile(r"(?i)\b(?:call me|my name(?: is|['’]s))\b"),
 ]
-"""Where the speaker lives, for whom and as what they work, how old they are, their name."""
+"""Facts about the speaker of which the newest counts: home, employer, job, age and name."""
 _MINE = regex.compile(
     rf"(?i)\bmy ((?:(?:favou?rite|current|new) (?:\p{{L}}+ ){{0,2}}\p{{L}}+)"
     rf"|(?:\p{{L}}+['’]s )?(?:{_PROPERTY}))(?: is| are| was|['’]s| changed to| will be)\b"
@@ -170,7 +170,7 @@ def replaces(newer: str, older: str) -> bool:
 
 
 class _Traits(NamedTuple):
-    """What decides whether a statement replaces another: each is compared with hundreds."""
+    """The traits that decide whether a statement replaces another; computed once."""
 
     slots: frozenset[int]
     mine: tuple[str, ...] | None
@@ -195,12 +195,12 @@ def _traits(statement: str) -> _Traits:
 
 
 def topics(instruction: str) -> frozenset[str]:
-    """What an instruction is about, as terms: its words except for grammar and small talk."""
+    """Return the topics of an instruction: its terms except for grammar and small talk."""
     return frozenset(_said(instruction) - _INSTRUCTING)
 
 
 def subject_matter(statement: str) -> frozenset[str]:
-    """What a statement is about whatever its numbers: equal for each day of a diary, say."""
+    """Return a statement's terms without numbers: equal for each day of a diary, for example."""
     return _traits(statement).matter
 
 

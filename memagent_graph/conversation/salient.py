@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _VERSION = "salient-2"
 _HEARSAY = 0.3
-"""What a statement of the assistant counts against one of the person."""
+"""Weight of a statement of the assistant, relative to one of the person."""
 _WANTED = 2
-"""What a statement counts that has a word of `keep`, against others."""
+"""Weight of a statement with a word of `keep`, relative to others."""
 _RECENT, _SERIAL = 0.3, 0.5
 """Shares of the memory for what was said last: at least by day, at most with a series of facts."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -200,7 +200,7 @@ def _current(facts: list[Fact]) -> list[Fact]:
 
 @lru_cache(1 << 12)
 def _words(statement: str) -> tuple[str, ...]:
-    """What is the same in two statements that differ in capitals and signs alone."""
+    """Return the terms of a statement, which are equal if only case and punctuation differ."""
     return tuple(terms(statement)) or (statement,)
 
 
@@ -220,7 +220,7 @@ def write_facts(facts: Sequence[Fact]) -> str:
 
 
 def _heading(day: str, before: str = "") -> str:
-    """As "5 Mar 2026", without the year if the day before has it too: dates take room."""
+    """Format a day as "5 Mar 2026", without the year if the day before has it too, to save room."""
     year, month, number = day.split("-")
     short = f"{int(number)} {_MONTHS[int(month) - 1]}"
     return short if before.startswith(year) else f"{short} {year}"

@@ -1,4 +1,4 @@
-"""From the JSON Schema of a profile to its fields, and to the JSON Schema of their changes."""
+"""Derive the fields of a profile, and the JSON Schema of their changes, from its JSON Schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 Json = Any
-"""What JSON can say."""
+"""A JSON value."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Field:
 
     Attributes:
         path: its name; of a field within another, the names joined by periods.
-        schema: what JSON Schema says of a value, or of an item.
+        schema: JSON Schema of a value, or of an item.
         key: names of the values that an item must have: two items that agree in them are one.
         many: whether it is a list, of which each item is an entry of its own.
         ordered: whether its items stay in their order: those of a set do not.
@@ -48,11 +48,11 @@ def fields_of(schema: Mapping[str, Json]) -> Iterator[Field]:
 
 
 def schema_of_changes(fields: Sequence[Field], types: Mapping[str, Json]) -> dict[str, Json]:
-    """The JSON Schema of a reply with changes: fields, actions, values, numbers of messages.
+    """Return the JSON Schema of a reply with changes: fields, actions, values, message numbers.
 
     Args:
-        fields: of the profile.
-        types: that their schemas refer to, by name.
+        fields: fields of the profile.
+        types: schemas that theirs refer to, by name.
     """
     alike: dict[str, list[Field]] = {}
     for field in fields:
@@ -87,7 +87,7 @@ def _walk(
 def _resolve(
     node: Mapping[str, Json], types: Mapping[str, Json]
 ) -> tuple[Mapping[str, Json], list[str]]:
-    """What a node of the schema refers to, or is if it is not null; and by which names."""
+    """Follow the references of a schema's node, ignoring null; return target and names."""
     refs = []
     while True:
         options = [one for one in node.get("anyOf", ()) if one.get("type") != "null"]
@@ -119,7 +119,7 @@ def _change(fields: list[Field]) -> dict[str, Json]:
 
 
 def _of_value(node: Mapping[str, Json]) -> dict[str, Json]:
-    """What a schema says of a value that is there: no default, and not null."""
+    """Return the schema of a given value: without the default and without null."""
     options = [one for one in node.get("anyOf", ()) if one.get("type") != "null"]
     rest = {key: value for key, value in node.items() if key != "default"}
     if len(options) == 1:

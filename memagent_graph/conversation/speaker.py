@@ -1,4 +1,4 @@
-"""Who talks in a run of a graph, and in which thread."""
+"""Find the user and the thread of a graph's run."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class Speaker(NamedTuple):
 
 
 class Speakers:
-    """Finds out who talks: by a function, the run's context or its config, in this order.
+    """Finds the user by a function, the run's context or its config, in this order.
 
-    A run that names nobody goes on with the user whom its thread knows, for a thread that is
-    resumed; else the thread has a memory of its own.
+    A run without a user continues with the user of its thread, which may have been resumed;
+    otherwise the thread has a memory of its own.
 
     Args:
-        user: says who talks; None looks for `user_id` in the context, then in `configurable`.
-        strict: whether a thread may not have a memory of its own.
+        user: function that returns the user's id; None looks for `user_id` in the context, then in
+            `configurable`.
+        strict: whether a run without a user is an error instead.
     """
 
     def __init__(self, user: UserOf | None = None, *, strict: bool = False) -> None:
@@ -47,15 +48,15 @@ class Speakers:
         self._warned = False
 
     def of(self, runtime: Runtime[Any], config: RunnableConfig, known: str | None) -> Speaker:
-        """The user and the thread of a run.
+        """Return the user and the thread of a run.
 
         Args:
-            runtime: of the run.
-            config: of the run.
-            known: the user whom the thread's state names.
+            runtime: runtime of the run.
+            config: configuration of the run.
+            known: id of the user in the thread's state.
 
         Raises:
-            ConfigurationError: The run names neither; or no user, and this is strict.
+            ConfigurationError: The run names neither a user nor a thread, or no user and `strict`.
         """
         configurable = config.get("configurable", {})
         thread = str(configurable.get("thread_id") or "")

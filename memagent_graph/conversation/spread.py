@@ -1,4 +1,4 @@
-"""Which facts stay of a long series of similar ones: the newest, and some of every time before."""
+"""Choose the facts to keep of a long series: the newest, and some of every time before."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WORDS = 3
 _SOME = 4
 """Others that make a series of a fact."""
 _LEAST, _MORE, _LEVELS = 0.35, 0.065, 8
-"""What counts of the worth of a fact in a series: every second has the least, every fourth more."""
+"""Factors on the worth of facts in a series: least for every second, more for every fourth, ..."""
 
 
 def serial(facts: Sequence[Fact]) -> list[bool]:
-    """For each fact, whether its speaker said some others that hardly differ but in numbers."""
+    """Return for each fact whether its speaker said others that differ only in numbers."""
     words = [subject_matter(fact.text) for fact in facts]
     others = [0] * len(facts)
     for index, own in enumerate(words):
@@ -46,7 +46,7 @@ def _alike(some: frozenset[str], others: frozenset[str]) -> bool:
 
 
 def shares(facts: Sequence[Fact], series: Sequence[bool]) -> list[float]:
-    """What counts of each fact's worth: all, unless it is of a series.
+    """Return the factor on each fact's worth: 1, unless it is part of a series.
 
     Of a series every second fact has the least, every fourth more, every eighth still more: those
     that stay are spread over its time, and in each later choice the same ones stay. Facts are
@@ -67,19 +67,19 @@ def _number(fact: Fact, several: set[str]) -> int:
 
 
 def _level(number: int) -> int:
-    """How often a number can be halved, at most eight times."""
+    """Return how often a number can be halved, at most eight times."""
     return next((n for n in range(_LEVELS) if number >> n & 1), _LEVELS)
 
 
 def newest(facts: Sequence[Fact], worth: Sequence[float], series: Sequence[bool]) -> list[int]:
-    """Indexes of what people said last, the newest first.
+    """Return the indexes of the newest statements of people, the newest first.
 
     These are the best fact of each of the last 20 days, and the last 20 facts of a series.
 
     Args:
-        facts: by speaker and day; of one day, the later is the newer.
-        worth: of each.
-        series: whether each is of a series.
+        facts: the facts, by speaker and day; the later of one day is the newer.
+        worth: worth of each fact.
+        series: whether each fact is part of a series.
     """
     said = [i for i, fact in enumerate(facts) if fact.speaker != ASSISTANT and worth[i] > 0]
     by_age = sorted(said, key=lambda i: (facts[i].day, i), reverse=True)

@@ -29,11 +29,12 @@ class Talk:
     """A thread of a user.
 
     Attributes:
-        thread: its id.
+        thread: id of the thread.
         personal: the user's memory.
-        backlog: what of theirs waits to be folded.
-        fold: folds messages now, those that are not folded yet, and says how many.
-        remember: when messages are folded, see `ConversationMemory`.
+        backlog: the user's messages that wait to be folded.
+        fold: function that folds those of some messages that are not folded yet, and returns their
+            number.
+        remember: time of folding, see `ConversationMemory`.
         within: seconds after a turn in which it is to be folded.
         window: most messages that stay.
         tokens: most tokens that stay.
@@ -49,7 +50,7 @@ class Talk:
     tokens: int
 
     async def begin(self, messages: Sequence[BaseMessage]) -> None:
-        """When a thread starts, fold what the user's other threads have said.
+        """Fold the messages of the user's other threads when a thread starts.
 
         It takes `within` seconds at most, and goes on afterwards.
         """
@@ -57,7 +58,7 @@ class Talk:
             await self.backlog.fold(self.within)
 
     def note(self, messages: Sequence[BaseMessage], folded: str | None, *, ended: bool) -> None:
-        """Let what was said wait to be folded.
+        """Add new messages to those that wait to be folded.
 
         Args:
             messages: the conversation.

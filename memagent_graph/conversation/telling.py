@@ -1,4 +1,4 @@
-"""What a model is told of the memory and of earlier messages, both within one budget."""
+"""Write the memory and earlier messages for a model, both within one budget."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ said now; where two contradict each other, the later one holds. They are no inst
 
 
 def remembered(memory: str, template: str = REMEMBERED) -> str:
-    """What a model is told of a conversation's memory; empty if there is none.
+    """Return the text for a model with a conversation's memory; empty if there is none.
 
     Args:
-        memory: what is remembered.
-        template: has the field {memory}.
+        memory: the memory.
+        template: text with the field {memory}.
     """
     return render(template, memory=memory) if memory.strip() else ""
 
 
 def recalled(memory: str, passages: str) -> str:
-    """As `remembered`, with passages of what was said, if there are any."""
+    """Return the text of `remembered`, with passages of earlier messages if there are any."""
     if not passages:
         return remembered(memory)
     return render(RECALLED, memory=memory or "(no notes)", passages=passages)
@@ -82,18 +82,18 @@ def tell(
     *,
     whole: bool = False,
 ) -> tuple[str, str]:
-    """Share a budget between the memory and passages; return what is told of each.
+    """Share a budget between the memory and passages; return the chosen text of each.
 
-    The memory is told whole if the passages leave room for it. Of one that does not fit into its
-    quarter of the budget, lines that bear on the message are told, and the newest.
+    The memory is whole if the passages leave room for it. If it does not fit its quarter of the
+    budget, the lines that bear on the message, and the newest ones, are chosen.
 
     Args:
-        memory: all of it.
+        memory: the whole memory.
         found: passages, the best first.
-        about: what is said now.
+        about: the current message.
         tokens: the budget.
         tokenizer: measures both.
-        whole: whether the memory is told whole in any case.
+        whole: whether to choose the whole memory in any case.
     """
     size = tokenizer.count(memory)
     least = size if whole else min(size, int(tokens * _MEMORY))
@@ -135,7 +135,7 @@ def _joined(pieces: Sequence[Passage]) -> str:
 
 
 def _fit(found: Sequence[Passage], tokens: int, tokenizer: Tokenizer) -> list[Passage]:
-    """As many of the best passages as there is room for."""
+    """Return as many of the best passages as there is room for."""
     chosen: list[Passage] = []
     days: set[str] = set()
     left, missed = tokens, 0
@@ -181,7 +181,7 @@ def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenize
 
 
 def _newest_first(facts: Sequence[Fact]) -> list[int]:
-    """By the day above them, or the first in them, or else that of the fact before."""
+    """Sort facts by the day above them, or the first day in them, or the day of the fact before."""
     days, day = list[str](), ""
     for fact in facts:
         found = _DAY.search(fact.text)
@@ -191,7 +191,7 @@ def _newest_first(facts: Sequence[Fact]) -> list[int]:
 
 
 def _first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
-    """As many from the beginning as fit together: counts of parts need not add up."""
+    """Return as many from the beginning as fit together: counts of parts need not add up."""
     if fit(some):
         return some
     least = bisect_left(range(1, len(some)), x=True, key=lambda count: not fit(some[:count]))

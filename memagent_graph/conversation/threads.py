@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Threads(NamedTuple):
-    """What a checkpointer holds of a person.
+    """The threads of a person in a checkpointer.
 
     Attributes:
         own: ids of the threads that are theirs alone.
         shared: ids of threads in which others spoke as well. Nothing deletes them for you.
-        left: where deleted text may still be, and what to do about it; empty if nowhere.
+        left: places where deleted text may remain, and what to do about it; empty without any.
     """
 
     own: tuple[str, ...]
@@ -40,9 +40,9 @@ async def aforget(
     The threads go first: if one cannot be deleted, the memory is still there and says which it was.
 
     Args:
-        personal: their memory.
-        by: whom.
-        checkpointer: where the threads are.
+        personal: memory of the person.
+        by: author of the change.
+        checkpointer: the checkpointer of the threads.
     """
     if checkpointer is None:
         return await personal.forget(by=by)
@@ -58,11 +58,11 @@ async def athreads_of(
     """Find the threads of a person: those whose state names them in any checkpoint.
 
     Agents with `MemAgentMiddleware` and graphs with `ConversationNode` have such a state. Every
-    checkpoint is looked at.
+    checkpoint is examined.
 
     Args:
-        checkpointer: where the threads are.
-        user: who speaks in them.
+        checkpointer: the checkpointer of the threads.
+        user: id of the person.
         known: ids of threads that are theirs if no state names another.
     """
     named: dict[str, set[str]] = {}

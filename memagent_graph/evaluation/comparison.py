@@ -25,18 +25,18 @@ _NOTE = "Paired by sample; a star where the 95% interval of the change leaves ou
 
 @dataclass(frozen=True)
 class Difference:
-    """How the scores of one method on one task at one length changed.
+    """The change in the scores of one method on one task at one length.
 
     Attributes:
         task: the task.
         method: the method.
-        unit: what lengths count.
-        length: of the documents.
-        samples: how many both runs have; failed ones count as zero.
-        before: mean score of the one run on these.
-        after: of the other.
+        unit: unit of the length.
+        length: length of the documents.
+        samples: number of samples that both runs have; failed ones count as zero.
+        before: mean score of the first run on these samples.
+        after: mean score of the second run on them.
         low: lower end of the 95% interval of `after - before`.
-        high: upper end.
+        high: upper end of that interval.
     """
 
     task: str
@@ -106,12 +106,12 @@ def table(found: Sequence[Difference]) -> str:
 
 
 def write_comparison(out: Path, found: Sequence[Difference], title: str) -> None:
-    """Write comparison.md and comparison.png into a folder, which is made if need be.
+    """Write comparison.md and comparison.png into a folder, which is made if it is missing.
 
     Args:
         out: the folder.
-        found: what changed.
-        title: which runs.
+        found: the changes.
+        title: heading that names the runs.
     """
     from memagent_graph.evaluation.plots import draw_differences
 

@@ -17,11 +17,11 @@ _TIMEOUT = 60.0
 
 
 class Origin(NamedTuple):
-    """Where the files of a benchmark are.
+    """The place of a benchmark's files.
 
     Attributes:
         place: a data set of the Hugging Face Hub, or a URL that ends with a slash.
-        files: their paths there.
+        files: paths of the files there.
     """
 
     place: str
@@ -56,7 +56,7 @@ BENCHMARKS = {
         tuple(f"data/10M-{number:05}-of-00002.parquet" for number in range(2)),
     ),
 }
-"""By name. Each benchmark has a licence of its own."""
+"""Benchmarks by name. Each has a licence of its own."""
 
 
 def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Path]:
@@ -67,8 +67,8 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
     telemetry.
 
     Args:
-        name: of `BENCHMARKS`, alone or with a file of it: `ruler_hqa/eval_50.json`.
-        folder: where to put the files; made if it is not there.
+        name: a name of `BENCHMARKS`, alone or with one of its files: `ruler_hqa/eval_50.json`.
+        folder: folder for the files; made if it is missing.
         endpoint: a mirror to ask instead. It serves data sets as the Hugging Face Hub does, and
             other files under the name of their host: `ENDPOINT/raw.githubusercontent.com/...`.
             By default, data sets come from `HF_ENDPOINT`, or else from the Hub.

@@ -22,9 +22,9 @@ def interval(scores: Sequence[float], clusters: Sequence[str] = ()) -> tuple[flo
     quantile for the number of clusters takes the place of the normal one.
 
     Args:
-        scores: in any order.
-        clusters: of each score, what it shares with others; an empty one stands by itself. None
-            at all for independent scores.
+        scores: the scores, in any order.
+        clusters: cluster of each score, shared with related ones; empty for a score by itself. None
+            if all scores are independent.
 
     Raises:
         ValueError: There are no scores.
@@ -39,7 +39,7 @@ def interval(scores: Sequence[float], clusters: Sequence[str] = ()) -> tuple[flo
 
 
 def _independent(scores: Sequence[float], clusters: Sequence[str]) -> tuple[float, float]:
-    """How many independent scores these are worth, and the quantile to use."""
+    """Return the number of independent scores that these are worth, and the quantile to use."""
     groups: dict[str | int, list[float]] = defaultdict(list)
     for number, (score, cluster) in enumerate(zip(scores, clusters, strict=True)):
         groups[cluster or number].append(score)
@@ -103,11 +103,11 @@ def paired_interval(
 
     Args:
         before: scores between 0 and 1.
-        after: those of the same samples, in the same order.
-        clusters: of each sample, as `interval` takes them.
+        after: scores of the same samples, in the same order.
+        clusters: cluster of each sample, as for `interval`.
 
     Raises:
-        ValueError: There are no scores, or not as many of the one as of the other.
+        ValueError: There are no scores, or the two numbers differ.
     """
     if len(before) != len(after):
         raise ValueError("Scores are paired: there must be as many after as before.")

@@ -29,14 +29,14 @@ _SHOWN = 200
 class Judge:
     """Asks a model for each criterion of a sample whether an answer meets it.
 
-    It is shown the question, what was wanted and the answer, never who answered.
+    It is shown the question, the right answer and the given one, but not who answered.
 
     Args:
-        model: any LangChain chat model; how it samples is its owner's choice.
-        config: how often, and after what pause, a call is made again.
+        model: any LangChain chat model, with its own sampling.
+        config: number of attempts of a call, and the pause between them.
 
     Attributes:
-        identity: its model's name, and what tells it from others.
+        identity: name and fingerprint of its model.
     """
 
     def __init__(self, model: BaseChatModel, config: ReadingConfig | None = None) -> None:
@@ -46,7 +46,7 @@ class Judge:
         self.identity = f"{about.name} {about.fingerprint}"
 
     async def grade(self, sample: Sample, answer: str) -> float:
-        """The mean over the sample's criteria, 0 to 1.
+        """Return the mean over the sample's criteria, from 0 to 1.
 
         Raises:
             ModelError: The model cannot be reached, or two of its replies cannot be read.
@@ -134,7 +134,7 @@ def read_order(reply: str) -> list[int]:
 
 
 def _essence(reply: str) -> str:
-    """What is in the box, or under a key of ours in an object of JSON, or else the whole reply."""
+    """Return the content of the box, or of a known key in a JSON object, or else the reply."""
     text = boxed(reply)
     try:
         found = json.loads(text[text.index("{") : text.rindex("}") + 1])

@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 VERSION = 2
-"""To be raised when a method shows a model something else."""
+"""Version of the methods; a change of what a model is shown increases it."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method made of a document.
+    """The result of a method on a document.
 
     Attributes:
         answer: the whole reply.
-        final: the answer that the reader took out of it.
+        final: the answer that the reader took from the reply.
         usage: calls, tokens and seconds.
-        context: what the answer was written from.
-        memories: for MemAgent, the memory after each chunk.
+        context: text that the answer was written from.
+        memories: memory after each chunk, for MemAgent.
     """
 
     answer: str
@@ -203,7 +203,7 @@ METHODS = {
 
 
 def _best(passages: list[str], scores: Sequence[float], config: ReadingConfig) -> str:
-    """As many of the best passages as a prompt holds, in the document's order."""
+    """Return as many of the best passages as a prompt holds, in the document's order."""
     best = ranked(scores)[: max(1, _room(config) // PASSAGE_TOKENS)]
     return "\n".join(passages[number] for number in sorted(best))
 

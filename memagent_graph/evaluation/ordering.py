@@ -1,4 +1,4 @@
-"""How far events are told in their order: Kendall's tau-b."""
+"""Score the order of events in an answer by Kendall's tau-b."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def order_score(events: int, order: Sequence[int]) -> float:
-    """Kendall's tau-b of the right order and the answer's, from 0 to 1: `(tau + 1) / 2`.
+    """Return Kendall's tau-b of the right order and the answer's, from 0 to 1: `(tau + 1) / 2`.
 
     As BEAM (arXiv 2510.27246, section 2.4, and its evaluator) ranks them: over the events and
     whatever else the answer lists; what one of the two lacks is tied there, last. So an answer
@@ -19,11 +19,11 @@ def order_score(events: int, order: Sequence[int]) -> float:
     pays for nothing: an answer that lists no event at all scores 0, the only event there is 1.
 
     Args:
-        events: how many there are; 1 comes first.
-        order: their numbers as the answer lists them; 0 for something else, as a repetition is.
+        events: number of events; 1 comes first.
+        order: numbers of the events as the answer lists them; 0 for anything else, and repetitions.
 
     Raises:
-        ValueError: There is no event of a number.
+        ValueError: A number names no event.
     """
     if any(not 0 <= number <= events for number in order):
         message = f"There are events 1 to {events}, not all of {list(order)}."

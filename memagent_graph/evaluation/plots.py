@@ -198,7 +198,7 @@ def _cost(figure: Figure, cells: Sequence[Cell], results: Sequence[Result]) -> b
 
 
 def _depth(figure: Figure, _: Sequence[Cell], results: Sequence[Result]) -> bool:
-    """Of samples with one piece of evidence: the mean score by where it lies."""
+    """Draw the mean score by the place of the evidence, for samples with one piece of it."""
     single = [r for r in results if r.depths and len(r.depths) == 1]
     methods = sorted({result.method for result in single})
     lengths = _lengths(single)

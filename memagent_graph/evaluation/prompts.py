@@ -1,4 +1,4 @@
-r"""What a model is told that answers from a text: what kind of text it is.
+r"""Prompts of a model that answers from a text, for each kind of text.
 
 Each has the fields {memory}, for the text, and {question}, as `Prompts.answer` has; the question
 comes last, so that a server keeps a document that several are asked of.

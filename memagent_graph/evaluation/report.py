@@ -1,4 +1,4 @@
-"""What a run found: tables with intervals, as text, Markdown and a page of HTML with plots."""
+"""Report a run: tables with intervals, as text, Markdown and a page of HTML with plots."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ class Cell:
 
     Attributes:
         task: the task.
-        unit: what lengths count.
-        length: of the documents.
+        unit: unit of the length.
+        length: length of the documents.
         method: the method.
-        metric: what the score is, as `Result.metric`.
-        samples: how many were scored.
-        failed: how many ended with an error; they count as zero.
+        metric: metric of the score, as `Result.metric`.
+        samples: number of scored samples.
+        failed: number of samples that ended with an error; they count as zero.
         score: mean of the task's score.
         low: lower end of its 95% interval.
-        high: upper end.
-        raw: the score of whole replies.
-        exact_match: as SQuAD compares.
-        f1: token F1.
+        high: upper end of that interval.
+        raw: mean score of whole replies.
+        exact_match: mean exact match, as SQuAD compares.
+        f1: mean token F1.
         kept: share of the answers in the final memory, None for other methods than MemAgent.
         lost_at: place in the document, 0 to 1, after which an answer that the memory had was
             gone; None when none was.
-        calls: of the model.
-        tokens: of prompts and replies.
-        seconds: in all.
+        calls: mean number of model calls.
+        tokens: mean number of tokens of prompts and replies.
+        seconds: mean time, in seconds.
     """
 
     task: str
@@ -190,8 +190,8 @@ def write_report(out: Path, results: Sequence[Result], title: str) -> None:
 
     Args:
         out: the folder.
-        results: what was found.
-        title: what was measured: model and budgets.
+        results: the results of the run.
+        title: heading that names model and budgets.
     """
     from memagent_graph.evaluation.plots import draw
 

@@ -20,34 +20,34 @@ RUN = "run.json"
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one sample.
+    """The result of one sample.
 
     Attributes:
-        id: of the sample.
-        method: which one answered.
-        task: the sample's.
-        length: of the document, as it was asked for.
-        question: what was asked.
-        answers: what a right answer holds.
-        unit: what `length` counts.
+        id: id of the sample.
+        method: name of the method that answered.
+        task: name of the task.
+        length: requested length of the document.
+        question: the question.
+        answers: strings of a right answer.
+        unit: unit of `length`.
         document: digest of the document's text.
-        cluster: what the sample shares with others, as `Sample.cluster`.
-        reply: what the model said; None when it failed.
-        answer: what of it counts as the answer.
-        metric: what `score` is: "all" or "any" of the answers, "judge", or "told".
-        score: the task's own, 0 to 1; None where only a judge could tell, and there was none.
-        raw_score: likewise of the whole reply, in which wanted strings may stand anywhere.
-        exact_match: of the answer, as SQuAD compares.
+        cluster: cluster of the sample, as `Sample.cluster`.
+        reply: the model's reply; None if it failed.
+        answer: the part of the reply that counts as the answer.
+        metric: metric of `score`: "all" or "any" of the answers, "judge", or "told".
+        score: score by the task's metric, 0 to 1; None if it needs a judge and there was none.
+        raw_score: score of the whole reply, in which wanted strings may stand anywhere.
+        exact_match: exact match of the answer, as SQuAD compares.
         f1: F1 of the answer's words, as SQuAD computes it, 0 to 1.
-        told: share of the evidence that stands in the text that the answer was written from;
-            None where the task does not name its evidence.
-        kept: for MemAgent, the share of `answers` in the memory after each chunk.
-        depths: where in the document its evidence begins, 0 to 1.
-        calls: of the model.
-        input_tokens: of its prompts.
-        output_tokens: of its replies.
-        seconds: in all, without the judge's.
-        error: why it failed.
+        told: share of the evidence in the text that the answer was written from; None if the task
+            does not name its evidence.
+        kept: share of `answers` in the memory after each chunk, for MemAgent.
+        depths: relative position of each piece of evidence in the document, 0 to 1.
+        calls: number of model calls.
+        input_tokens: tokens of the prompts.
+        output_tokens: tokens of the replies.
+        seconds: time of the model calls, without the judge's.
+        error: message of the error; None if there was none.
     """
 
     id: str
@@ -77,18 +77,18 @@ class Result:
 
 
 class About(TypedDict):
-    """What a folder's results were made by: two runs of which any differs are not mixed.
+    """The settings of a folder's results; runs that differ in any of them are not mixed.
 
     Attributes:
         reader: the model's name.
-        fingerprint: of the model and its prompts.
-        config: budgets.
-        seed: of the samples.
-        tokenizer: counted lengths.
+        fingerprint: fingerprint of the model and its prompts.
+        config: the budgets.
+        seed: seed of the samples.
+        tokenizer: name of the tokenizer that counted lengths.
         judge: the judge's name and fingerprint; empty for none.
-        scores: the version of the scores.
-        methods: of the methods.
-        tasks: the identity of each task, by name.
+        scores: version of the scores.
+        methods: version of the methods.
+        tasks: identity of each task, by name.
     """
 
     reader: str

@@ -226,7 +226,7 @@ async def _graded(
 
 
 _MOST_DEPTHS = 16
-"""Of a list in which every other word is evidence, the depths tell nothing."""
+"""Most pieces of evidence whose depths are recorded: those of a word list tell nothing."""
 
 
 def _few(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

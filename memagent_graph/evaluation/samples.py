@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _THOUSAND, _MILLION = 2**10, 2**20
 Unit = Literal["tokens", "paragraphs", "whole"]
-"""What a length counts; "whole" documents have their own, and are asked for with 0."""
+"""Unit of a length; "whole" documents have their own length, and are requested with 0."""
 
 
 class Piece(NamedTuple):
@@ -43,8 +43,8 @@ class Criterion:
     """One thing that a judge model is asked about an answer.
 
     Attributes:
-        prompt: from the answer to what the judge is asked.
-        grade: from the judge's reply to a score between 0 and 1.
+        prompt: function from the answer to the judge's prompt.
+        grade: function from the judge's reply to a score between 0 and 1.
     """
 
     prompt: Callable[[str], str]
@@ -56,20 +56,20 @@ class Sample:
     """One question over one document.
 
     Attributes:
-        id: names it within a run: task, length and index.
+        id: id within a run: task, length and index.
         task: the task's name.
-        length: that was asked for, in the task's unit.
-        question: what is asked.
-        answers: what a right answer holds.
-        metric: how many of them it must hold.
-        pieces: makes the document anew each time it is called.
-        template: how the benchmark shows the document in one prompt, with the fields {memory},
-            where the document goes, and {question}; None where it does not say.
+        length: requested length, in the task's unit.
+        question: the question.
+        answers: strings of a right answer.
+        metric: whether the answer must hold "all" or "any" of them.
+        pieces: function that makes the document anew with each call.
+        template: the benchmark's own prompt, with the fields {memory}, for the document, and
+            {question}; None if the benchmark has none.
         answer_tokens: the longest answer that counts; None for any length.
-        cluster: what the sample shares with others, such as its conversation: their scores are
-            not independent. Empty if there is no such thing.
-        criteria: what a judge model is asked, whose mean is the score; without a judge it is the
-            share of the evidence that the answer could be written from.
+        cluster: name that related samples share, such as their conversation: their scores are not
+            independent. Empty for an independent sample.
+        criteria: questions for a judge model; their mean is the score. Without a judge, the score
+            is the share of the evidence that the answer could be written from.
     """
 
     id: str
@@ -85,7 +85,7 @@ class Sample:
     criteria: tuple[Criterion, ...] = ()
 
     def opened(self) -> tuple[Source, list[tuple[int, int]]]:
-        """The document, and where its evidence stands: first and one past the last code point.
+        """Return the document, and the spans of its evidence, in code points.
 
         The document is in a temporary file: it takes no memory, however long it is.
         """
@@ -106,8 +106,8 @@ class Task(ABC):
     """Makes samples.
 
     Attributes:
-        name: what to call it.
-        unit: what its lengths count.
+        name: name of the task.
+        unit: unit of its lengths.
     """
 
     name: str
@@ -116,16 +116,16 @@ class Task(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """Changes when its samples do: the generator's version, and the digest of each file."""
+        """Version of the generator and digests of its files, which change if the samples do."""
 
     @property
     def texts(self) -> Sequence[str] | None:
-        """What tells each of its questions from the others; None if it makes any number of them."""
+        """Text that identifies each question; None if there are any number of them."""
         return None
 
     @property
     def count(self) -> int | None:
-        """How many different samples it has of each length; None for any number."""
+        """Number of different samples of each length; None for any number."""
         return None if self.texts is None else len(self.texts)
 
     @abstractmethod
@@ -133,9 +133,9 @@ class Task(ABC):
         """Make one sample; the same arguments make the same one, and another index another.
 
         Args:
-            length: of the document, in the task's unit: tokens to within 1%.
-            index: which one, from 0 to `count` - 1.
-            seed: of the whole run; chooses which questions are asked first.
+            length: length of the document, in the task's unit: tokens to within 1%.
+            index: index of the sample, from 0 to `count` - 1.
+            seed: seed of the run; chooses the order of the questions.
             tokenizer: counts tokens.
 
         Raises:
@@ -158,10 +158,10 @@ def file_digest(file: Path) -> str:
 
 
 def draw(task: str, count: int, index: int, seed: int) -> int:
-    """Which of `count` questions is asked at `index`: each once, in an order of the seed's.
+    """Return the question at `index` of `count`, each of which occurs once, in the seed's order.
 
     Raises:
-        ConfigurationError: There are not so many.
+        ConfigurationError: There are fewer questions.
     """
     if index >= count:
         message = f"{task} has {count:,} different questions, not {index + 1:,}."
@@ -175,12 +175,12 @@ def _order(task: str, count: int, seed: int) -> list[int]:
 
 
 def check_length(task: str, length: int, least: int) -> None:
-    """Raise `ConfigurationError` when a task cannot be asked in so few tokens.
+    """Raise `ConfigurationError` if a document would be too short for a task.
 
     Args:
-        task: its name.
-        length: tokens of the document.
-        least: that it takes.
+        task: name of the task.
+        length: length of the document, in tokens.
+        least: shortest document of the task, in tokens.
     """
     if length < least:
         message = f"{task} needs documents of {least:,} tokens or more, not {length:,}."

@@ -1,4 +1,4 @@
-r"""What an answer scores: by what stands in its box, not by what was said around it.
+r"""Score an answer by the content of its box, not by the text around it.
 
 The answer of a reply is what it boxes, or what follows its last "The answer is" or "Answer:", or
 else all of it, up to the length that the task allows.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 VERSION = 2
-"""To be raised when the same reply scores otherwise."""
+"""Version of the scores; a change that scores the same reply otherwise increases it."""
 
 _BOX = "\\boxed{"
 _BETWEEN_BOXES = 16
@@ -45,13 +45,13 @@ _CODE = re.compile(r"(?<![\w-])(?:\d{5,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]
 
 
 class Scores(NamedTuple):
-    """What a reply scores, each between 0 and 1.
+    """The scores of a reply, each between 0 and 1.
 
     Attributes:
-        score: by the task's metric, of the answer alone.
-        raw: likewise of the whole reply, as RULER compares: wherever a wanted string stands.
-        exact_match: of the answer, as SQuAD compares.
-        f1: of the answer's words, as SQuAD computes it.
+        score: score of the answer alone, by the task's metric.
+        raw: score of the whole reply, as RULER compares: wanted strings may stand anywhere.
+        exact_match: exact match of the answer, as SQuAD compares.
+        f1: F1 of the answer's words, as SQuAD computes it.
     """
 
     score: float
@@ -63,16 +63,16 @@ class Scores(NamedTuple):
 def grade(
     reply: str, sample: Sample, tokenizer: Tokenizer, *, final: str | None = None
 ) -> tuple[str, Scores]:
-    """The answer of a reply, and its scores.
+    """Return the answer of a reply, and its scores.
 
     Where one answer is asked for, an answer that offers others beside it scores 0.
 
     Args:
-        reply: what the model said.
-        sample: what was asked.
+        reply: the model's reply.
+        sample: the sample.
         tokenizer: measures the answer.
-        final: what the reader took for the answer, without a box in it: the built-in reader's
-            reply has places behind the answer.
+        final: the reader's answer, without a box: the built-in reader's reply has places after the
+            answer.
     """
     said = reply if final is None or _BOX in reply else final
     answer = final_answer(said, _lead(sample.template), one=sample.metric == "any")
@@ -95,11 +95,11 @@ def share(text: str, sample: Sample) -> float:
 
 
 def final_answer(reply: str, lead: str = "", *, one: bool = True) -> str:
-    r"""What a reply gives as its answer.
+    r"""Return the part of a reply that is its answer.
 
     Args:
-        reply: what the model said.
-        lead: how the task's own prompt begins the answer; a reply may repeat it.
+        reply: the model's reply.
+        lead: beginning of the answer in the task's own prompt, which a reply may repeat.
         one: whether one answer is asked for, which ends with its line.
 
     Returns:
@@ -169,7 +169,7 @@ def _in_word(sign: str) -> bool:
 
 
 def _lead(template: str | None) -> str:
-    """How a template begins the answer after the question."""
+    """Return the beginning of the answer in a template, after the question."""
     return (template or "").rpartition("{question}")[2].strip()
 
 
@@ -187,7 +187,7 @@ def _boxes(text: str) -> str:
 
 
 def _content(text: str, start: int, limit: int) -> tuple[str, int]:
-    """What a box holds that begins at `start`, braces balanced, and where it ends."""
+    """Return the content of the box at `start`, with balanced braces, and its end."""
     first, depth = start + len(_BOX), 1
     for at in range(first, limit):
         depth += (text[at] == "{") - (text[at] == "}")

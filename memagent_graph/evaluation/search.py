@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PASSAGE_TOKENS = 256
-"""Of a passage that is searched for."""
+"""Length of a passage, in tokens."""
 
 
 class Passages:
@@ -45,7 +45,7 @@ class Passages:
         self._index = BM25Okapi([terms(text) or [""] for text in texts])
 
     def scores(self, question: str) -> list[float]:
-        """How well each passage matches: terms are stems, and stopwords do not count."""
+        """Return the score of each passage: terms are stems, and stopwords do not count."""
         found: list[float] = self._index.get_scores(content_terms(question)).tolist()
         return found
 
@@ -88,7 +88,7 @@ def make_embedder(model: str) -> Embeddings:
 
 
 async def _ours(call: Awaitable[T]) -> T:
-    """What a provider's client returns; its errors become ours."""
+    """Await the call of a provider's client; its errors become ours."""
     try:
         return await call
     except Exception as error:

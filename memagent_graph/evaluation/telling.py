@@ -12,9 +12,9 @@ _LEAST = 6
 _ROOM = 12
 """Terms of a place: two sentences with fewer take in the next, up to as many sentences."""
 _ASKED = 2
-"""How often a word counts that is a number, or in the question or its answer."""
+"""Weight of a word that is a number, or in the question or its answer."""
 _SHARE = 0.6
-"""Of a gist's weight, in one place, for it to be told.
+"""Least share of a gist's weight in one place for it to count as told.
 
 On LoCoMo's notes of its sessions (888 pairs of a message and a question): of messages that a note
 rests on 69% are told, of messages of other sessions 3%, and of the same messages by the notes that
@@ -31,9 +31,9 @@ def told(message: str, question_and_answer: str, context: str) -> bool:
     takes time linear in the texts' length.
 
     Args:
-        message: that the answer rests on.
-        question_and_answer: what to look for in it.
-        context: that an answer was written from.
+        message: the message that the answer rests on.
+        question_and_answer: question and answer, whose words to look for in it.
+        context: text that an answer was written from.
     """
     about = frozenset(telling_terms(question_and_answer))
     gist = _gist(message, about)

@@ -179,7 +179,7 @@ async def _begun(
     stored: str | None,
     name: str | None = None,
 ) -> Changes:
-    """How a question begins, and its segments if there are any."""
+    """Return the changes with which a question begins, and its segments if there are any."""
     if not stored and run.cutter is None:  # a resumed run may convert the document again
         await to_thread(partial(cutter_of, reading, run, record), reading.seconds_left(run))
     whole = await _fold(reading, run, question, record, stored, name)

@@ -29,7 +29,7 @@ class ChunkEvent(TypedDict):
     """A chunk was read.
 
     Attributes:
-        task: as in `OpenedEvent`.
+        task: id of the task, as in `OpenedEvent`.
         question: the question.
         fold: name of the fold: "2" for the second question, "2.3" for its third segment, "" if
             there is only one fold.
@@ -83,7 +83,7 @@ class MergeEvent(TypedDict):
 
     Attributes:
         round: number of the round that ended, counted from 1.
-        query: what the next round looks for; None without a next round.
+        query: query of the next round; None without a next round.
         memories: number of memories that were not empty.
         calls: reader calls of all merges.
         memory_tokens: tokens of the memory now.
@@ -167,7 +167,7 @@ class HeldEvent(PausedFold):
     """A fold pauses because its memory is held.
 
     Attributes:
-        by: who holds it.
+        by: holder of the memory.
         since: time of the hold, ISO 8601, UTC.
     """
 

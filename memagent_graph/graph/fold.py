@@ -132,7 +132,7 @@ def overwritten(
         chunk: the chunk that was read.
         memory: the memory before it.
         update: the reader's update.
-        recalled: what the reader was shown again.
+        recalled: passages and memories that the reader was shown again.
     """
     before, usage = fold["progress"], update.usage
     if update.memory is not None:

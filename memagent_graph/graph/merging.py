@@ -75,7 +75,7 @@ class Merged(NamedTuple):
         memories: one memory at the end; none if all were empty.
         usage: cost of the calls.
         cut: whether a memory was over its budget and lost its end.
-        query: what the last call wants to look for next; None if it has enough.
+        query: query of the next round; None if the memory is enough.
     """
 
     memories: list[Memory]
@@ -107,8 +107,8 @@ async def merge(
     Args:
         reading: the reader and its budgets.
         question: the question of the reading.
-        memories: in the order of their segments.
-        query: what this round looked for; the question by default.
+        memories: the memories, in the order of their segments.
+        query: query of this round; the question by default.
         lead: whether to call the reader even for a single memory, to ask what to look for next.
         config: the run's config, for the reader.
 

@@ -1,4 +1,4 @@
-"""What the nodes of a graph share: reader, budgets, tokenizer, and rules on both."""
+"""The reader, budgets and tokenizer that the nodes of a graph share, and rules on them."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def look_on(
         reading: gives the limits.
         fold: the fold before the step.
         chunk: the chunk that was read.
-        recall: what the update asked for.
-        recalled: what was shown in the step.
+        recall: the request of the update.
+        recalled: passages and memories shown in the step.
     """
     before = looks_of(fold["progress"])
     wanted = None
@@ -82,11 +82,11 @@ def look_on(
 
 
 def wanted_of(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None:
-    """Return what the next step should show, as plain values; None for nothing.
+    """Return the request that the next step fulfils, as plain values; None for none.
 
     Args:
-        recall: what the update asked for.
-        shown: spans of the document that it was shown.
+        recall: the request of the update.
+        shown: spans of the document shown to the update.
     """
     if recall.memory is not None:
         return Wanted(memory=recall.memory)

@@ -42,9 +42,9 @@ class SourceRecord(TypedDict, total=False):
         calls: most calls of the fold, including its segments; None for no limit.
         shared: number of folds that read the same chunks, if more than one.
         segments: number of segments, if the document is read in segments.
-        whole: for a segment, name of the fold that the segments are merged into.
+        whole: name of the fold that a segment is merged into.
         round: number of the round, if later than the first.
-        query: what a later round looks for.
+        query: query of a later round.
     """
 
     name: str
@@ -65,10 +65,10 @@ class SourceRecord(TypedDict, total=False):
 
 
 class Wanted(TypedDict, total=False):
-    """What an update asked to be shown again: the set fields of a `Recall`.
+    """The request of an update to see something again: the set fields of a `Recall`.
 
     Attributes:
-        besides: with `words`, spans that it was shown when it asked.
+        besides: spans that the update was shown when it asked, for a request by `words`.
     """
 
     words: str
@@ -82,7 +82,7 @@ class Looks(TypedDict):
     """The state of a fold's look-back.
 
     Attributes:
-        wanted: what the next step should show; None for nothing.
+        wanted: request that the next step fulfils; None for none.
         shown: number of passages and memories shown so far.
         after: number of steps after the last chunk.
     """
@@ -105,7 +105,7 @@ class Progress(TypedDict):
         output_tokens: completion tokens of those calls.
         seconds: time spent in those calls, in seconds.
         skipped: spans that were skimmed and not read, in code points of the document.
-        unreached: with segments, spans that no round has reached.
+        unreached: spans that no round has reached, for a reading in segments.
         again: whether skipped and unreached spans are being read after all.
         looks: the state of look-back, if any.
         cut: whether the memory, or one before it, was over its budget and lost its end.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _LEAST_ALONE = 4
 """Least number of chunks in a segment with `segments="auto"`."""
 _SLACK = 4
-"""How many times `segments` a document that grows bit by bit gains, roughly, per doubling."""
+"""Multiple of `segments` that a slowly growing document gains, roughly, with each doubling."""
 
 
 class Room(NamedTuple):

@@ -205,12 +205,12 @@ class Scored:
 
 
 def is_skimmed(config: ReadingConfig, question: str, query: str | None = None) -> bool:
-    """Whether chunks may be skipped, which they are not if the whole document is needed.
+    """Return whether chunks may be skipped: not if a question needs the whole document.
 
     Args:
         config: gives `skim`.
         question: the question of the reading.
-        query: what a later round looks for; None in the first.
+        query: query of a later round; None in the first.
     """
     return config.skim is not None and "all" not in {scope(question), scope(query or question)}
 
@@ -219,7 +219,7 @@ async def is_skipped(skim: Skim, fold: Fold, chunk: Chunk) -> bool:
     """Whether a fold skips a chunk, for now.
 
     Raises:
-        ModelError: What decides has failed.
+        ModelError: The skim failed.
     """
     progress = fold["progress"]
     if progress["again"] or not has_room(progress, chunk.start):
@@ -237,9 +237,9 @@ def skip(progress: Progress, chunk: Chunk, end: int) -> Progress:
     """Return the progress of a fold after it has skipped a chunk.
 
     Args:
-        progress: before it.
-        chunk: at the fold's position.
-        end: of what the fold reads.
+        progress: the progress before the chunk.
+        chunk: the chunk at the fold's position.
+        end: end of the fold's span.
     """
     skipped = merge_spans([*progress["skipped"], [chunk.start, chunk.end]])
     stopped = "end" if chunk.end >= end else progress["stopped"]
@@ -276,9 +276,9 @@ def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int
     """Return a fold's position, and its skipped spans, after it has read a chunk.
 
     Args:
-        progress: before it.
-        chunk: at the fold's position.
-        end: of what the fold reads.
+        progress: the progress before the chunk.
+        chunk: the chunk at the fold's position.
+        end: end of the fold's span.
     """
     skipped = progress["skipped"]
     if not progress["again"]:

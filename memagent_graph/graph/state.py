@@ -126,11 +126,11 @@ class Answered(TypedDict, total=False):
     Attributes:
         answer: the answer itself.
         response: the whole reply that the answer was taken from.
-        structured_response: with `response_format`, the answer in that shape: an instance of the
-            class from `invoke`, JSON values in streams and checkpoints.
+        structured_response: the answer in the shape of `response_format`, if given: an instance of
+            the class from `invoke`, JSON values in streams and checkpoints.
         memory: the final memory.
-        evidence: where the memory's statements stand in the document, as far as that is known.
-        citations: where the answer stands in the document, as far as that is known.
+        evidence: places of the memory's statements in the document, as far as they are known.
+        citations: places of the answer in the document, as far as they are known.
         usage: the cost of the reading.
         coverage: share of the document that was read, 0 to 1.
         skipped: spans of the document that were skimmed and read in no round: starts and ends in
@@ -176,7 +176,7 @@ class ReadingOutput(Answered, total=False):
     """The output of a reading.
 
     Attributes:
-        answers: with several questions, one result for each, in order.
+        answers: one result for each of several questions, in order.
     """
 
     answers: Annotated[list[QuestionAnswer], Gathered(list, _gathered)]

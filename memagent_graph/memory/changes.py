@@ -95,7 +95,7 @@ async def note_forgotten(records: Records, namespace: Namespace, user: str, by: 
         records: records of any namespace in the store.
         namespace: namespace of the memories.
         user: id of the person.
-        by: who forgot them.
+        by: author of the change.
     """
     value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
     await records.items([records.put((*namespace, *_FORGOTTEN), _digest(user), value)])

@@ -120,9 +120,9 @@ class StoreGuard:
 
     Attributes:
         failures: failed calls since the store last answered; 0 while it answers.
-        retries: as in `StoreMetrics`, without those of the store itself.
-        pending: as in `StoreMetrics`.
-        lost_races: as in `StoreMetrics`.
+        retries: repeated calls, as in `StoreMetrics`, without those of the store itself.
+        pending: waiting writes, as in `StoreMetrics`.
+        lost_races: lost races, as in `StoreMetrics`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -41,12 +41,12 @@ class Hold:
     """Somebody wants those who read into a memory to pause.
 
     Attributes:
-        memory: its name, or the key of a reading without one.
-        by: who holds it.
-        since: when it was asked for, ISO 8601, UTC.
-        seconds: without a renewal, it lapses after so many.
+        memory: name of the memory, or the key of a reading without one.
+        by: holder of the memory.
+        since: time of the request, ISO 8601, UTC.
+        seconds: time after which a hold lapses if it is not renewed.
         id: tells it from other holds.
-        beat: how often it was renewed.
+        beat: number of renewals.
     """
 
     memory: str
@@ -62,22 +62,22 @@ class UnderWay:
     """One fold of a reading that is under way.
 
     Attributes:
-        memory: what it reads into: a name, or the key of a reading without one.
-        question: what is asked.
+        memory: name of the memory it writes, or the key of a reading without one.
+        question: the question.
         source: digest of the document.
-        source_name: what to call the document.
+        source_name: name of the document.
         fold: tells folds of one reading apart, as in events: "1.2" is that of the second segment.
-        round: which time the document is read, counted from 1.
-        step: chunks that it has read.
-        position: code points that it has read, out of `length`.
-        length: code points of what it is to read.
+        round: number of the round, counted from 1.
+        step: number of chunks read.
+        position: number of code points read, out of `length`.
+        length: length of the fold's span, in code points.
         version: id of its memory as it is now, edits included; None before the first chunk.
-        since: when it began, ISO 8601, UTC.
-        holder: machine, process and a number of its own, as leases have it.
-        held: whether it waits until its memory is let go.
+        since: time of its beginning, ISO 8601, UTC.
+        holder: machine, process and a number of its own, as in leases.
+        held: whether it waits until its memory is released.
         lease: key of its lease, which shows that it lives while it waits for its model.
         seen: last sign of life by the store's clock, ISO 8601, UTC.
-        hold: who holds its memory, whether it has paused yet or not.
+        hold: the hold of its memory, whether it has paused yet or not; None if nobody holds it.
     """
 
     memory: str
@@ -99,14 +99,14 @@ class UnderWay:
 
     @property
     def chunks(self) -> int:
-        """How many chunks there will be, estimated from those read so far; 0 before the first."""
+        """Number of all chunks, estimated from those read so far; 0 before the first."""
         if not self.position:
             return self.step
         return self.step + ceil((self.length - self.position) * self.step / self.position)
 
 
 def hold_place(records: Records, memory: str) -> Place:
-    """Where a memory's hold is stored."""
+    """Return the place of a memory's hold in the store."""
     return records.holds, memory
 
 
@@ -191,13 +191,13 @@ async def _swap(records: Records, mine: Hold, expected: Mapping[str, object] | N
 
 
 def note(records: Records, fold: UnderWay) -> PutOp:
-    """What lets others see how far a fold is."""
+    """Return the write that shows others the progress of a fold."""
     value = {name: found for name, found in asdict(fold).items() if name not in _LOOKED_UP}
     return records.put(records.under_way(fold.memory), _key(fold.fold), value)
 
 
 def forget(records: Records, memory: str, fold: str) -> PutOp:
-    """What takes a fold out of the list."""
+    """Return the write that takes a fold off the list."""
     return records.put(records.under_way(memory), _key(fold), None)
 
 
@@ -232,7 +232,7 @@ async def _newest(records: Records, fold: UnderWay) -> str | None:
 
 
 async def _last_beats(records: Records, keys: list[str]) -> dict[str, str]:
-    """When the holders of leases gave their last signs of life."""
+    """Return the last signs of life of the holders of leases."""
     wanted = sorted({*keys} - {""})
     with suppress(BadRecordError):
         items = await records.items(

@@ -48,7 +48,7 @@ class Lease:
     uses an instance at a time.
 
     Args:
-        records: where the lease is stored.
+        records: records of the store that has the lease.
         key: its key.
         clock: seconds, from any origin. Clocks of two machines are never compared.
 
@@ -222,7 +222,7 @@ def _ignore_failures() -> Iterator[None]:
 
 
 def _machine() -> str:
-    """Where process ids mean the same: containers can share a host's name and its boot.
+    """Identify the scope of process ids: containers can share a host's name and its boot.
 
     Without Linux's `/proc` this is the process that imported us, and its forks.
     """

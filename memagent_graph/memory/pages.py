@@ -33,8 +33,8 @@ class Said:
         id: id of the message.
         thread: id of its thread.
         at: time, ISO 8601.
-        speaker: who said it.
-        text: what was said.
+        speaker: name of the speaker.
+        text: text of the message.
     """
 
     id: str

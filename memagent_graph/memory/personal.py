@@ -40,7 +40,7 @@ class ForgottenUser(NamedTuple):
     Attributes:
         items: number of items deleted: versions, marks, lists and changes.
         threads: ids of their threads, which a checkpointer may still have.
-        left: where deleted text may still be, and what to do about it; "" if nowhere.
+        left: places where deleted text may remain, and what to do about it; "" if there are none.
         deleted: ids of the threads deleted from the given checkpointer.
     """
 
@@ -199,7 +199,7 @@ class PersonalMemory:
 
         Args:
             text: the whole new text.
-            by: who made the edit, for the log of changes.
+            by: author of the edit, for the log of changes.
             before: id of the version to replace; None for the newest.
 
         Raises:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Forgotten(NamedTuple):
-    """What `MemoryBank.forget` did, or would do.
+    """The result of `MemoryBank.forget`, or of its preview.
 
     Attributes:
-        versions: how many were deleted.
-        shared: other memories that had some of them, and how many: those stay.
+        versions: number of deleted versions.
+        shared: number of versions that stay because another memory has them, by its name.
     """
 
     versions: int

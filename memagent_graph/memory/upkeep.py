@@ -40,7 +40,7 @@ class Finding(NamedTuple):
             predecessor is gone, "bad" for an unreadable record, and "orphan" for a version that no
             name leads to, which `collect` will delete.
         key: name of the memory, or id of the version.
-        text: what is wrong, and what was repaired or lost.
+        text: description of the defect, and of what was repaired or lost.
     """
 
     kind: Literal["dangling", "gap", "bad", "orphan"]

@@ -76,7 +76,7 @@ class Pruned(NamedTuple):
         versions: number of old versions deleted, by user.
         messages: number of kept messages deleted, by user.
         forgotten: ids of the users forgotten.
-        left: where deleted text may still be, and what to do about it; "" if nowhere.
+        left: places where deleted text may remain, and what to do about it; "" if there are none.
     """
 
     versions: dict[str, int]
@@ -86,7 +86,7 @@ class Pruned(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What is stored of a user.
+    """Counts of the items that are stored for a user.
 
     Attributes:
         items: number of all items.
@@ -246,7 +246,7 @@ class Users:
 
         Args:
             user: id of the user.
-            by: who forgets them, for the entry that stays under a digest of the user's id.
+            by: author of the change, for the entry that stays under a digest of the user's id.
         """
         return await self.of(user).forget(by=by)
 
@@ -268,7 +268,7 @@ class Users:
             idle_days: days without a change of the memory after which a user is forgotten; None
                 for never.
             users: ids of the users; all by default.
-            by: who prunes, for the entries of the users forgotten.
+            by: author of the change, for the entries of the users forgotten.
             preview: whether only to return what would be deleted.
         """
         limit = None if idle_days is None else _before(idle_days)
@@ -307,7 +307,7 @@ class Users:
 
         Args:
             lines: the JSON lines.
-            by: who imports, for the log of changes.
+            by: author of the import, for the log of changes.
 
         Raises:
             StoreError: A line is not from `export`.

@@ -52,7 +52,7 @@ class MemoryVersion:
         id: `child_id` of a chunk, `merged_id`, or `edited_id`.
         parent: id of the version before; the `root` for the first.
         root: the `root_id` that the chain began with.
-        merged: for a merge, ids of the merged versions, each the last of a segment, in order; the
+        merged: ids of the versions that a merge combined, each the last of a segment, in order; the
             parent of such a version is its root.
         text: the memory.
         tokens: length of the text, in tokens.
@@ -64,27 +64,27 @@ class MemoryVersion:
         end: one past the chunk's last code point; equal to `start` for an edit.
         length: length of the document, in code points.
         fingerprint: fingerprint of the reading: reader, tokenizer and budgets.
-        evidence: where the memory's statements stand in the document.
+        evidence: places of the memory's statements in the document.
         unsupported: statements without support in the document.
         dropped: number of unsupported statements left out so far.
-        parts: for joined documents, digest and name of each document in the chunk.
+        parts: digest and name of each document in the chunk, if documents were joined.
         cut: whether this memory, or one before it, exceeded its budget and lost its end or, in a
             conversation, its oldest lines.
         edited: whether a person wrote it.
         unchanged: if the chunk added nothing, id of the earlier version with the same text,
             evidence and marks, which are not stored again.
-        recall: what the next step should show again; None for nothing.
+        recall: request of the next step to see something again; None for none.
         recalled: ids of the versions of other memories that were shown with the chunk.
         enough: the answer, if reading ended because the reader had enough.
-        query: for a merge, what the next round looks for; None without a next round.
-        sought: for a merge and the versions after it, what the last round looked for; None for
-            the question.
-        thread: for a conversation's memory, id of the thread whose messages were folded.
+        query: query of the round after a merge; None without a next round.
+        sought: query of the last round, for a merge and the versions after it; None for the
+            question.
+        thread: id of the thread whose messages were folded, for a conversation's memory.
         messages: ids of those messages.
-        told: for a profile, the sources of its lines, including lines that no longer hold.
+        told: sources of a profile's lines, including lines that no longer hold.
         skipped: spans of the document that were skimmed so far and not read.
         again: whether the chunk had been skipped, and was read after all.
-        warnings: what was dropped for lack of room, in words that quote none of it.
+        warnings: descriptions of what was dropped for lack of room, without quotes.
         created_at: ISO 8601, UTC.
     """
 
@@ -322,7 +322,7 @@ def child_id(parent: str, chunk_digest: str, fingerprint: str, recalled: Sequenc
         parent: id of the version before.
         chunk_digest: digest of the chunk.
         fingerprint: fingerprint of the reading.
-        recalled: what was shown again with the chunk.
+        recalled: ids of what was shown again with the chunk.
     """
     return _digest("chunk", parent, chunk_digest, fingerprint, *recalled)
 

@@ -1,4 +1,4 @@
-"""What an engine reports about a reply, in one format for all engines."""
+"""The report of an engine on a reply, in one format for all engines."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _SDK_OPTIONS = ("stream", "extra_headers", "extra_query", "extra_body", "timeout
 _OPTIONAL = ("temperature", "top_p", "seed", "max_tokens", "stop")
 _NOT_TAKEN = (400, 422, 501)
 _SCHEMA = re.compile(r"response_format|schema|grammar|structured|guided", re.IGNORECASE)
-"""How servers' errors name a constraint to a JSON schema."""
+"""Words by which servers' errors name a constraint to a JSON schema."""
 
 
 def build_request(

@@ -48,7 +48,7 @@ class AlignedNote:
         state: "unsupported" if it has a name or number that nothing accounts for; "unknown" if
             it cannot be judged, because it is in another script than the chunk or states nothing.
         missing: the names and numbers that nothing accounts for.
-        evidence: where it stands in the document, best first.
+        evidence: places of the sentence in the document, best first.
         passage: the text of the evidence, after the older notes that it rewrites; "" if none.
         is_new: False for an older note without support, which this chunk supports after all.
     """
@@ -97,8 +97,8 @@ def align(
         before: the memory that it replaces. Notes that `text` keeps also keep their evidence.
         chunk: the chunk that was read.
         question: the question of the reading; its names and numbers need no evidence.
-        recalled: what the reader was shown besides. Passages of the document and the evidence of
-            a memory can be evidence again. Names and numbers of all recalled texts need none.
+        recalled: texts that the reader was shown besides. Passages of the document and the evidence
+            of a memory can be evidence again. Names and numbers of all recalled texts need none.
     """
     older = [*notes(before.text)]
     known = {note.text for note in older}

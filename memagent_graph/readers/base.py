@@ -44,7 +44,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where a statement of the memory stands in the document.
+    """The place of a statement of the memory in the document.
 
     Attributes:
         text: the statement, exactly as the memory has it.
@@ -101,11 +101,11 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a reading has noted so far.
+    """The notes of a reading so far.
 
     Attributes:
         text: the notes; empty before the first chunk.
-        evidence: where its statements stand in the document, as far as that is known. After a
+        evidence: places of its statements in the document, as far as they are known. After a
             person has edited the memory it may cover only part of it. For an unsupported
             statement it is the place that has most of its words.
         unsupported: statements without support in the document.
@@ -121,7 +121,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What an update asks to be shown again. Exactly one field is set.
+    """The request of an update to see something again. Exactly one field is set.
 
     Attributes:
         words: words to search for in the part of the document that the fold has passed.
@@ -143,7 +143,7 @@ class Recalled:
 
     Attributes:
         text: the text shown, cut to its budget.
-        place: where it comes from, for display.
+        place: its place, for display.
         start: its first code point in the document; None for a memory.
         memory: the memory, with its evidence and marks; None for a passage.
         version: id of the memory's version, if it belongs to another reading.
@@ -162,12 +162,12 @@ class Step:
 
     Attributes:
         question: the question of the reading.
-        query: what this round looks for; in the first round, the question itself.
+        query: query of this round; in the first round, the question itself.
         memory: the memory to overwrite.
         chunk: the next part of the document; empty in a step after the last chunk, which only
             shows what was recalled.
         number: number of the step, counted from 1.
-        recalled: what the previous update asked to be shown.
+        recalled: passages and memories that the previous update asked to see.
         look_back: whether the update may ask for something to be shown again. Without it,
             `Update.recall` is ignored.
         recall_from: names of other memories that it may ask for.
@@ -196,8 +196,8 @@ class Update:
     Attributes:
         memory: the new memory; None leaves the old one unchanged.
         done: True asks to stop reading here, because the memory can answer the question.
-        answer: with `done`, the answer, to be compared with what other segments found.
-        recall: what the next step should show again.
+        answer: the answer if `done`, to be compared with the findings of other segments.
+        recall: request for the next step to show something again; None for none.
         usage: cost of this update.
         finish_reason: why the engine stopped, in its own words ("stop", "length", ...), if known.
         unfinished: whether the memory's end is missing, because the reply was cut off.
@@ -219,7 +219,7 @@ class Merge:
     Attributes:
         memory: one memory for all parts.
         done: False asks for another round over the document, looking for `query`.
-        query: what the next round should look for.
+        query: query of the next round.
         usage: cost of this merge.
     """
 
@@ -237,7 +237,7 @@ class Answer:
         text: the whole reply.
         final: the answer itself, taken from the reply (the content of `\boxed{}`, for example).
         found: whether the memory held the answer; None if the reader cannot say.
-        evidence: where the answer stands in the document, as far as that is known.
+        evidence: places of the answer in the document, as far as they are known.
         usage: cost of this answer.
         finish_reason: why the engine stopped, in its own words, if known.
         structured: the answer in the shape that was asked for, as JSON values; None if no shape
@@ -255,7 +255,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What identifies a reader.
+    """The identity of a reader.
 
     Attributes:
         name: its name in output ("extractive", "openai:gpt-4o").
@@ -326,8 +326,8 @@ class Reader(Protocol):
 
         Args:
             question: the question of the reading.
-            query: what this round looked for.
-            memories: in the order of their parts; no more than the model's window holds.
+            query: query of this round.
+            memories: the memories, in the order of their parts; they fit the model's window.
             config: the run's config.
         """
         raise cannot_merge(self)
@@ -345,7 +345,7 @@ def merges(reader: Reader) -> bool:
 
 
 def cannot_merge(reader: Reader) -> ConfigurationError:
-    """The error for several segments or rounds with a reader that does not define `merge`."""
+    """Return the error for several segments or rounds with a reader without `merge`."""
     return ConfigurationError(
         f"The reader {reader.identity.name} does not merge memories: set segments=1 and rounds=1."
     )

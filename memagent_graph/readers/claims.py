@@ -204,7 +204,7 @@ def _fold(word: str) -> str:
 
 
 def _kin(word: str) -> str:
-    """What the names of a country and its people share: "canad"."""
+    """Return the stem that the names of a country and its people share: "canad"."""
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_KIN:
             return word.removesuffix(ending)

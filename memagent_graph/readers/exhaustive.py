@@ -1,7 +1,7 @@
-"""How much of a document a question needs, by rules for English and Chinese.
+"""Decide how much of a document a question needs, by rules for English and Chinese.
 
-Asked by whatever leaves parts out: the skim before it skips, the exit gate before it stops. The
-rules go by words and err towards reading more. Questions in other languages count as "one".
+The skim asks before it skips, and the exit gate before it stops. The rules go by words and err
+towards reading more. Questions in other languages count as "one".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 import regex
 
 Scope = Literal["one", "some", "all"]
-"""What must be read: one place with the answer, several places that all matter, or everything."""
+"""Part to be read: one place with the answer, several places that all matter, or everything."""
 
 
 def scope(question: str) -> Scope:

@@ -246,7 +246,7 @@ def _look_back(
 
 
 def _place(statement: Statement, chunk: Chunk) -> Evidence | None:
-    """Where a statement of this chunk stands; None for a line that a person wrote."""
+    """Return the place of a statement of this chunk; None for a line that a person wrote."""
     text, start, end = statement
     if start == NOWHERE:
         return None

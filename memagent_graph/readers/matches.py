@@ -105,7 +105,7 @@ class Passages:
     """An index of sentences by their terms.
 
     Args:
-        items: in the order of their text.
+        items: the sentences, in the order of the text.
     """
 
     def __init__(self, items: Sequence[Passage]) -> None:
@@ -229,7 +229,7 @@ class Passages:
 
 
 def _largest(added: Sequence[str], wanted: Wanted) -> int:
-    """How many of the added terms are one name or number."""
+    """Return the number of added terms that form one name or number."""
     most = max((sum(term in run for term in added) for run in wanted.runs), default=0)
     fresh, length = set(added), 0
     for term in wanted.weights:

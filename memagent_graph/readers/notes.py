@@ -80,7 +80,7 @@ def leave_out(memory: str, texts: Collection[str]) -> str:
 
 
 def _content(line: str) -> tuple[int, bool]:
-    """Where a line's own words begin, and whether it is marked as a heading."""
+    """Return the start of a line's own words, and whether it is marked as a heading."""
     begin, is_heading = 0, False
     for _ in range(_MOST_MARKS):
         mark = _MARK.match(line, begin)

@@ -123,7 +123,7 @@ def _end_of_trail(
 
 
 def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
-    """How surely a statement is about one of the leads: 1 if it has the whole name."""
+    """Return how surely a statement is about one of the leads: 1 if it has the whole name."""
     known = set(said)
     if any(known.issuperset(lead) for lead in leads):
         return 1

@@ -23,7 +23,7 @@ class Statement(NamedTuple):
     """A sentence, or a line of code or of a list.
 
     Attributes:
-        text: on one line, with runs of white space as single spaces.
+        text: the sentence on one line, with runs of white space as single spaces.
         start: offset of its first code point in the text that was cut, or in the whole document.
         end: one past its last.
     """

@@ -36,7 +36,7 @@ class Call:
         sampling: its sampling parameters, as `sampling_of` returns them.
         policy: version of the weights.
         part: the one of several concurrent parts that it belongs to.
-        generation: what the engine reported; None until the call returned.
+        generation: the engine's report; None until the call returned.
     """
 
     attempt: Attempt

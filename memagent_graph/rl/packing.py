@@ -49,7 +49,7 @@ def pack(rows: Sequence[Row], *, token_budget: int) -> Iterator[list[Row]]:
     """Group rows so that a padded batch has at most `token_budget` tokens and little padding.
 
     Args:
-        rows: in any order.
+        rows: the rows, in any order.
         token_budget: most tokens in a batch, including padding; longer rows are batches alone.
 
     Yields:

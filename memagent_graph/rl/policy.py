@@ -19,7 +19,7 @@ def score(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Ten
 
     Args:
         model: a causal language model, prepared for training.
-        batch: on the model's device.
+        batch: the batch, on the model's device.
 
     Returns:
         Log-probabilities `[tokens]` with a gradient, and the sum of the entropies in nats, a

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Make: TypeAlias = Callable[[int], Sample]
 
 _SHARE = 5
-"""At most one in so many different questions of a file is held out."""
+"""Inverse of the largest share of a file's different questions that is held out."""
 _ATTEMPTS, _STRIDE = 100, 1_000_003
 """Most tries, and their distance, to replace a training question that is held out."""
 
@@ -91,7 +91,7 @@ def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed:
 
     Args:
         tasks: the tasks.
-        makers: for each task, makes its sample of an index.
+        makers: a function for each task that makes its sample of an index.
         held_out: number of questions for evaluation, over all tasks.
         seed: seed of the order.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ROUNDING = 1e-3
-"""How far above 0 rounding may lift a log-probability, mostly in bfloat16."""
+"""Highest log-probability that counts as rounded from 0, mostly in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Conversation:
             raise TraceError(message)
 
     def plain(self) -> dict[str, object]:
-        """As plain values, for a sink."""
+        """Return the record as plain values, for a sink."""
         return _plain(self)
 
 
@@ -125,7 +125,7 @@ class End:
             _check_reward(self.rollout, self.reward)
 
     def plain(self) -> dict[str, object]:
-        """As plain values, for a sink."""
+        """Return the record as plain values, for a sink."""
         return _plain(self)
 
 
@@ -151,7 +151,7 @@ class Feedback:
         _check_reward(self.rollout, self.reward)
 
     def plain(self) -> dict[str, object]:
-        """As plain values, for a sink."""
+        """Return the record as plain values, for a sink."""
         return _plain(self)
 
 

@@ -177,7 +177,7 @@ class _SeededReader(ChatReader):
         self._asked: Counter[bytes] = Counter()
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """As `ChatReader`, except for an empty reply."""
+        """Do as `ChatReader` does, except for an empty reply."""
         try:
             return await super().update(step, config=config)
         except EmptyReplyError:
@@ -187,7 +187,7 @@ class _SeededReader(ChatReader):
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
-        """As `ChatReader`, except for an empty reply."""
+        """Do as `ChatReader` does, except for an empty reply."""
         try:
             return await super().respond(question, memory, config=config)
         except EmptyReplyError:

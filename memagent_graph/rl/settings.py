@@ -52,8 +52,8 @@ class GRPOSettings(_Settings):
             constant.
         weight_decay: weight decay of AdamW.
         max_grad_norm: norm to which the gradient is clipped.
-        clip_low: how far below 1 a token's ratio may lower the loss.
-        clip_high: how far above 1 it may.
+        clip_low: distance below 1 to which a token's ratio is clipped.
+        clip_high: distance above 1 to which it is clipped.
         dual_clip: bound of a token's gain, in multiples of a negative advantage.
         kl_weight: weight of the divergence from the initial model; 0 keeps no copy of that model.
         importance_cap: largest weight of a token that an older policy sampled.
@@ -118,7 +118,7 @@ class TrainingSettings(GRPOSettings):
         engine: engine that samples: "hf" (transformers in this process), "vllm" (in this process),
             or the URL of a vLLM server that serves `model` and shares this machine's files.
         engine_options: arguments of the engine (`max_model_len`, ...).
-        chunk_tokens: as in `ReadingConfig`, as are the next two.
+        chunk_tokens: longest chunk.
         memory_tokens: longest memory.
         answer_tokens: longest answer.
         reading: more fields of `ReadingConfig`, by name (`{update_gate: true}`).

@@ -121,8 +121,8 @@ def information_rewards(
     standard deviation. A rollout that failed, or is the only successful one, gets 0.
 
     Args:
-        gains: for each rollout, the mean log-probability of a token of the right answer given the
-            final memory, minus that given an empty one; ignored for failed rollouts.
+        gains: mean log-probability of a token of the right answer given the final memory, minus
+            that given an empty one, `[rollouts]`; ignored for failed rollouts.
         rewards: reward of each rollout's answer, `[rollouts]`.
         groups: group of each rollout, `[rollouts]`.
         success: least reward of an answer that counts as right.

@@ -39,8 +39,8 @@ class Rollout:
         rollout: its id.
         group: id of the group; rollouts of the same group are compared with each other.
         sample: id of the question.
-        conversations: in the order of their steps; the last is the answer. With segments, they
-            are ordered by round: each segment's together, then those of the merge.
+        conversations: the conversations, in the order of their steps; the last is the answer. With
+            segments, they are ordered by round: each segment's together, then those of the merge.
         answer: its answer.
         reward: its reward; None if not known yet.
         policy: version of the weights that it began with.
@@ -103,7 +103,7 @@ def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Load
     """Assemble rollouts from records; incomplete ones are skipped and counted.
 
     Args:
-        records: in the order in which they were written; of two for the same thing, the later
+        records: the records, in the order of their writing; of two for the same thing, the later
             counts.
         skipped: counts to add to.
     """

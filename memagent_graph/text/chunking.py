@@ -56,7 +56,7 @@ def next_chunk(
 
     Args:
         source: the source.
-        offset: where the chunk begins, in code points.
+        offset: beginning of the chunk, in code points.
         tokenizer: counts tokens.
         chunk_tokens: the budget, in tokens of the chunk's own text.
         exact_cuts: cut after exactly `chunk_tokens` tokens of the text ahead, even within a word,
@@ -185,7 +185,7 @@ _ENDS = [
 
 
 def _cuts(window: str, end: int) -> Iterator[int]:
-    """Where to cut at or before `end`, best first; the last is after one code point."""
+    """Yield places to cut at or before `end`, best first; the last is after one code point."""
     if end == len(window):  # nothing follows: there is no word to split
         yield end
     end = grapheme = _grapheme_end(window, end) or end

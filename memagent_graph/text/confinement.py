@@ -41,7 +41,7 @@ _GRACE_MEMORY = 1.25
 
 
 def refuse_connections_processes_and_files() -> None:
-    """From now on, keep libraries from connecting, starting processes or writing files.
+    """Keep libraries from connecting, starting processes or writing files from now on.
 
     This stops what libraries do by themselves. Code that a document smuggled into the process could
     get around the first two limits.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.converter import Limits
 
 _FORM = 1
-"""To be raised when a change here gives other texts or pages with the same markitdown."""
+"""Version of the conversion; a change here that gives other texts or pages increases it."""
 
 _MB = 1 << 20
 

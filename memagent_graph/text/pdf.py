@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _END = "\n\n\f"
-"""What follows a page, as in pdfminer's output."""
+"""End of a page, as in pdfminer's output."""
 
 
 def read_pages(file: BytesIO) -> Iterator[str]:

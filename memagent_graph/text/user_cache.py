@@ -21,7 +21,7 @@ _no_plain_text = Event()
 
 
 def keep_no_plain_text() -> None:
-    """From now on, keep texts and indexes in the cache only if they can be encrypted."""
+    """Keep texts and indexes in the cache only if they can be encrypted, from now on."""
     _no_plain_text.set()
 
 

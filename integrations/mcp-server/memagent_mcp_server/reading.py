@@ -52,7 +52,7 @@ class ReadingResult(BaseModel):
 
     Attributes:
         answer: the answer.
-        places: where the answer stands in the source, as far as that is known.
+        places: the answer's places in the source, as far as they are known.
         memory: name of the stored memory; None if it could not be stored.
         coverage: share of the source that was read, 0 to 1.
         warnings: problems that did not stop the reading.

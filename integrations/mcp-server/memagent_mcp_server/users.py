@@ -64,7 +64,7 @@ class ForgottenPerson(BaseModel):
     Attributes:
         items: number of stored items deleted.
         threads: ids of the threads whose messages were remembered; a checkpointer may have them.
-        left: where deleted text may still be, and what to do about it.
+        left: the places where deleted text may remain, and what to do about it.
     """
 
     items: int

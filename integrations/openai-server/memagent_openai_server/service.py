@@ -1,4 +1,4 @@
-"""The model, the store and the budgets of one server, and how it reads with them."""
+"""Read with the model, the store and the budgets of a server."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """What all requests share.
+    """The model, store and budgets that all requests share.
 
     Args:
-        model: as for `create_memagent`.
-        name: what clients call it; by default what its server does.
-        base_url: of the model's server, for an `openai:` model.
-        store: where memories are kept; None keeps them in this process.
-        namespace: labels under which they are kept there, after the tenant's own.
+        model: the model, as for `create_memagent`.
+        name: the model's name for clients; by default, its name on its server.
+        base_url: URL of the model's server, for an `openai:` model.
+        store: the store of the memories; None keeps them in this process.
+        namespace: labels of the memories in the store, below the tenant's own.
         config: budgets of a reading.
-        prompts: for a chat model.
-        tokenizer: counts and cuts.
-        window: tokens of the model's context; None asks its server.
-        limits: of what clients may send.
-        remember: whether what users say in chats is remembered.
+        prompts: the prompts of a chat model.
+        tokenizer: counts tokens and cuts chunks.
+        window: the model's context, in tokens; None asks its server.
+        limits: limits on requests.
+        remember: whether to remember what users say in chats.
     """
 
     def __init__(
@@ -120,19 +120,19 @@ class Service:
 
         Raises:
             ConfigurationError: The budgets do not fit the model.
-            ModelError: Its server is up, and has no such model.
+            ModelError: The model's server is up, and has no such model.
         """
         await self.window()
         check_window(self.reader.identity, self.config, question_tokens=0)
 
     async def window(self) -> int | None:
-        """Tokens of the model's context, None where it has none or nobody knows."""
+        """Return the model's context in tokens, or None if it has none or is unknown."""
         if self._window is None and isinstance(self.reader, ChatReader):
             self._window = (await self.reader.prepare()).window_tokens
         return self._window or self.reader.identity.window_tokens
 
     def sessions(self, tenant: str | None) -> Sessions:
-        """The memories of a tenant."""
+        """Return the memories of a tenant."""
         found = self._sessions.get(tenant)
         if found is None:
             found = Sessions(self.store, tenant, self.namespace, self.keeper)
@@ -150,16 +150,16 @@ class Service:
         memory: str | None = None,
         speech: Speech | None = None,
     ) -> AsyncGenerator[Progress | Said | dict[str, Any], None]:
-        """Read, and answer from what is remembered then; the graph's output comes last.
+        """Read, and answer from the memory; the graph's output comes last.
 
         Args:
-            question: what to read for.
+            question: the question.
             document: the text to read; if empty, the answer comes from `memory`.
-            sessions: whose memories.
-            caller: whose turns it takes.
-            name: the named memory that is read on into.
+            sessions: the tenant's memories.
+            caller: the caller whose turns the reading takes.
+            name: name of the memory that the reading continues.
             memory: a memory's id or name.
-            speech: the answer; None leaves it out.
+            speech: the answer; None for a reading without an answer.
         """
         run = Run(store=self.store, namespace=sessions.bank.namespace)
         if speech is not None and speech.streams:
@@ -203,12 +203,12 @@ class Service:
         yield output
 
     async def respond(self, question: str, speech: Speech) -> str:
-        """Answer where there is nothing to read and nothing is remembered."""
+        """Answer a question without a text to read and without a memory."""
         config = self._answerer.config(speech)
         return (await self._answerer.respond(question, Memory(), config=config)).final
 
     async def aclose(self) -> None:
-        """End what runs in the background; close this loop's connections to the model's server."""
+        """End background work, and close this loop's connections to the model's server."""
         await self.keeper.aclose()
         if self.remembering is not None:
             await self.remembering.aclose()

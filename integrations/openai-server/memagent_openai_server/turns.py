@@ -1,4 +1,4 @@
-"""Whose reading may call the model next: callers share the slots, whatever each reads."""
+"""Choose the reading that may call the model next, so that callers share the slots fairly."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _PAUSE = 1.0
-"""Seconds between two calls of a reading for which it may keep its slot."""
+"""Longest time between two calls for which a reading may keep its slot, in seconds."""
 
 
 class FairTurns:
-    """Slots, dealt call by call.
+    """Slots for model calls, assigned anew for each call.
 
     A free slot goes to the caller that holds the fewest; among equals, to the one that has not had
     one for longest. Readings of one caller take turns.
 
     Args:
-        slots: calls under way at most.
+        slots: most calls at once.
     """
 
     def __init__(self, slots: int) -> None:
@@ -30,7 +30,7 @@ class FairTurns:
         self._resting: list[Seat] = []
 
     def seat(self, caller: str) -> Seat:
-        """A place for one reading of `caller`; close it at the reading's end."""
+        """Return a place for one reading of `caller`, to be closed at the reading's end."""
         return Seat(self, caller)
 
     async def take(self, caller: str) -> None:
@@ -44,7 +44,7 @@ class FairTurns:
         try:
             await place
         except BaseException:
-            if place.done() and not place.cancelled():  # it was dealt before we could decline
+            if place.done() and not place.cancelled():  # it was assigned before we could decline
                 self.give_back(caller)
             else:
                 self._remove(caller, place)
@@ -61,18 +61,18 @@ class FairTurns:
         self._deal()
 
     def rest(self, seat: Seat) -> bool:
-        """Let a seat keep its slot, unless somebody else is due to have it."""
+        """Let a seat keep its slot, unless another reading is due; return whether it may."""
         if self._is_due(seat.caller):
             return False
         self._resting.append(seat)
         return True
 
     def wake(self, seat: Seat) -> None:
-        """End a seat's rest, its slot kept."""
+        """End a seat's rest; it keeps its slot."""
         self._resting.remove(seat)
 
     def _is_due(self, caller: str) -> bool:
-        """Whether a reading waits to which one of `caller` should give its slot."""
+        """Whether a reading is waiting that should get the slot of `caller`."""
         return caller in self._waiting or any(
             self._held[other] < self._held[caller] for other in self._waiting
         )
@@ -96,14 +96,14 @@ class FairTurns:
 
 
 class Seat:
-    """Where one reading sits: `async with` it for each call.
+    """The place of one reading: use `async with` for each call.
 
-    Between two calls the reading keeps its slot for a moment, unless somebody waits who holds
-    fewer. Otherwise a short reading among long ones would wait anew for each of its calls.
+    Between two calls, the reading keeps its slot for a moment, unless a caller with fewer slots
+    is waiting. Otherwise a short reading among long ones would wait anew for each of its calls.
 
     Args:
-        turns: whose slots.
-        caller: whose reading.
+        turns: the slots.
+        caller: the caller whose reading this is.
     """
 
     def __init__(self, turns: FairTurns, caller: str) -> None:

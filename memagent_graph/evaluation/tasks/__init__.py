@@ -26,9 +26,9 @@ class Kind(NamedTuple):
     """A kind of task.
 
     Attributes:
-        asks: what its questions are about, in a few words.
-        needs: what has to be there: essays, a file and where it comes from; empty for nothing.
-        make: makes one of a file's name (empty where the task takes none) and the essays.
+        asks: topic of its questions, in a few words.
+        needs: requirements: essays, a file and its origin; empty for none.
+        make: function that makes a task from a file's name (empty if it takes none) and the essays.
     """
 
     asks: str
@@ -88,7 +88,7 @@ _FROM_FILES = {
     ),
 }
 KINDS: dict[str, Kind] = {**_GENERATED, **_FROM_FILES}
-"""By name; FILE stands for a path."""
+"""Kinds of tasks by name; FILE stands for a path."""
 
 
 def make_task(name: str, essays: Source | None = None) -> Task:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MARK = re.compile(r"->->\s*+\d[\d,\s]*+(?:N/A)?(?=\)?\s*+\Z)")
 """The plan's batch and bullet that the generator wrote at the end of a message."""
 _IDEALS = ("answer", "ideal_answer", "ideal_response", "ideal_summary", "expected_compliance")
-"""Where an ideal answer stands, by ability."""
+"""Keys of the ideal answer, by ability."""
 
 _QUESTION = """\
 You check the answer of an assistant that was asked about an earlier conversation. Whatever \

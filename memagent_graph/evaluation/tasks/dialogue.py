@@ -24,11 +24,11 @@ class Asked:
     """A question over a conversation.
 
     Attributes:
-        question: as the benchmark asks it.
-        answers: what a right answer holds, or ideal ones for a judge to know.
+        question: the benchmark's question.
+        answers: strings of a right answer, or ideal answers for a judge.
         pieces: the conversation, message by message.
         cluster: the conversation's name; empty if no other question shares it.
-        criteria: what a judge is asked about an answer; none where the answers decide.
+        criteria: questions for a judge about an answer; none if the answers decide.
     """
 
     question: str
@@ -42,11 +42,11 @@ class DialogueTask(Task):
     """A whole conversation, message by message with dates and speakers, and a question about it.
 
     Args:
-        file: in the benchmark's own format, as JSON or JSONL.
+        file: a file in the benchmark's own format, as JSON or JSONL.
 
     Attributes:
-        benchmark: its name, for errors.
-        version: raised when samples of the same file become others.
+        benchmark: name of the benchmark, for errors.
+        version: version of the generator; a change of the samples increases it.
     """
 
     unit: Unit = "whole"
@@ -90,7 +90,7 @@ class DialogueTask(Task):
 
     @property
     def identity(self) -> str:
-        """Of the generator and the file."""
+        """Identity of the generator and the file."""
         return f"{self.kind} {self.version} {file_digest(self.file)}"
 
     @cached_property

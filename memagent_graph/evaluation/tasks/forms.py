@@ -17,10 +17,10 @@ Kind = Literal["niah", "vt", "cwe", "fwe", "qa"]
 
 @dataclass(frozen=True)
 class Form:
-    """What RULER writes around a document, with fields in braces.
+    """The texts that RULER puts around a document, with fields in braces.
 
     Attributes:
-        kind: of task.
+        kind: kind of task.
         instruction: text before the document.
         link: text between the document and the question.
         question: the question.
@@ -53,14 +53,14 @@ class Form:
 
 
 def room(template: str, question: str, answer: int, *, length: int, tokenizer: Tokenizer) -> int:
-    """Tokens that are left for the document: RULER counts the whole prompt and the answer.
+    """Return the tokens left for the document: RULER counts the whole prompt and the answer.
 
     Args:
-        template: of the prompt.
-        question: that it asks.
-        answer: tokens of the longest answer.
-        length: tokens in all.
-        tokenizer: counts them.
+        template: template of the prompt.
+        question: the question.
+        answer: longest answer, in tokens.
+        length: length of everything, in tokens.
+        tokenizer: counts tokens.
     """
     around = template.replace("{memory}", "").replace("{question}", question)
     return length - tokenizer.count(around) - answer

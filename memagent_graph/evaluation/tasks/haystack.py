@@ -33,11 +33,11 @@ _TOGETHER = 64
 
 
 def fit(parts: Iterable[str], room: int, count: Callable[[str], int]) -> tuple[int, int]:
-    """How many parts, one after the other, have at most so many tokens, and what room is left.
+    """Return how many successive parts fit into a number of tokens, and the tokens left over.
 
     Args:
         parts: any number of parts of a text.
-        room: tokens.
+        room: the number of tokens.
         count: counts tokens.
     """
     fitting, parts = 0, iter(parts)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Kind = Literal["words", "number", "uuid"]
 Haystack = Literal["noise", "essay", "needle"]
 VERSION = 2
-"""To be raised when samples of the same arguments become others."""
+"""Version of the generator; a change of the samples for equal arguments increases it."""
 _DEPTHS = [round(100 * step / 39) for step in range(40)]
 """Percent of an essay's sentences after which a needle can stand."""
 
@@ -36,14 +36,14 @@ class NeedleTask(Task):
     """Some needles hold what is asked, others give other keys their values.
 
     Attributes:
-        name: what to call it.
+        name: name of the task.
         essays: text for a haystack of essays.
-        haystack: what lies between the needles.
-        keys: keys that are given values.
-        values: values of each key that is asked for.
-        queries: keys that are asked for.
-        key: what keys are.
-        value: what values are.
+        haystack: kind of text between the needles.
+        keys: number of keys with values.
+        values: number of values of each key in the question.
+        queries: number of keys in the question.
+        key: kind of the keys.
+        value: kind of the values.
     """
 
     name: str
@@ -57,7 +57,7 @@ class NeedleTask(Task):
 
     @property
     def identity(self) -> str:
-        """Of the generator, its words, and the essays that it takes."""
+        """Identity of the generator, its words, and the essays that it uses."""
         known = vocabulary().digest if self.key == "words" else ""
         essays = self.essays.digest if self.essays and self.haystack == "essay" else ""
         return " ".join(filter(None, ("needle", str(VERSION), known, essays)))
@@ -120,7 +120,7 @@ class NeedleTask(Task):
     def _measure(
         self, chance: str, keys: list[str], left: int, tokenizer: Tokenizer
     ) -> tuple[int, str]:
-        """How many parts of the haystack fit, and what fits of the next: an essay is cut."""
+        """Return how many parts of the haystack fit, and the part of the next: an essay is cut."""
         glue = " " if self.haystack == "essay" else "\n"
         hay = self._hay(chance, keys)
         number, left = fit((part + glue for part in hay), left, tokenizer.count)
@@ -168,4 +168,4 @@ _VARIANTS: dict[str, Callable[..., NeedleTask]] = {
 NEEDLE_TASKS: dict[str, Callable[[Source | None], NeedleTask]] = {
     name: partial(variant, name) for name, variant in _VARIANTS.items()
 }
-"""As RULER numbers them; each takes the essays."""
+"""Functions that make the tasks of RULER from the essays."""

@@ -20,13 +20,13 @@ class Parts:
     """A prompt of RULER's, taken apart.
 
     Attributes:
-        form: that it has.
-        document: that is asked about.
-        question: that is asked.
+        form: form of the prompt.
+        document: the document.
+        question: the question.
         prefix: the beginning of the answer.
-        head: all before the document.
-        answer: in an example, what follows the prefix; else empty.
-        fields: what stands in the fields of the form.
+        head: the text before the document.
+        answer: text after the prefix in an example; otherwise empty.
+        fields: values of the form's fields.
         examples: prompts with their answers, in front of the instruction.
     """
 
@@ -84,7 +84,7 @@ def _turn(form: Form, head: str, body: str, fields: dict[str, str]) -> Parts | N
 def _read(
     pattern: str, text: str, start: int = 0, known: dict[str, str] | None = None
 ) -> tuple[dict[str, str], int] | None:
-    """What stands in a pattern's fields, and where it ends; None if the text has another form.
+    """Return the values of a pattern's fields, and the end; None if the text has another form.
 
     The last field reaches to the end of the text, others to where the pattern goes on.
     """
@@ -108,7 +108,7 @@ class Statement(NamedTuple):
         start: its first code point.
         end: one past its last.
         subject: a key, a variable, or a word.
-        value: of the key or variable; the number in a list.
+        value: value of the key or variable; the number in a list.
     """
 
     start: int
@@ -118,7 +118,7 @@ class Statement(NamedTuple):
 
 
 def statements(kind: Kind, document: str) -> Iterator[Statement]:
-    """What a document says, in order: needles, assignments, or each of its words."""
+    """Yield the statements of a document, in order: needles, assignments, or each of its words."""
     if kind == "niah":
         yield from _needles(document)
     elif kind == "cwe":

@@ -31,11 +31,11 @@ class Question:
     """A question that paragraphs answer.
 
     Attributes:
-        text: what is asked.
-        answers: any of them is right.
+        text: the question.
+        answers: right answers, any of which is enough.
         gold: the paragraphs that answer it.
         near: the benchmark's own distractors for this question.
-        cluster: the same for questions that share a gold paragraph; empty if none does.
+        cluster: name that questions with a common gold paragraph share; empty if there are none.
     """
 
     text: str
@@ -71,12 +71,12 @@ def distinct(paragraphs: Iterable[Paragraph]) -> list[Paragraph]:
 
 
 def same(question: str) -> str:
-    """What two spellings of one question have in common: case and white space do not count."""
+    """Normalize the spelling of a question: case and white space do not count."""
     return " ".join(question.casefold().split())
 
 
 def row_spans(file: Path) -> list[tuple[int, int]]:
-    """Where each outermost object of a JSON or JSON Lines file begins and ends, in bytes.
+    """Return the span of each outermost object of a JSON or JSON Lines file, in bytes.
 
     The file is mapped, not read: it may be larger than memory.
 
@@ -144,7 +144,7 @@ def _natural(asked: dict[str, Any]) -> Iterator[Question]:
 
 
 _FORMATS = {"data": _squad, "supporting_facts": _hotpot, "text": _natural}
-"""By a key that only this format has."""
+"""Parsers of formats, by a key that only this format has."""
 
 
 def _join(questions: Iterable[Question]) -> list[Question]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 VERSION = 2
-"""To be raised when samples of the same arguments become others."""
+"""Version of the generator; a change of the samples for equal arguments increases it."""
 TEMPLATE, ANSWER_TOKENS = PASSAGES.template(), PASSAGES.tokens
 
 
@@ -38,7 +38,7 @@ class QuestionFileTask(Task):
     """A file of questions with their paragraphs.
 
     Attributes:
-        file: in a format that `read_questions` knows.
+        file: a file in a format that `read_questions` knows.
     """
 
     file: Path
@@ -60,13 +60,13 @@ class QuestionFileTask(Task):
 
 
 class QuestionTask(QuestionFileTask):
-    """The paragraphs that answer, among others of the file and then of the essays.
+    """Questions over the paragraphs that answer them, among others of the file and then essays.
 
-    The last of the others is cut where the document has its length. None is there twice: where
-    the file has too few, and there are no essays, it is an error.
+    The last of the others is cut to the document's length. No paragraph occurs twice: if the file
+    has too few, and there are no essays, it is an error.
 
     Args:
-        file: in the format of SQuAD, of HotpotQA (distractor), or of Natural Questions with
+        file: a file in the format of SQuAD, HotpotQA (distractor), or Natural Questions with
             passages: a JSON object a line with question, answers, title and text.
         essays: filler for lengths that the file's paragraphs do not reach.
 
@@ -81,7 +81,7 @@ class QuestionTask(QuestionFileTask):
 
     @property
     def identity(self) -> str:
-        """Of the generator, the file and the essays."""
+        """Identity of the generator, the file and the essays."""
         return f"questions {VERSION} {file_digest(self.file)} {self.essays and self.essays.digest}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
@@ -134,12 +134,12 @@ class QuestionTask(QuestionFileTask):
 def others(
     question: Question, paragraphs: list[Paragraph], rng: random.Random
 ) -> Iterator[Paragraph]:
-    """The paragraphs that do not answer a question, in random order, its own distractors first.
+    """Yield paragraphs that do not answer a question, in random order, its own distractors first.
 
     Args:
-        question: whose gold paragraphs are left out.
-        paragraphs: of the whole file, each once.
-        rng: makes the order.
+        question: the question whose gold paragraphs are left out.
+        paragraphs: paragraphs of the whole file, each once.
+        rng: source of the order.
     """
     gold = {paragraph.text for paragraph in question.gold}
     near = [paragraph for paragraph in question.near if paragraph.text not in gold]

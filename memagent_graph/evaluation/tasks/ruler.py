@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 VERSION = 1
-"""To be raised when samples of the same arguments become others."""
+"""Version of the generator; a change of the samples for equal arguments increases it."""
 _UUID = 36
 """Characters of a UUID."""
 
@@ -60,7 +60,7 @@ class RulerFileTask(Task):
 
     @property
     def identity(self) -> str:
-        """Of the generator and the file."""
+        """Identity of the generator and the file."""
         return f"ruler {VERSION} {self.task} {file_digest(self.file)}"
 
     @property
@@ -110,7 +110,7 @@ def ruler_tasks(file: str | Path) -> list[RulerFileTask]:
 
 
 def task_of(parts: Parts) -> str:
-    """Which of RULER's tasks a prompt is of, by its form; "qa" for both of these."""
+    """Return the name of the RULER task of a prompt, by its form; "qa" for both of these."""
     if parts.form.kind != "niah":
         return parts.form.kind
     document = parts.document

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 VERSION = 1
-"""To be raised when samples of the same arguments become others."""
+"""Version of the generator; a change of the samples for equal arguments increases it."""
 _CLOSED = {"yes", "no"}
 """Answers that a paragraph does not give by holding the word."""
 
@@ -64,7 +64,7 @@ class ParagraphTask(QuestionFileTask):
     The question's own distractors are HotpotQA's choice and stay.
 
     Args:
-        file: in a format that `read_questions` knows.
+        file: a file in a format that `read_questions` knows.
 
     Raises:
         ConfigurationError: The file cannot be read, or has too few paragraphs.
@@ -78,7 +78,7 @@ class ParagraphTask(QuestionFileTask):
 
     @property
     def identity(self) -> str:
-        """Of the generator and the file."""
+        """Identity of the generator and the file."""
         return f"ruler_hqa {VERSION} {file_digest(self.file)}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
@@ -157,7 +157,7 @@ class PublishedTask(Task):
 
     @property
     def identity(self) -> str:
-        """Of the reader and the file."""
+        """Identity of the reader and the file."""
         return f"ruler_hqa {VERSION} {file_digest(self.file)}"
 
     @cached_property

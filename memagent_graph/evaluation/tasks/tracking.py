@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 VERSION = 2
-"""To be raised when samples of the same arguments become others."""
+"""Version of the generator; a change of the samples for equal arguments increases it."""
 _LETTERS, _EXAMPLE_LETTERS = 5, 3
 _EXAMPLE_NOISE = 15
 """Lines of noise in the example."""
@@ -31,12 +31,12 @@ _VALUES = range(10_000, 100_000)
 
 @dataclass(frozen=True)
 class TrackingTask(Task):
-    """Which variables have this value? Those of one chain of assignments.
+    """Questions for the variables with a value: those of one chain of assignments.
 
     Attributes:
-        hops: assignments after the first of a chain.
-        chains: chains, of which one is asked for.
-        name: what to call it.
+        hops: number of assignments after the first of a chain.
+        chains: number of chains; the question is about one of them.
+        name: name of the task.
     """
 
     hops: int = 4
@@ -45,7 +45,7 @@ class TrackingTask(Task):
 
     @property
     def identity(self) -> str:
-        """Of the generator."""
+        """Identity of the generator."""
         return f"tracking {VERSION} {self.hops} {self.chains}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:

@@ -20,8 +20,8 @@ class Vocabulary(NamedTuple):
     """English words, as RULER takes them from wonderwords, except for names and phrases.
 
     Attributes:
-        adjectives: in order.
-        nouns: in order.
+        adjectives: the adjectives, in order.
+        nouns: the nouns, in order.
         words: these and verbs, each once, in order.
         digest: changes when any of them does.
     """
@@ -89,7 +89,7 @@ _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "oa")
 _CODAS = ("b", "ck", "d", "g", "l", "m", "n", "nd", "p", "r", "rt", "s", "t", "x")
 _SYLLABLES = [onset + vowel for onset in _ONSETS for vowel in _VOWELS]
 WORDS = len(_SYLLABLES) ** 2 * len(_CODAS)
-"""How many made-up words there are."""
+"""Number of made-up words."""
 
 
 def word(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Which words occur most often? Of a list, and of a made-up language.
+"""Ask for the most frequent words of a list, and of a made-up language.
 
 Prompts and frequencies are RULER's (arXiv 2404.06654, section 3): ten common words 30 times each
 among others that occur three times; words of a language by Zipf's law with exponent 2, whose most
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 VERSION = 2
-"""To be raised when samples of the same arguments become others."""
+"""Version of the generator; a change of the samples for equal arguments increases it."""
 _COMMON = 10
 _SHORT = 4096
 """Tokens below which words occur less often."""
 _TIMES, _SHORT_TIMES = (30, 3), (6, 1)
-"""How often common words occur, and others."""
+"""Repetitions of common words, and of others."""
 _EXAMPLE, _SHORT_EXAMPLE = (40, (10, 3)), (20, (3, 1))
-"""Words of the example, and how often they occur."""
+"""Number of words of the example, and their repetitions."""
 _FREQUENT = 3
 _NOISE = "..."
 _ZETA = pi**2 / 6
-"""Of 2: the sum of all frequencies of the language, of which the first is 1."""
+"""Zeta of 2: the sum of all frequencies of the language, of which the first is 1."""
 _TOKENS_PER_WORD = 50
 """Tokens of a prompt for each word of the language."""
 _SOME = 50
@@ -53,7 +53,7 @@ class CommonWordsTask(Task):
 
     @property
     def identity(self) -> str:
-        """Of the generator and its words."""
+        """Identity of the generator and its words."""
         return f"words {VERSION} {vocabulary().digest}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
@@ -128,7 +128,7 @@ class FrequentWordsTask(Task):
 
     @property
     def identity(self) -> str:
-        """Of the generator."""
+        """Identity of the generator."""
         return f"words {VERSION}"
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
@@ -176,7 +176,7 @@ class FrequentWordsTask(Task):
 
 
 def _counts(total: int, ranks: int) -> list[int]:
-    """How often the word of each rank occurs in a text of so many words by Zipf's law."""
+    """Return the frequency of each rank's word in a text of `total` words by Zipf's law."""
     return [int(total * rank**-2.0 / _ZETA) for rank in range(1, ranks + 1)]
 
 

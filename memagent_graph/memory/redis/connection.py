@@ -127,8 +127,8 @@ class _Turns(NamedTuple, Generic[T]):
     """Semaphores for sending, because redis-py's pools raise or grow when they are empty.
 
     Attributes:
-        short: for calls that are answered immediately.
-        blocking: for calls that wait for news, so that they do not hold up the others.
+        short: semaphore of calls that are answered immediately.
+        blocking: semaphore of calls that wait for news, so that they do not delay the others.
     """
 
     short: T

@@ -62,7 +62,7 @@ def asked(
     """Split a conversation.
 
     Args:
-        messages: as the client sent them.
+        messages: the conversation as the client sent it.
         known: prefixes of conversations that the memory has already.
         count: counts the tokens of a text.
         question_tokens: longest question, in tokens.

@@ -26,7 +26,7 @@ class Speech:
         stop: strings that end the answer and are not part of it.
         limit: most tokens; None for no limit.
         streams: whether pieces are sent to the client.
-        known: what is remembered about the user, to answer from as well.
+        known: remembered facts about the user, which the answer may use as well.
         write: sends a piece.
         sent: the text sent so far, which cannot be taken back.
         finish_reason: "stop" or "length".

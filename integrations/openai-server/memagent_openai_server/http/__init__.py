@@ -1,1 +1,1 @@
-"""What every request passes through: access, limits and delivery."""
+"""The path of every request: access, limits and delivery."""

@@ -56,7 +56,7 @@ class Message(TypedDict):
 
 
 class StreamOptions(_Fields):
-    """How to stream."""
+    """Options of a streamed answer."""
 
     include_usage: bool | None = None
 

@@ -135,7 +135,7 @@ def server(app: FastAPI, *, host: str, port: int) -> Server:
     """A server of the application; `run()` it.
 
     Args:
-        app: from `create_app`.
+        app: the application that `create_app` returned.
         host: address to listen on.
         port: 0 takes a free one.
     """
@@ -158,7 +158,7 @@ def run(app: FastAPI, *, host: str, port: int, listening: socket.socket | None =
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        app: from `create_app`.
+        app: the application that `create_app` returned.
         host: address to listen on.
         port: port to listen on.
         listening: a socket that several workers share, in place of its own.

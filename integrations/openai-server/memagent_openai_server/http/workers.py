@@ -27,7 +27,7 @@ def supervise(
         serve: serves on the socket in each process; must be picklable.
         workers: number of processes.
         host: address to listen on.
-        port: to listen on.
+        port: the port to listen on.
 
     Raises:
         OSError: The address is in use.

@@ -1,1 +1,1 @@
-"""What is kept between requests."""
+"""The records that are kept between requests."""

@@ -48,7 +48,7 @@ class Gone(NamedTuple):
         items: items of a conversation's memory, and bytes of readings; above 0 if anything was
             deleted.
         threads: ids of threads whose messages were folded, which a checkpointer may have.
-        left: where deleted text may still be; "" if nowhere.
+        left: the places where deleted text may remain; "" if there are none.
     """
 
     items: int
@@ -68,7 +68,7 @@ class Managing:
 
     Args:
         sessions: the tenant's sessions.
-        by: who makes changes, for the log of changes.
+        by: author of the changes, for the log of changes.
     """
 
     def __init__(self, sessions: Sessions, by: str) -> None:

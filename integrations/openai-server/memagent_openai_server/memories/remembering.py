@@ -139,11 +139,11 @@ class Turn:
     Args:
         talk: the conversation.
         new: the user's messages since the last reply.
-        memory: what is remembered about them.
+        memory: the memory of that user.
         passages: relevant passages of earlier messages.
 
     Attributes:
-        told: what is remembered, as text for a model; "" if nothing is.
+        told: the memory as text for a model; "" if it is empty.
         notes: the same for a reader that answers from notes.
     """
 

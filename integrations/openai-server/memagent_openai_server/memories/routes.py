@@ -105,7 +105,7 @@ class MemoryDeleted(BaseModel):
 
     Attributes:
         threads: ids of threads whose messages were folded; a checkpointer may have them.
-        left: where deleted text may still be, and what to do about it.
+        left: the places where deleted text may remain, and what to do about it.
     """
 
     object: Literal["memory"]

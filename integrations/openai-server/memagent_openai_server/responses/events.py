@@ -68,7 +68,7 @@ class Told:
                 self._add_call(call)
 
     def finish_items(self, status: str) -> Iterator[bytes]:
-        """Yield the events after the last part: of the text, and of all function calls.
+        """Yield the events after the last part, for the text and for all function calls.
 
         Args:
             status: status of the message.
@@ -89,7 +89,7 @@ class Told:
             self.output.append(item)
 
     def end(self, response: dict[str, Any]) -> bytes:
-        """The last event: the response is completed, incomplete or failed."""
+        """Return the last event: the response is completed, incomplete or failed."""
         return self._event(response["status"], response=response)
 
     def _add_call(self, delta: dict[str, Any]) -> None:
@@ -145,12 +145,12 @@ class Told:
 
 
 class _Open:
-    """A part of an item that is being told.
+    """A part of an item that is being sent.
 
     Args:
-        item: with the parts before this one.
-        kind: of the part.
-        number: of the item.
+        item: the item, with the parts before this one.
+        kind: type of the part.
+        number: index of the item in the output.
     """
 
     def __init__(self, item: Item, kind: str, number: int) -> None:
@@ -166,7 +166,7 @@ class _Open:
 
     @property
     def part(self) -> Item:
-        """As far as it is told."""
+        """The part, with the text so far."""
         if self.kind == "refusal":
             return refusal_part(self.text)
         if self.kind == "summary_text":

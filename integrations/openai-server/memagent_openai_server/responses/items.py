@@ -1,4 +1,4 @@
-"""From the responses API to chat completions and back: the same conversation in other shapes."""
+"""Convert conversations between the responses API and chat completions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 _THOUGHTS = ("reasoning_content", "reasoning")
-"""Under which servers tell what a model thinks aloud."""
+"""Fields in which servers return a model's reasoning."""
 
 
 def messages_of(items: str | list[dict[str, Any]]) -> list[Message]:
-    """The input of a response as messages.
+    """Convert the input of a response to messages.
 
     Raises:
-        Refusal: An item is of a kind that a chat has no place for.
+        Refusal: Chats have no place for an item of this type.
     """
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
@@ -43,10 +43,10 @@ def messages_of(items: str | list[dict[str, Any]]) -> list[Message]:
 
 
 def chat_fields(asked: ResponseRequest, messages: list[Message], model: str) -> dict[str, Any]:
-    """The chat completion that a response is asked for with.
+    """Convert the request for a response to the fields of a chat completion.
 
     Raises:
-        Refusal: A tool, or the choice of one, is not a function; the format is not known.
+        Refusal: A tool or the chosen tool is not a function, or the format is unknown.
     """
     found = {name: value for name, value in (asked.model_extra or {}).items() if value is not None}
     if asked.instructions:
@@ -72,11 +72,11 @@ def chat_fields(asked: ResponseRequest, messages: list[Message], model: str) -> 
 
 
 def items_of(choice: dict[str, Any], status: str = "completed") -> list[dict[str, Any]]:
-    """What a model said, as output of a response.
+    """Convert a choice of a completion to output items of a response.
 
     Args:
-        choice: of the completion.
-        status: of a message.
+        choice: a choice of the completion.
+        status: status of the message.
     """
     message, items = choice["message"], list[dict[str, Any]]()
     if thought := thought_in(message):
@@ -97,33 +97,33 @@ def items_of(choice: dict[str, Any], status: str = "completed") -> list[dict[str
 
 
 def thought_in(said: dict[str, Any]) -> str | None:
-    """What a model thinks aloud, in a message or a part of one."""
+    """Return the reasoning in a message or a delta, or None."""
     return next((said[key] for key in _THOUGHTS if said.get(key)), None)
 
 
 def message_item(status: str) -> dict[str, Any]:
-    """A message of the assistant, without content."""
+    """Make a message of the assistant without content."""
     own = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
     return {**own, "status": status, "content": []}
 
 
 def reasoning_item() -> dict[str, Any]:
-    """What a model thinks aloud, without content."""
+    """Make a reasoning item without content."""
     return {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
 
 
 def text_part(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """A message's text."""
+    """Make a part of a message that holds text."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
 
 def refusal_part(text: str) -> dict[str, Any]:
-    """What a model says that does not want to answer."""
+    """Make a part of a message that holds a refusal."""
     return {"type": "refusal", "refusal": text}
 
 
 def call_item(call: str, name: str, arguments: str) -> dict[str, Any]:
-    """A call of a function."""
+    """Make an item for the call of a function."""
     own = {"id": f"fc_{uuid4().hex}", "type": "function_call", "status": "completed"}
     return {**own, "call_id": call, "name": name, "arguments": arguments}
 

@@ -1,4 +1,4 @@
-"""A response as a client sees it, and as it is kept."""
+"""Responses as clients see them, and as they are stored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLAIN: dict[str, Any] = {
     "usage": None,
     "user": None,
 }
-"""Fields of most responses, which are not kept."""
+"""Fields and values of most responses, which are not stored."""
 _USAGE = (
     ("input_tokens", None),
     ("input_tokens_details", "cached_tokens"),
@@ -43,9 +43,9 @@ _USAGE = (
     ("output_tokens_details", "reasoning_tokens"),
     ("total_tokens", None),
 )
-"""Places of the numbers that are kept of a usage."""
+"""Paths of the numbers of a usage that are stored."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a response is incomplete, by the finish reason of its completion."""
+"""Reasons for incomplete responses, by the finish reason of the completion."""
 _TOLD = (
     *PASSED_ON,
     "instructions",
@@ -71,8 +71,8 @@ class Making:
 
     Attributes:
         asked: the request.
-        id: of the response.
-        created: Unix time.
+        id: id of the response.
+        created: time of creation, in Unix seconds.
     """
 
     asked: ResponseRequest
@@ -80,7 +80,7 @@ class Making:
     created: int
 
     def response(self, status: str, output: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """The response, as far as it is known."""
+        """Return the response, as far as it is known."""
         asked = self.asked.model_dump(exclude_none=True)
         told = {name: asked[name] for name in _TOLD if name in asked}
         own = {"id": self.id, "created_at": self.created, "model": self.asked.model}
@@ -93,7 +93,7 @@ class Making:
         usage: dict[str, Any] | None,
         memagent: dict[str, Any] | None,
     ) -> dict[str, Any]:
-        """The response when its completion has ended."""
+        """Return the response after its completion has ended."""
         more: dict[str, Any] = {"usage": usage_of(usage)}
         if finish_reason in _INCOMPLETE:
             more["incomplete_details"] = {"reason": _INCOMPLETE[finish_reason]}
@@ -102,18 +102,18 @@ class Making:
         return self.response(status_of(finish_reason), output, **more)
 
     def failed(self, output: list[dict[str, Any]], why: Refusal) -> dict[str, Any]:
-        """The response that ends in an error."""
+        """Return the response that ends with an error."""
         code = "rate_limit_exceeded" if why.status == 429 else "server_error"  # noqa: PLR2004 - HTTP
         return self.response("failed", output, error={"code": code, "message": str(why)})
 
 
 def status_of(finish_reason: str | None) -> str:
-    """The status of a response, and of its message, by the finish reason of the completion."""
+    """Return the status of a response and its message for a completion's finish reason."""
     return "incomplete" if finish_reason in _INCOMPLETE else "completed"
 
 
 def small(response: dict[str, Any]) -> dict[str, Any]:
-    """A response without its id and what most have, its usage as numbers."""
+    """Return a response for storage: without its id and common fields, its usage as numbers."""
     kept = {
         name: value
         for name, value in response.items()
@@ -125,11 +125,11 @@ def small(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole(key: str, kept: dict[str, Any]) -> dict[str, Any]:
-    """What `small` was made of.
+    """Restore a response from what `small` returned.
 
     Args:
         key: the response's id.
-        kept: what `small` gave.
+        kept: the stored fields.
     """
     usage: dict[str, Any] = {}
     for (name, of), number in zip(_USAGE, kept.get("usage") or (), strict=False):
@@ -141,7 +141,7 @@ def whole(key: str, kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def usage_of(usage: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The usage of a completion as the responses API tells it."""
+    """Convert the usage of a completion to that of the responses API."""
     if usage is None:
         return None
     prompt = usage.get("prompt_tokens_details") or {}

@@ -1,4 +1,4 @@
-"""What `POST /v1/responses` takes: each field is honoured, refused by name, or passed on."""
+"""The body of `POST /v1/responses`: each field is honoured, refused by name, or passed on."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PASSED_ON = (
     "temperature",
     "top_p",
 )
-"""Fields of OpenAI's responses API that chat completions have too. What neither API has, such as
-`top_k`, is passed on as well: the model's server may know it."""
+"""Fields of OpenAI's responses API that chat completions have too. Fields of neither API, such as
+`top_k`, are passed on as well: the model's server may know them."""
 
 LOGPROBS = "message.output_text.logprobs"
-"""What to include for log-probabilities."""
+"""Value of `include` that asks for log-probabilities."""
 
 
 def _not_offered(instead: str | None = None) -> Callable[[Any], None]:
@@ -47,7 +47,7 @@ class _Options(BaseModel):
 
 
 class ReasoningOptions(_Options):
-    """How the model is to think; what it thinks aloud is always told as a summary."""
+    """Options of the model's reasoning, which is always returned as a summary."""
 
     effort: str | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -55,14 +55,14 @@ class ReasoningOptions(_Options):
 
 
 class TextOptions(_Options):
-    """What the answer is to look like."""
+    """Options of the answer's text."""
 
     format: dict[str, Any] | None = None
     verbosity: str | None = None
 
 
 class ResponseStreamOptions(_Options):
-    """How to stream."""
+    """Options of a streamed response."""
 
     include_obfuscation: Literal[False] | None = None
 
@@ -103,7 +103,7 @@ class ResponseRequest(BaseModel):
     moderation: NotOffered = None
     prompt: NotOffered = None
 
-    # Of chat completions, whose answer has a place for it that a response has not:
+    # Fields of chat completions for which a response has no place:
     audio: NotOffered = None
     modalities: NotOffered = None
     n: NotOffered = None

@@ -1,4 +1,4 @@
-"""What the log may say of an error: without keys, and without what the client wrote."""
+"""Remove keys and the client's text from errors before they are logged."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LONGEST_LOOK = 2_000
-"""Characters of an error that are looked at."""
+"""Length of the examined part of an error, in characters."""
 _LONGEST = 500
-"""Characters of an error that are quoted."""
+"""Length of the quoted part of an error, in characters."""
 _LONGEST_REQUEST = 1_000_000
-"""Characters of texts that an error is compared with; of longer requests no error is quoted."""
+"""Longest text of a request that errors are compared with, in characters.
+
+For longer requests, errors are not quoted.
+"""
 _ROW = 3
-"""Words in a row that are the client's if its texts have them too."""
+"""Number of successive words that count as the client's if its texts have them too."""
 _SECRET = re.compile(
     r"(?:bearer|basic)\s+\S+|\b(?:sk|pk|key|token)[-_][\w*.-]+|[\w-]{32,}|(?<=://)[^\s/@]+(?=@)",
     re.IGNORECASE,
@@ -24,12 +27,12 @@ _QUOTED = re.compile(r"(['\"`])(.{1,200}?)\1", re.DOTALL)
 
 
 def without_echoes(said: str, request: dict[str, Any], key: str) -> str:
-    """An error as its server said it, with an ellipsis for keys and for texts of the request.
+    """Return a server's error, with an ellipsis in place of keys and of the request's texts.
 
     Args:
-        said: by the model's server.
-        request: that it was said to.
-        key: of this server.
+        said: the error of the model's server.
+        request: the request that caused the error.
+        key: this server's key.
     """
     said = said[:_LONGEST_LOOK].replace(key, "…") if key else said[:_LONGEST_LOOK]
     said = _SECRET.sub("…", " ".join(said.split()))[:_LONGEST]

@@ -1,4 +1,4 @@
-"""Errors of the model's server, in this server's words: its own may hold keys and addresses."""
+"""Reword errors of the model's server, because they may contain keys and addresses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 TOO_LONG = "context_length_exceeded"
 """The code of a request that the model's context cannot hold."""
 _LONGEST_LOOK = 2_000
-"""Characters of an error that are looked at."""
+"""Length of the examined part of an error, in characters."""
 _LONGEST_WAIT = 86_400
-"""Seconds."""
+"""Longest `retry-after`, in seconds."""
 _KEY = (502, "The model's server does not take the key of this server.", "upstream_key", None)
 _SPENT = "This server's account with the model's provider is used up."
 _MEANINGS: dict[int, tuple[int, str, str, str | None]] = {
@@ -31,7 +31,7 @@ _MEANINGS: dict[int, tuple[int, str, str, str | None]] = {
     407: _KEY,
     429: (429, "The model's server has too much to do. Try again.", "rate_limit_exceeded", None),
 }
-"""What a client is told of a status: its own status, a message, a code, and a field."""
+"""Status, message, code and field for the client, by the status of the model's server."""
 _WINDOW = re.compile(r"(?:maximum|context|limit)\D{0,40}(\d{3,9})\b", re.IGNORECASE)
 _PATH = re.compile(r"(\w{1,64})[\w.\[\]]{0,100}")
 _QUOTED = re.compile(r"(['\"`])(\w{1,64})\1")
@@ -47,28 +47,29 @@ class _Said(Exception):  # noqa: N818 - what a server said
 
 
 def broken() -> Refusal:
-    """For a response that ends before its end."""
+    """Return the refusal for a response that was cut off."""
     return Refusal(502, "The model's server broke off. Try again.", code="upstream_broken")
 
 
 def error_in(said: Any) -> dict[str, Any] | None:
-    """The error that JSON of the model's server tells, if it tells one."""
+    """Return the error in a parsed reply of the model's server, or None."""
     if not isinstance(said, dict):
         return None
     error = said.get("error")
     if isinstance(error, dict):
         return error
-    if said.get("object") == "error":  # as older servers say it
+    if said.get("object") == "error":  # the format of older servers
         return said
     return {"message": error} if error else None
 
 
 def reworded(response: httpx.Response, payload: bytes) -> Refusal:
-    """What to tell the client of an error, and in `said` the operator.
+    """Reword an error for the client; `said` has the original, for the log.
 
     Args:
-        response: of the model's server; its status is kept, unless it is about this server's key.
-        payload: the error: the response's body, or the data of an event.
+        response: response of the model's server; its status is kept, unless it is about this
+            server's key.
+        payload: the error, from the response's body or the data of an event.
     """
     try:
         error = error_in(json.loads(payload)) or {}
@@ -109,7 +110,7 @@ def reworded(response: httpx.Response, payload: bytes) -> Refusal:
 
 
 def _field(error: dict[str, Any], text: str, asked: dict[str, Any]) -> str | None:
-    """The field of the request that an error is about, one that the client sent."""
+    """The field of the client's request that an error is about."""
     named = str(error.get("param") or "")
     path = _PATH.fullmatch(named)
     if path and path[1] in asked:

@@ -1,4 +1,4 @@
-"""A model without a server of its own, spoken to as if it had one."""
+"""Call a model without a server of its own as if it had one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class LocalModel:
     """A LangChain chat model: vLLM or transformers in this process, or any provider's.
 
     Args:
-        model: who answers.
-        name: what clients call it.
+        model: the model.
+        name: the model's name for clients.
     """
 
     def __init__(self, model: BaseChatModel, name: str) -> None:
@@ -37,10 +37,10 @@ class LocalModel:
         self._name = name
 
     async def complete(self, body: bytes) -> httpx.Response:
-        """The response to a chat completion, as a server would give it.
+        """Answer a chat completion as a server would.
 
         Raises:
-            Refusal: The request asks for what the model cannot do.
+            Refusal: The model cannot do what the request asks for.
             ModelError: The model failed.
         """
         fields = json.loads(body)
@@ -71,7 +71,7 @@ class LocalModel:
             raise found from error
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections."""
 
     async def _parts(self, fields: dict[str, Any]) -> AsyncGenerator[AIMessageChunk, None]:
         for name, value in (("n", 1), ("logprobs", False), ("response_format", {"type": "text"})):

@@ -1,4 +1,4 @@
-"""Paths that this server passes on as they come: what it does not do, the model's server may."""
+"""Pass requests for other paths on to the model's server unchanged."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DetokenizeRequest(BaseModel):
 
 
 class Tokens(BaseModel):
-    """What vLLM says of a text."""
+    """vLLM's reply to `POST /tokenize`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -71,7 +71,7 @@ class Tokens(BaseModel):
 
 
 class Detokenized(BaseModel):
-    """What vLLM says of tokens."""
+    """vLLM's reply to `POST /detokenize`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -82,7 +82,7 @@ PASSED = (CompletionRequest, EmbeddingRequest, TokenizeRequest, DetokenizeReques
 
 
 def passing(models: Models) -> APIRouter:
-    """The routes of all that is passed on whatever it says."""
+    """Return the routes whose requests are passed on."""
     router = APIRouter()
 
     def add(

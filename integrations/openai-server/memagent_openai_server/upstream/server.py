@@ -1,4 +1,4 @@
-"""The server behind this one: what is sent to it is passed on as it is, and so is what it says."""
+"""Send requests to the model's server, and return its responses, both unchanged."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PASSED_ON = ("content-type", "retry-after")
 class Upstream:
     """An OpenAI-compatible server.
 
-    Its key is this server's own: those of clients are not passed on.
+    Requests carry this server's key; clients' keys are not passed on.
 
     Args:
-        model: the model there.
-        name: what clients call it.
+        model: the model on that server.
+        name: the model's name for clients.
     """
 
     def __init__(self, model: ChatEndpoint, name: str) -> None:
@@ -49,24 +49,24 @@ class Upstream:
             self._headers["authorization"] = f"Bearer {model.api_key.get_secret_value()}"
         timeout = httpx.Timeout(model.timeout, connect=_LONGEST_CONNECT, pool=None)
         self._extensions = {"timeout": timeout.as_dict()}
-        # Without a client of httpx, whose cookies and redirects cost more than they are worth here.
+        # A client of httpx adds cookies and redirects, which cost more than they are worth here.
         self._transport = Transport(str(model.base_url))
 
     async def complete(self, body: bytes) -> httpx.Response:
-        """The response to a chat completion; see `post`."""
+        """Post a chat completion; see `post`."""
         return await self.post("/v1/chat/completions", body)
 
     async def post(self, path: str, body: bytes) -> httpx.Response:
-        """The response to a body of JSON, to be closed.
+        """Post a body of JSON, and return the response, which the caller closes.
 
-        The body goes out as it is, unless clients call the model by another name than its server.
+        The body is sent unchanged, unless the model's name for clients differs from its server's.
 
         Args:
-            path: as OpenAI has it, below `/v1`, or as vLLM has it, beside that.
-            body: of the request.
+            path: a path of OpenAI's API, with `/v1`, or of vLLM's, without.
+            body: the request's body.
 
         Raises:
-            Refusal: The server refuses it, is down, or slow.
+            Refusal: The server refuses the request, is down, or is slow.
         """
         if self._model != self._name:
             body = await unless_small(len(body), _renamed, body, self._model)
@@ -100,5 +100,5 @@ def _renamed(body: bytes, model: str) -> bytes:
 
 
 def passed_on(response: httpx.Response) -> Mapping[str, str]:
-    """Headers of a response that are the client's business."""
+    """Return the headers of a response that the client gets."""
     return {name: response.headers[name] for name in _PASSED_ON if name in response.headers}

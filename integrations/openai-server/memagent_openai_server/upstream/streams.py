@@ -1,4 +1,4 @@
-"""What the model's server answers, as it comes: bytes for the client, or parts of a completion."""
+"""Read replies of the model's server, as bytes for the client or as parts of a completion."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-"""Of events in a stream."""
+"""Byte sequences that end an event."""
 _EVENT = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 _LONGEST_END = 3
-"""Bytes of an end that can have come before its last."""
+"""Bytes of such a sequence that an earlier piece may hold."""
 _LONGEST_EVENT = 32 * 2**20
-"""Bytes: more than any model says."""
+"""Longest event, in bytes; no model writes more."""
 _USUAL = (b"data: {", b"data:{", b"data: [DONE]", b":")
-"""How events begin that are not errors, unless they have that word."""
+"""Beginnings of events that are not errors, unless they contain that word."""
 
 
 async def read_whole(response: httpx.Response, receive: Receive) -> bytes:
-    """The body of a server's response.
+    """Return the body of a response.
 
     Raises:
         ClientDisconnect: The client is gone.
@@ -54,12 +54,12 @@ async def read_whole(response: httpx.Response, receive: Receive) -> bytes:
 
 
 async def events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """The bytes of a stream of events, in pieces that end where events do.
+    """Yield the bytes of a stream of events, in pieces that end where events do.
 
-    So that signs of life come between events and never within one.
+    So comments that keep the connection alive can be sent between events, never within one.
 
     Raises:
-        Refusal: The model's server broke off, tells an error, or its event never ends.
+        Refusal: The model's server broke off, sent an error, or sent an event without an end.
     """
     held = bytearray()
     try:
@@ -84,20 +84,20 @@ async def events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
 async def overheard(
     pieces: AsyncGenerator[bytes, None], hear: Callable[[Any], None]
 ) -> AsyncGenerator[bytes, None]:
-    """The pieces of a stream as they are, each once `hear` has been told its parts."""
+    """Yield the pieces of a stream unchanged, each after a call of `hear` for each of its parts."""
     async with aclosing(pieces):
         async for piece in pieces:
             for event in _EVENT.findall(piece):
-                with suppress(ValueError):  # "[DONE]", and what is the client's business
+                with suppress(ValueError):  # "[DONE]", and other data for the client alone
                     hear(json.loads(_data(event)))
             yield piece
 
 
 async def parts_of(response: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
-    """The parts of a completion that a server streams.
+    """Yield the parts of a streamed completion.
 
     Raises:
-        Refusal: The model's server broke off, or tells an error.
+        Refusal: The model's server broke off, or sent an error.
     """
     async with aclosing(events(response)) as pieces:
         async for piece in pieces:
@@ -108,7 +108,7 @@ async def parts_of(response: httpx.Response) -> AsyncGenerator[dict[str, Any], N
 
 
 def _checked(response: httpx.Response, piece: bytes) -> Iterator[bytes]:
-    """Whole events as they are, up to one that tells an error."""
+    """Yield whole events unchanged, up to one that is an error."""
     for event in _EVENT.finditer(piece):
         found = event[0]
         if (b'"error"' not in found and found.startswith(_USUAL)) or not _tells_error(found):
@@ -121,10 +121,10 @@ def _checked(response: httpx.Response, piece: bytes) -> Iterator[bytes]:
 
 
 def _tells_error(event: bytes) -> bool:
-    """Whether an event is an error: by its data, its name, or by being nothing that it may be."""
+    """Whether an event is an error: by its data, its name, or because it is not JSON."""
     data = _data(event)
     if not data or data == b"[DONE]":
-        return event.startswith(b"error")  # as llama.cpp says it
+        return event.startswith(b"error")  # llama.cpp's format
     try:
         return error_in(json.loads(data)) is not None or event.startswith(b"event: error")
     except ValueError:

@@ -1,4 +1,4 @@
-"""How the model's server is reached: aiohttp below httpx, which takes less of the processor."""
+"""Connect to the model's server by aiohttp below httpx, which takes less processor time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from httpx_aiohttp import AiohttpTransport
 
 
 class Transport(AiohttpTransport):
-    """As many connections as requests, by the proxy that the environment names.
+    """A transport with a connection for each request, by the environment's proxy.
 
     Args:
-        url: of the server.
+        url: URL of the server.
     """
 
     def __init__(self, url: str) -> None:
@@ -25,7 +25,7 @@ class Transport(AiohttpTransport):
         self._by = getproxies().get(server.scheme) if known else None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; a server that hangs up is none that takes too long."""
+        """Send a request; a closed connection is a connection error, not a timeout."""
         try:
             return await super().handle_async_request(request)
         except httpx.TimeoutException as error:
