@@ -150,6 +150,14 @@ def test_every_variable_is_documented():
     assert "KEYS_FILE" in (INTEGRATION / "README.md").read_text("utf-8")
 
 
+def test_the_server_and_vllm_have_one_window():
+    services = compose(**GIVEN, WINDOW="9999")["services"]
+    (reads, holds) = (services[name]["command"] for name in ("memagent", "vllm"))
+
+    assert reads[reads.index("--window") + 1] == "9999"
+    assert holds[holds.index("--max-model-len") + 1] == "9999"
+
+
 def test_only_the_server_with_keys_can_be_reached_from_outside():
     services = compose(**GIVEN)["services"]
     ports = {name: service["ports"] for name, service in services.items() if "ports" in service}
@@ -223,10 +231,10 @@ def test_redis_starts_with_the_flags_wants_the_password_and_keeps_what_it_has(tm
 
 
 @pytest.mark.slow
-def test_the_server_starts_with_the_flags_and_answers_its_health_check(
+def test_the_server_starts_with_the_flags_and_reads_what_a_model_without_a_known_window_may_cut(
     tmp_path, environment, upstream
 ):
-    upstream.models = [{"id": "small", "max_model_len": 16384}]
+    upstream.models = [{"id": "small"}]  # as Ollama, which cuts long prompts and says nothing
     keys, log, port = tmp_path / "keys.txt", tmp_path / "log", free_port()
     keys.write_text(f"ann {KEY}\n")
     given = {**GIVEN, "MODEL": "small", "BASE_URL": upstream.base_url}
@@ -246,6 +254,8 @@ def test_the_server_starts_with_the_flags_and_answers_its_health_check(
         ).returncode
 
     body = {"model": "small", "user": "joe", "messages": [{"role": "user", "content": "Hello."}]}
+    text = "The sea was calm. " * 10_000 + "Who owns the harbour?"
+    long = {"model": "small", "messages": [{"role": "user", "content": text}]}
     with redis(tmp_path) as (redis_port, _), log.open("ab") as errors:
         store = service["environment"]["MEMAGENT_STORE"]
         store = store.replace("redis:6379", f"127.0.0.1:{redis_port}")
@@ -256,10 +266,12 @@ def test_the_server_starts_with_the_flags_and_answers_its_health_check(
                 refused = client.post("/chat/completions", json=body)
                 client.headers["authorization"] = f"Bearer {KEY}"
                 answered = client.post("/chat/completions", json=body)
+                read = client.post("/chat/completions", json=long)
             process.terminate()
             assert process.wait(240) == 0
 
     assert (refused.status_code, answered.status_code) == (401, 200)
+    assert read.json()["memagent"]["chunks"] > 1
     assert GIVEN["REDIS_PASSWORD"] not in log.read_text()
 
 
