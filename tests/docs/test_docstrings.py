@@ -2,42 +2,86 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import os
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import memagent_graph
-
-PACKAGE = Path(memagent_graph.__file__).parent
-FILES = sorted(file for file in PACKAGE.rglob("*.py") if ">>> " in file.read_text("utf-8"))
+ROOT = Path(__file__).parents[2]
+PACKAGES = [ROOT / "memagent_graph", *sorted(ROOT.glob("integrations/*/memagent_*"))]
+FILES = [
+    (package, file)
+    for package in PACKAGES
+    for file in sorted(package.rglob("*.py"))
+    if ">>> " in file.read_text("utf-8")
+]
 RECORDS = {"MemoryVersion", "Result"}
 """What calls return."""
 
 
-def examples(file):
+def public(package):
+    """The names that a package offers, without importing it: some take seconds."""
+    tree = ast.parse((package / "__init__.py").read_text("utf-8"))
+    (names,) = (one.value for one in tree.body if ast.unparse(one).startswith("__all__ = "))
+    return ast.literal_eval(names)
+
+
+OFFERED = {(package.name, name) for package in PACKAGES for name in public(package)}
+OFFERED |= {("memagent_graph", "MemAgentMiddleware")}
+CALLED = sorted((package, name) for package, name in OFFERED if name not in RECORDS)
+
+
+def examples(package, file):
     """The docstrings of a module with examples in them."""
-    name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
+    name = ".".join(file.relative_to(package.parent).with_suffix("").parts)
     finder = doctest.DocTestFinder(exclude_empty=True)
     return [found for found in finder.find(import_module(name), globs={}) if found.examples]
 
 
-@pytest.mark.parametrize("name", sorted({*memagent_graph.__all__, "MemAgentMiddleware"} - RECORDS))
-def test_each_name_that_is_called_shows_how(name):
-    assert ">>> " in getattr(memagent_graph, name).__doc__
+@pytest.mark.parametrize(("package", "name"), CALLED)
+def test_each_name_that_is_called_shows_how(package, name):
+    assert ">>> " in getattr(import_module(package), name).__doc__
+
+
+def here(package, file):
+    """A module whose examples run in this process; those of `rl` train."""
+    slow = file.parent.name == "rl"
+    name = file.relative_to(package.parent).as_posix().removeprefix("memagent_graph/")
+    return pytest.param(package, file, id=name, marks=[pytest.mark.slow] * slow)
 
 
 @pytest.mark.parametrize(
-    "file",
-    [pytest.param(file, marks=[pytest.mark.slow] * (file.parent.name == "rl")) for file in FILES],
-    ids=lambda file: file.relative_to(PACKAGE).as_posix(),
+    ("package", "file"), [here(*one) for one in FILES if one[0].name != "memagent_ray"]
 )
-def test_the_examples_of_a_module_run_from_an_empty_file(file, instead):
-    for found in examples(file):
+def test_the_examples_of_a_module_run_from_an_empty_file(package, file, instead):
+    for found in examples(package, file):
         found.globs = {"__name__": "example"}
         for each in found.examples:
             each.source = instead(each.source)
         told = []
         failed, _ = doctest.DocTestRunner().run(found, out=told.append)
         assert not failed, "".join(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file", [file for package, file in FILES if package.name == "memagent_ray"]
+)
+def test_the_examples_for_ray_run_in_a_process_that_it_may_leave_threads_in(file, tmp_path):
+    local = {"RAY_ADDRESS": "local", "RAY_USAGE_STATS_ENABLED": "0"}
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "doctest", str(file)],
+        cwd=tmp_path,
+        env={**os.environ, **local},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]

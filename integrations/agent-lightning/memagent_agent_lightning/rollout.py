@@ -37,6 +37,12 @@ class ReadingTask(BaseModel):
         path: a file or folder that every machine of the cluster can read; None with a document.
             A task is passed in one environment variable, which on Linux holds 128 KiB, so
             documents above about 30,000 tokens need a path.
+
+    Examples:
+        >>> from memagent_agent_lightning import ReadingTask
+        >>> task = ReadingTask(question="Who signed?", answers=["Ann Kestrel"], path="lease.txt")
+        >>> task.model_dump_json(exclude_none=True)  # a line of the data set
+        '{"question":"Who signed?","answers":["Ann Kestrel"],"path":"lease.txt"}'
     """
 
     model_config = ConfigDict(frozen=True)
@@ -79,6 +85,14 @@ async def rollout(
 
     Raises:
         ModelError: The policy could not be called.
+
+    Examples:
+        >>> import asyncio
+        >>> from memagent_agent_lightning import ReadingTask, rollout
+        >>> text = "The harbour belongs to Ann Kestrel."
+        >>> task = ReadingTask(question="Who owns it?", answers=["Ann Kestrel"], document=text)
+        >>> asyncio.run(rollout(task, "http://localhost:8000/v1"))
+        1.0
     """
     options = {"api_key": api_key} if api_key else {}
     policy = served_policy("policy", base_url, **options)
@@ -101,6 +115,12 @@ class MemAgentRollout:
     It is configured by the environment: the controller sets `AGL_OPENAI_BASE_URL`, `AGL_EVENT_URL`
     and `AGL_KEY`; the recipe sets `MEMAGENT_TASK` (a `ReadingTask` in JSON), `MEMAGENT_TOKENIZER`
     and `MEMAGENT_REWARD`. A subclass can set other budgets and prompts.
+
+    Examples:
+        >>> from memagent_agent_lightning import MemAgentRollout
+        >>> from memagent_graph import ReadingConfig
+        >>> class ShortRollout(MemAgentRollout):
+        ...     config = ReadingConfig(chunk_tokens=2000)
     """
 
     config: ReadingConfig = ReadingConfig()

@@ -48,6 +48,12 @@ class Worker:
     Attributes:
         done: number of rollouts that were read and rewarded.
         failed: number of rollouts that failed.
+
+    Examples:
+        >>> import asyncio
+        >>> from memagent_agent_lightning import Worker
+        >>> worker = Worker("http://localhost:8080", readings=64)
+        >>> asyncio.run(worker.run())  # doctest: +SKIP
     """
 
     def __init__(

@@ -88,6 +88,11 @@ def create_app(
 
     Raises:
         ConfigurationError: The token is too short, or a root does not exist.
+
+    Examples:
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_inspector import create_app
+        >>> app = create_app(InMemoryStore())  # for uvicorn, or another ASGI server
     """
     bank = MemoryBank(store, namespace, patience=store_seconds)
     inside = Starlette(

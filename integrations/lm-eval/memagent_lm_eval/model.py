@@ -26,7 +26,7 @@ _NO_LIKELIHOODS = (
 
 @register_model("memagent")
 class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
-    """Reads the document of a prompt chunk by chunk, and answers its question from the memory.
+    r"""Reads the document of a prompt chunk by chunk, and answers its question from the memory.
 
     Args:
         model: the model, as for `create_memagent`; the built-in reader by default.
@@ -41,6 +41,15 @@ class MemAgentLM(LM):  # type: ignore[misc] # the harness has no types
 
     Raises:
         ConfigurationError: There is no such model, or the budgets do not fit its context.
+
+    Examples:
+        >>> from lm_eval.api.instance import Instance
+        >>> from memagent_lm_eval import MemAgentLM
+        >>> model = MemAgentLM()  # or MemAgentLM("vllm:MODEL"); for lm_eval.simple_evaluate(model)
+        >>> prompt = "The vault opens at 6:40.\n\nQuestion: When does the vault open?"
+        >>> asked = Instance("generate_until", {}, (prompt, {"until": []}), 0)
+        >>> model.generate_until([asked])
+        ['The vault opens at 6:40.']
     """
 
     def __init__(

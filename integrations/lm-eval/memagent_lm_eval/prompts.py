@@ -16,7 +16,7 @@ _PARAGRAPH = re.compile(r"(?<!\s)[^\S\n]*+\n(?:[^\S\n]*+\n)++(?=[^\S\n]*+\S)")
 
 
 def split(prompt: str, tokenizer: Tokenizer, question_tokens: int = 1024) -> tuple[str, str]:
-    """Split a prompt into document and question; joined, they are the prompt.
+    r"""Split a prompt into document and question; joined, they are the prompt.
 
     Within the last `question_tokens` of the prompt, the question begins at the last line that opens
     with a marker such as "Question:", or at the last line with a question mark, or else at the last
@@ -29,6 +29,14 @@ def split(prompt: str, tokenizer: Tokenizer, question_tokens: int = 1024) -> tup
 
     Returns:
         The document, "" if the prompt has nothing before its question; and the question.
+
+    Examples:
+        >>> from memagent_graph.text.tokens import load_tokenizer
+        >>> from memagent_lm_eval import split
+        >>> prompt = "The vault opens at 6:40.\n\nQuestion: When does the vault open?"
+        >>> document, question = split(prompt, load_tokenizer(None))
+        >>> question
+        'Question: When does the vault open?'
     """
     tail = _tail(prompt, tokenizer, question_tokens)
     start = len(prompt) - len(tail)

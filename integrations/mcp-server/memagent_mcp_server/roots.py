@@ -29,6 +29,13 @@ class Roots:
 
     Raises:
         ConfigurationError: One does not exist, or two have the same name.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from memagent_mcp_server import Roots
+        >>> _ = Path("lease.txt").write_text("Ann Kestrel signed the lease.")
+        >>> Roots(["lease.txt"]).names
+        ['lease.txt']
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:

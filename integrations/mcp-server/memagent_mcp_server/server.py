@@ -87,10 +87,13 @@ def create_server(
         ConfigurationError: The budgets do not fit the model's context, there is no such model, or
             LangGraph does not allow the namespace.
 
-    Example:
-        ```python
-        create_server(roots=Roots(["contracts"]), store=InMemoryStore()).run()
-        ```
+    Examples:
+        >>> from pathlib import Path
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_mcp_server import Roots, create_server
+        >>> Path("contracts").mkdir()
+        >>> server = create_server(roots=Roots(["contracts"]), store=InMemoryStore())
+        >>> server.run()  # doctest: +SKIP
     """
     config = config or ReadingConfig()
     agent = create_memagent(model, config=config, store=store, namespace=namespace)

@@ -38,6 +38,11 @@ class Served:
         model: the model, as for `create_memagent`.
         base_url: URL of its server; None takes the one for all models.
         window: context length in tokens; None asks its server.
+
+    Examples:
+        >>> from memagent_openai_server import Served, create_app
+        >>> large = Served("openai:Qwen/Qwen2.5-7B-Instruct", base_url="http://localhost:8000/v1")
+        >>> app = create_app({"large": large, "extractive": "extractive"})
     """
 
     model: ModelLike

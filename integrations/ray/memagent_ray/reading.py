@@ -72,6 +72,14 @@ def read_dataset(
     Returns:
         A lazy dataset. Besides its own columns, each row has `answer`, `memory`, `coverage`,
         `calls`, `input_tokens`, `output_tokens`, `version`, and `error`, which is null on success.
+
+    Examples:
+        >>> import ray
+        >>> from memagent_ray import read_dataset
+        >>> lease = {"question": "Who signed it?", "document": "Ann Kestrel signed it."}
+        >>> answers = read_dataset(ray.data.from_items([lease]), model="extractive")
+        >>> [row["answer"] for row in answers.take_all()]
+        ['Ann Kestrel signed it.']
     """
     least, most = (actors, actors) if isinstance(actors, int) else actors
     return dataset.map_batches(

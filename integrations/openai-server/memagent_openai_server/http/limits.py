@@ -30,6 +30,10 @@ class Limits:
 
     Raises:
         ConfigurationError: `bytes_under_way` is less than twice `body_bytes`.
+
+    Examples:
+        >>> from memagent_openai_server import Limits, create_app
+        >>> app = create_app(limits=Limits(requests_per_minute=60, keep_days=7))
     """
 
     body_bytes: int = 32 * 2**20
