@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memagent_graph.errors import MemAgentError
 from memagent_graph.evaluation.tasks import make_task
+from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ def write_tasks(
     count: int,
     lengths: tuple[int, int] = (28_000, 32_000),
     tokenizer: TokenizerLike = None,
+    essays: Path | None = None,
 ) -> Path:
     """Write tasks of one kind; equal arguments write equal tasks.
 
@@ -32,6 +36,7 @@ def write_tasks(
         count: number of tasks.
         lengths: least and greatest length of a document, in tokens.
         tokenizer: counts the tokens.
+        essays: a folder of texts that fill documents for which the file has too few paragraphs.
 
     Returns:
         The path of the file with the tasks, `OUT/tasks.jsonl`.
@@ -39,7 +44,8 @@ def write_tasks(
     Raises:
         ConfigurationError: There is no such task, or too little text for these lengths.
     """
-    task, counter = make_task(name), load_tokenizer(tokenizer)
+    task = make_task(name, open_source(essays) if essays else None)
+    counter = load_tokenizer(tokenizer)
     documents, rng = out.resolve() / "documents", random.Random(name)  # noqa: S311 - no secret
     documents.mkdir(parents=True, exist_ok=True)
     tasks = out / "tasks.jsonl"
@@ -56,12 +62,16 @@ def write_tasks(
 def main() -> None:
     """`python -m memagent_agent_lightning.tasks qa:FILE OUT --count N --tokenizer ID`."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("name")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--count", type=int, required=True)
-    parser.add_argument("--tokenizer")
-    given = parser.parse_args()
-    write_tasks(given.name, given.out, count=given.count, tokenizer=given.tokenizer)
+    parser.add_argument("name", help="task of `memagent eval --list`, such as qa:FILE")
+    parser.add_argument("out", type=Path, help="folder that every machine can read")
+    parser.add_argument("--count", type=int, required=True, help="number of tasks")
+    parser.add_argument("--tokenizer", help="folder or hub id of the policy's tokenizer")
+    parser.add_argument("--essays", type=Path, help="folder of texts that fill the documents")
+    given = vars(parser.parse_args())
+    try:
+        write_tasks(given.pop("name"), given.pop("out"), **given)
+    except MemAgentError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,12 @@ class Worker:
         Raises:
             HTTPError: The gateway refuses a request, or cannot be reached.
         """
+        try:
+            await self._run()
+        except ExceptionGroup as failures:  # the first of them ended the others
+            raise failures.exceptions[0] from failures
+
+    async def _run(self) -> None:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx.Limits(max_connections=_CONNECTIONS)
         transport = httpx.AsyncHTTPTransport(retries=5, limits=limits)
@@ -178,7 +185,12 @@ def main() -> None:
     parser.add_argument("--readings", type=int, default=512, help="most readings at once")
     parser.add_argument("--poll", type=float, default=1.0, help="seconds between checks")
     given = parser.parse_args()
-    asyncio.run(work(Worker(key=os.environ.get("AGL_KEY"), **vars(given))))
+    try:
+        asyncio.run(work(Worker(key=os.environ.get("AGL_KEY"), **vars(given))))
+    except MemAgentError as error:
+        sys.exit(f"error: {error}")
+    except httpx.HTTPError as error:
+        sys.exit(f"error: The gateway {given.url} failed: {error}. Check agl-server and AGL_KEY.")
 
 
 if __name__ == "__main__":

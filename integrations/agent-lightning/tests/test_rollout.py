@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 from servers.openai_server import OpenAIServer
+from servers.redis_server import free_port
 
 from memagent_agent_lightning import MemAgentRollout, ReadingTask, rollout
 from memagent_agent_lightning.tasks import write_tasks
@@ -167,8 +171,51 @@ def test_the_recipe_has_room_for_the_longest_conversation_and_the_paper_s_settin
     assert (recipe["trainer"]["nnodes"], recipe["trainer"]["n_gpus_per_node"]) == (4, 8)
 
 
-def test_tasks_are_written_with_their_evidence_among_distractors(tmp_path):
-    questions = [
+def started(module, *words):
+    """A command of this package, as a user starts it."""
+    return subprocess.run(
+        [sys.executable, "-m", f"memagent_agent_lightning.{module}", *map(str, words)],
+        env={**os.environ, "AGL_KEY": "secret"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_command_that_cannot_do_it_says_why_in_one_line(tmp_path):
+    few = tmp_path / "hotpot.json"
+    few.write_text(json.dumps(questions()))
+    away = f"http://127.0.0.1:{free_port()}"
+
+    short = started("tasks", f"qa:{few}", tmp_path / "out", "--count", 1)
+    unreached = started("worker", away)
+
+    assert short.returncode == unreached.returncode == 1
+    assert "--essays" in short.stderr
+    assert away in unreached.stderr
+    assert short.stderr.count("\n") == unreached.stderr.count("\n") == 1
+
+
+def test_essays_fill_documents_that_a_file_has_too_few_paragraphs_for(tmp_path):
+    (tmp_path / "hotpot.json").write_text(json.dumps(questions()))
+    essays = tmp_path / "essays"
+    essays.mkdir()
+    (essays / "rain.txt").write_text(FILLER * 100)
+
+    done = started(
+        *("tasks", f"qa:{tmp_path / 'hotpot.json'}", tmp_path / "out", "--count", 1),
+        *("--essays", essays),
+    )
+
+    assert done.returncode == 0, done.stderr
+    (line,) = (tmp_path / "out" / "tasks.jsonl").read_text().splitlines()
+    text = ReadingTask.model_validate_json(line).path.read_text()
+    assert 27_000 < load_tokenizer(None).count(text) <= 32_000
+
+
+def questions():
+    """A small file of HotpotQA's form."""
+    return [
         {
             "question": f"Who built mill {n}?",
             "answer": f"Builder {n}",
@@ -180,7 +227,10 @@ def test_tasks_are_written_with_their_evidence_among_distractors(tmp_path):
         }
         for n in range(4)
     ]
-    (tmp_path / "hotpot.json").write_text(json.dumps(questions))
+
+
+def test_tasks_are_written_with_their_evidence_among_distractors(tmp_path):
+    (tmp_path / "hotpot.json").write_text(json.dumps(questions()))
 
     file = write_tasks(f"qa:{tmp_path / 'hotpot.json'}", tmp_path, count=3, lengths=(1500, 2000))
 
