@@ -80,10 +80,10 @@ def create_app(
     Examples:
         >>> from fastapi.testclient import TestClient
         >>> from memagent_openai_server import create_app
-        >>> client = TestClient(create_app())  # or create_app("openai:MODEL", base_url=...)
         >>> said = "The vault opens at 6:40. When does the vault open?"
         >>> asked = {"model": "extractive", "messages": [{"role": "user", "content": said}]}
-        >>> done = client.post("/v1/chat/completions", json=asked).json()
+        >>> with TestClient(create_app()) as client:  # or create_app("openai:MODEL", base_url=...)
+        ...     done = client.post("/v1/chat/completions", json=asked).json()
         >>> done["choices"][0]["message"]["content"]
         'The vault opens at 6:40.'
     """
