@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from learn_rows import Row
 
-ITERATIONS = 60
+ITERATIONS = 40
 AS_IS = "as it is"
 CHANGES: dict[str, Row] = {
     AS_IS: {},

@@ -207,8 +207,8 @@ class GateRun:
     def _learn(self, way: str, folder: Path) -> None:
         changed: Row = BUDGETS | {
             "reading": WAYS[way][0],
-            "iterations": 150,
-            "decay_steps": 600,
+            "iterations": 80,
+            "decay_steps": 320,
             "refills": 0,
         }
         warm = self.folder / "before" / "model"

@@ -95,6 +95,7 @@ def right_answers(rows: Iterable[Row], **about: object) -> list[float]:
 
 
 def in_words(right: Sequence[float]) -> str:
+    """Return the mean with its 95% interval, as text."""
     if not right:
         return "-"
     mean = mean_score(right)
@@ -102,6 +103,7 @@ def in_words(right: Sequence[float]) -> str:
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> str:
+    """Return the change of the mean in points, with its 95% interval, as text."""
     if not before or len(before) != len(after):
         return "-"
     low, high = paired_interval(before, after)
@@ -112,24 +114,24 @@ def difference(before: Sequence[float], after: Sequence[float]) -> str:
 def _draw_learning(made: Sequence[Row], out: Path, path: Path) -> None:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    for row in made:
-        if row["way"] not in {"ours", "last"}:
-            continue
-        lines = Journal(out / f"seed{row['seed']}" / row["way"]).metrics()
-        known = [line for line in lines if "held_out_reward" in line]
-        axes.plot(
-            [line["iteration"] for line in known],
-            [line["held_out_reward"] for line in known],
-            color="C0" if row["way"] == "ours" else "C1",
-            label=f"{WAYS[row['way']]}, seed {row['seed']}",
-        )
+    for number, way in enumerate(("ours", "last")):
+        runs = [row for row in made if row["way"] == way]
+        for at, row in enumerate(runs):
+            lines = Journal(out / f"seed{row['seed']}" / way).metrics()
+            known = [line for line in lines if "held_out_reward" in line]
+            axes.plot(
+                [line["iteration"] for line in known],
+                [line["held_out_reward"] for line in known],
+                color=f"C{number}",
+                label=None if at else f"{WAYS[way]} ({len(runs)} seeds)",
+            )
     axes.set(
         xlabel="iteration (16 questions, 8 readings each)",
         ylabel="sampled reward",
         ylim=(0, 1.02),
         title="Documents of 4 chunks, in words never seen, both tasks",
     )
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.62))
     figure.savefig(path, dpi=120)
 
 
