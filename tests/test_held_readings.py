@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, replace
+from unittest.mock import ANY
 
 import pytest
 from doubles import Broken, ChainReader, chain
@@ -17,10 +18,12 @@ from gated_readings import (
     hold_after,
     pause,
     pause_all,
+    paused,
     reading_of,
     until,
 )
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, create_memagent
@@ -300,11 +303,9 @@ async def test_a_store_that_is_away_at_the_first_look_does_not_end_a_hold(away):
     waiting = holding.Holding(bank.records, "diary", lambda: None)
     waiting.saw(asdict(hold))
 
-    async def tell(found):
-        told.append(found)
-
+    note = bank.records.put(bank.records.under_way("diary"), "1", {})
     away.away = True
-    waited = await asyncio.wait_for(waiting.wait(tell), PATIENT)
+    waited = await asyncio.wait_for(waiting.wait(note, told.append), PATIENT)
 
     assert (waited, told) == (True, [hold])
 
@@ -348,3 +349,273 @@ async def test_a_reading_that_was_broken_off_with_nothing_left_to_read_answers_f
     merged = chain("merge", "By hand." * folds)
     assert out["answer"] == ("By hand." if folds == 1 else merged)
     assert [item async for item in bank.records.scan(bank.records.all_under_way)] == []
+
+
+class Watched(InMemoryStore):
+    """Another way to a store, which counts how often somebody looks who holds a memory."""
+
+    def __init__(self, store):
+        super().__init__()
+        self._data = store._data
+        self.looks = 0
+
+    async def abatch(self, ops):
+        ops = [*ops]
+        found = await super().abatch(ops)
+        self.looks += any(isinstance(op, GetOp) and "holds" in op.namespace for op in ops)
+        return found
+
+
+async def two_readings(store, others=None):
+    """One that leads, and one that follows it; neither has read anything."""
+    first = Reading(store, Gated())
+    await until(lambda: first.reader.waits)
+    second = Reading(others or store, Gated())
+    await until(lambda: "progress" in second.out)
+    return first, second
+
+
+async def follow(second, step):
+    """Wait until the second has taken over what the first has read."""
+    await until(lambda: second.out["progress"]["step"] == step)
+
+
+async def test_two_readings_of_the_same_go_on_from_the_edit_of_where_the_first_waits(store, bank):
+    seen = Watched(store)
+    first, second = await two_readings(store, seen)
+    await first.read(2)
+    await follow(second, 2)
+    memory = reading_of(await bank.aunder_way())
+    hold = await bank.ahold(memory, "ann")
+    looks = seen.looks
+    await until(lambda: seen.looks > looks + 5)  # the second knows it, and the first reads on yet
+    assert not any(fold.held for fold in await bank.aunder_way(memory))
+    fold = await pause(first, bank, memory)
+    assert fold.step == 3
+    await follow(second, 3)
+
+    await bank.aedit(fold.version, "By hand.", hold=hold)
+    await bank.arelease(memory)
+    second.reader.read_all()
+    outs = [await first.end(), await second.end()]
+
+    assert outs[0]["answer"] == outs[1]["answer"]
+    assert outs[0]["version"] == outs[1]["version"]
+    spans = first.reader.spans + second.reader.spans
+    assert len(spans) == calls()
+    assert hand_made(await bank.ahistory(outs[0]["version"])) == ["By hand."]
+
+
+async def test_a_follower_waits_where_a_held_reading_was_cancelled(store, bank):
+    first, second = await two_readings(store)
+    hold, fold = await hold_after(first, bank, 2)
+    await follow(second, fold.step)
+    await first.stop()
+
+    after = await pause(second, bank, fold.memory)
+    assert (after.version, after.step) == (fold.version, fold.step)
+    await bank.aedit(after.version, "By hand.", hold=hold)
+    await bank.arelease(fold.memory)
+    out = await second.end()
+
+    assert second.reader.memories[0] == "By hand."
+    assert len(second.reader.spans) == calls() - fold.step
+    assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
+
+
+async def test_a_follower_that_is_cancelled_leaves_the_reading_that_it_follows_in_the_list(
+    store, bank
+):
+    first, second = await two_readings(store)
+    hold, fold = await hold_after(first, bank, 2)
+    await follow(second, fold.step)
+
+    await second.stop()
+
+    assert await bank.aunder_way(fold.memory) == [replace(fold, seen=ANY)]
+    await bank.arelease(fold.memory, hold=hold)
+    assert (await first.end())["answer"] == alone()
+
+
+class Between(InMemoryStore):
+    """Another way to a store, on which something else happens first once, before a kind of call."""
+
+    def __init__(self, store):
+        super().__init__()
+        self._data = store._data
+        self.before = self.happens = None
+
+    async def abatch(self, ops):
+        ops = [*ops]
+        if self.before and any(self.before(op) for op in ops):
+            self.before = None
+            await self.happens()
+        return await super().abatch(ops)
+
+
+@pytest.fixture
+def between(store, monkeypatch):
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", str(PATIENT))
+    return Between(store)
+
+
+def lists(op):
+    return isinstance(op, PutOp) and "underway" in op.namespace
+
+
+def leases(op):
+    return isinstance(op, GetOp) and "leases" in op.namespace
+
+
+def looks_while_it_waits(op):
+    return isinstance(op, GetOp) and "underway" in op.namespace
+
+
+async def test_an_edit_of_where_a_reading_begins_is_seen_though_it_was_not_listed_yet(
+    store, bank, between
+):
+    _, fold = await hold_after(broken_off := Reading(store, Gated()), bank, 2)
+    await broken_off.stop()
+    await bank.arelease(fold.memory)
+
+    async def edit():
+        hold = await bank.ahold(fold.memory, "ann")
+        await bank.aedit(fold.version, "By hand.", hold=hold)
+        await bank.arelease(fold.memory)
+
+    between.before, between.happens = lists, edit
+    again = Reading(between, Gated())
+    out = await again.end()
+
+    assert again.reader.memories[0] == "By hand."
+    assert len(again.reader.spans) == calls() - fold.step
+    assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
+
+
+async def test_a_reading_begins_where_a_name_was_moved_back_to_and_not_at_the_edit_of_it(
+    store, bank
+):
+    agent = create_memagent(ChainReader(), config=SMALL, store=store)
+    await agent.ainvoke({"question": "?", "document": "An older page.", "memory_name": "diary"})
+    before = await bank.ahead("diary")
+    hold = await bank.ahold("diary", "ann")
+    edit = await bank.aedit(before.id, "By hand.", hold=hold)
+    await bank.arelease("diary")
+    assert await bank.amove_head("diary", before.id, expected=edit.id)
+
+    reading = Reading(store, Gated(), memory_name="diary")
+    await reading.end()
+
+    assert reading.reader.memories[0] == before.text
+
+
+async def test_an_edit_by_who_holds_a_reading_again_before_it_goes_on_is_seen(store, bank, between):
+    reading = Reading(between, Gated())
+    _, fold = await hold_after(reading, bank, 2)
+
+    async def edit():
+        hold = await bank.ahold(fold.memory, "bob")
+        await bank.aedit(fold.version, "By hand.", hold=hold)
+
+    between.before, between.happens = lists, edit
+    await bank.arelease(fold.memory)
+    await until(lambda: len(reading.told("held")) == 2)
+    await bank.arelease(fold.memory)
+    await reading.end()
+
+    assert [event["by"] for event in reading.told("held")] == ["ann", "bob"]
+    assert [event["edited"] for event in reading.told("released")] == [True, False]
+    assert reading.reader.memories[fold.step] == "By hand."
+
+
+async def test_a_follower_that_looks_only_after_its_leader_was_let_go_answers_from_the_edit_too(
+    store, bank, between
+):
+    first, second = await two_readings(store, between)
+    await first.read(calls() - 1)
+    await follow(second, calls() - 1)
+    memory = reading_of(await bank.aunder_way())
+    hold = await bank.ahold(memory, "ann")
+
+    async def edit():
+        (fold,) = await paused(bank, memory)
+        await bank.aedit(fold.version, "By hand.", hold=hold)
+        await bank.arelease(memory)
+
+    between.before, between.happens = looks_while_it_waits, edit
+    outs = [await first.end(), await second.end()]
+
+    assert [out["answer"] for out in outs] == ["By hand.", "By hand."]
+    assert [out["warnings"] for out in outs] == [[], []]
+
+
+async def test_an_edit_of_what_a_follower_has_passed_while_nobody_is_listed_is_said(
+    store, bank, between
+):
+    first, second = await two_readings(store, between)
+    await first.read(1)
+    (older,) = await bank.aunder_way()
+    await first.read(1)
+    await follow(second, 2)
+    edits = []
+
+    async def edit():
+        await first.stop()
+        async with asyncio.timeout(PATIENT):
+            while await bank.aunder_way():  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.005)
+        hold = await bank.ahold(older.memory, "ann")
+        edits.append(await bank.aedit(older.version, "By hand.", hold=hold))
+        await bank.arelease(older.memory)
+
+    between.before, between.happens = leases, edit
+    out = await second.end()
+
+    (warning,) = out["warnings"]
+    assert edits[0].id in warning
+    again = await Reading(store, Gated()).end()
+    assert hand_made(await bank.ahistory(again["version"])) == ["By hand."]
+
+
+async def test_an_edit_that_goes_when_another_reading_moves_the_name_first_is_said(store, bank):
+    reading = Reading(store, Gated(), memory_name="diary")
+    hold, fold = await hold_after(reading, bank, 2, "diary")
+    edit = await bank.aedit(fold.version, "By hand.", hold=hold)
+    await bank.arelease("diary")
+    other = create_memagent(ChainReader(), config=SMALL, store=store)
+    await other.ainvoke({"question": "?", "document": "Another page.", "memory_name": "diary"})
+
+    out = await reading.end()
+
+    assert hand_made(await bank.ahistory("diary")) == []
+    (warning,) = out["warnings"]
+    assert edit.id in warning
+
+
+async def test_a_reading_that_is_cancelled_takes_no_other_out_of_the_list(store, bank):
+    first = Reading(store, Gated(), memory_name="diary")
+    await first.read(1)
+    second = Reading(store, Gated(), memory_name="diary", document=TEXT[:-1])
+    await second.read(1)
+
+    await first.stop()
+    await until(lambda: not holding._ending)
+
+    (fold,) = await bank.aunder_way("diary")
+    assert fold.length == len(TEXT) - 1
+    await second.end()
+    assert await bank.aunder_way() == []
+
+
+async def test_a_reading_that_waits_lists_itself_again(store, bank):
+    reading = Reading(store, Gated())
+    _, fold = await hold_after(reading, bank, 2)
+    (listed,) = [item async for item in bank.records.scan(bank.records.all_under_way)]
+
+    await store.aput(listed.namespace, listed.key, {**listed.value, "held": False})
+    (again,) = await paused(bank, fold.memory)
+    await store.adelete(listed.namespace, listed.key)
+
+    assert await paused(bank, fold.memory) == [replace(again, seen=ANY)]
+    await bank.arelease(fold.memory)
+    await reading.end()

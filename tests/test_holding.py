@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from doubles import ChainReader, chain
-from gated_readings import SMALL, TEXT, Gated, Reading, alone, hold_after, reading_of
+from gated_readings import SMALL, TEXT, Gated, Reading, alone, hold_after, pause, reading_of
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore
 from servers.redis_server import RedisServer
@@ -105,6 +105,26 @@ async def test_the_second_of_two_editors_is_told(store, bank):
     await bank.arelease(fold.memory)
     await reading.end()
     assert reading.reader.memories[read] == "By both."
+
+
+async def test_an_edit_of_what_a_reading_still_reads_on_from_is_refused(store, bank):
+    reading = Reading(store, Gated())
+    await reading.read(2)
+    (fold,) = await bank.aunder_way()
+    hold = await bank.ahold(fold.memory, "ann")
+
+    with pytest.raises(MemoryConflictError, match="not paused"):
+        await bank.aedit(fold.version, "Too early.", hold=hold)
+    after = await pause(reading, bank, fold.memory)
+    with pytest.raises(MemoryConflictError, match="not paused"):
+        await bank.aedit(fold.version, "Too late.", hold=hold)
+    await bank.aedit(after.version, "By hand.", hold=hold)
+    await bank.arelease(fold.memory)
+    out = await reading.end()
+
+    assert after.step > fold.step
+    history = await bank.ahistory(out["version"])
+    assert [version.text for version in history if version.edited] == ["By hand."]
 
 
 async def test_what_is_no_longer_held_is_not_edited(store, bank):

@@ -25,28 +25,36 @@ class Sharing:
     Args:
         bank: where all of them store.
         left: seconds until the deadline, None without one.
-        look: finds a version by its id, None if it is not there or the store is away.
+        alone: whether nobody is followed.
     """
 
     def __init__(
         self,
         bank: MemoryBank,
         left: Callable[[], float | None],
-        look: Callable[[str], Awaitable[MemoryVersion | None]],
+        *,
+        alone: bool,
     ) -> None:
         self._bank = bank
         self._left = left
-        self._look = look
         self._lease: Lease | None = None
+        self._alone = alone or not can_lease(bank.store)
 
-    async def followed(self, subject: str, key: str) -> MemoryVersion | None:
+    @property
+    def leads(self) -> bool:
+        """Whether this run reads for itself, and follows nobody."""
+        return self._alone or (self._lease is not None and self._lease.held)
+
+    async def followed(
+        self, subject: str, look: Callable[[], Awaitable[MemoryVersion | None]]
+    ) -> MemoryVersion | None:
         """What another agent made of a chunk; None if it is to be read here.
 
         Waits as long as that agent shows that it lives, and no longer than the deadline.
 
         Args:
             subject: what all read on from where this fold began.
-            key: id of the version after the chunk.
+            look: finds the version after the chunk; None if it is not stored.
 
         Raises:
             TimeoutError: The deadline came first.
@@ -57,17 +65,19 @@ class Sharing:
         lease = self._lease
         if lease is None or lease.held:
             return None
+        self._alone = False
         loop = asyncio.get_running_loop()
         pause, alone_at = _FIRST_PAUSE, loop.time() + 2 * LAPSE
         while self._answers():
-            mine = await lease.acquire()
-            found = await self._look(key)
+            await lease.acquire()
+            # If the lease can be neither taken nor seen, this run reads on its own.
+            self._alone = not (lease.held or lease.foreign) and loop.time() > alone_at
+            found = await look()
             if found is not None:
-                lease.held = False  # though it may be ours: the next chunk can be stored as well
+                self._alone = lease.held = False  # the next chunk may be stored as well
                 lease.alive()
                 return found
-            # Where the lease can neither be had nor be seen, this run reads on its own.
-            if mine or (not lease.foreign and loop.time() > alone_at):
+            if self.leads:
                 return None
             if lease.foreign:
                 alone_at = loop.time() + 2 * LAPSE
@@ -76,6 +86,7 @@ class Sharing:
                 raise TimeoutError
             await asyncio.sleep(pause if left is None else min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
+        self._alone = True
         return None
 
     def beating(self) -> AbstractAsyncContextManager[object]:

@@ -13,12 +13,13 @@ from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent
 from memagent_graph.graph.records import noted, round_of, segment_name, span_of
 from memagent_graph.graph.skimming import covered
 from memagent_graph.memory import holding
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.holding import UnderWay
-from memagent_graph.memory.lease import LAPSE, enlist, holder_of
+from memagent_graph.memory.lease import LAPSE, enlist, holder_of, is_alive
 from memagent_graph.memory.lookup import edit_of, newest_edit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from langgraph.store.base import PutOp
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.25
 """Seconds between looks at whether a memory is still held."""
-
+_IDS_AT_ONCE = 100
+"""Versions to look at in one round trip."""
 
 _MISSED = (
-    "Memory {memory!r} was edited while it was read, too late or while the store was away: this "
-    "reading does not have version {ids}. Read again, or merge it by hand."
+    "Memory {memory!r} was edited while it was read, and this reading does not have version {ids}: "
+    "the edit came too late, the store was away, or another reading moved the memory on first. "
+    "Read again, or merge it by hand."
 )
 _UNKNOWN = "Whether memory {memory!r} was edited while it was held is not known: {error}"
 
@@ -62,6 +65,7 @@ class Holding:
         waits: how often a fold has waited: others' versions may have been edited meanwhile too.
         since: when the reading began, ISO 8601, UTC.
         listed: what takes each fold out of the list of those that are under way.
+        left: what does so with folds that an earlier run may have left in it.
     """
 
     def __init__(self, records: Records, memory: str, left: Callable[[], float | None]) -> None:
@@ -71,7 +75,8 @@ class Holding:
         self.waits = 0
         self.since = datetime.now(UTC).isoformat()
         self.listed: dict[str, PutOp] = {}
-        self._left = left
+        self.left: dict[str, PutOp] = {}
+        self._seconds_left = left
         self._nonce = enlist(self)
 
     @property
@@ -88,26 +93,51 @@ class Holding:
         """Note what is at `place`."""
         self.asked = holding.hold_of(value)
 
-    async def end(self) -> None:
-        """Take all folds out of the list of those that are under way."""
-        if self.listed:
-            with suppress(Exception):  # of a run that is cancelled, the store may be closed
-                await self.records.items([*self.listed.values()])
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        left = self._seconds_left()
+        return left is not None and left <= 0
 
-    async def wait(self, tell: Callable[[Hold], Awaitable[None]]) -> bool:
+    async def end(self) -> None:
+        """Take this reading's folds out of the list, but none that another one lists by now."""
+        with suppress(Exception):  # of a run that is cancelled, the store may be closed
+            for lost in range(MOST_LOST_RACES if self.listed else 0):
+                await pause(lost)
+                gone = {(op.namespace, op.key): op for op in (self.left | self.listed).values()}
+                values = await self.records.values([*gone], refresh=False)
+                given = {
+                    place: value
+                    for place, value in zip(gone, values, strict=True)
+                    if isinstance(value, dict) and self._may_forget(place, value)
+                }
+                if await self.records.commit([gone[place] for place in given], given):
+                    return
+
+    def _may_forget(self, place: Place, value: Mapping[str, object]) -> bool:
+        holder = str(value.get("holder"))
+        ours = place in {(op.namespace, op.key) for op in self.listed.values()}
+        return holder == self.holder or (not ours and not is_alive(holder))
+
+    async def wait(self, note: PutOp, tell: Callable[[Hold], object]) -> bool:
         """Wait until nobody holds the memory, but not beyond the deadline; say whether anybody did.
 
         A store that is away is not waited for longer than the holder of a lease is.
 
         Args:
-            tell: is called once, if anybody does.
+            note: what lists a fold as one that waits. It is put again if another reading, which
+                lists the same fold, has overwritten it.
+            tell: is called once, if anybody holds the memory.
         """
         loop = asyncio.get_running_loop()
-        seen, since, answered, pause = None, loop.time(), loop.time(), _FIRST_PAUSE
+        seen, since, answered, seconds = None, loop.time(), loop.time(), _FIRST_PAUSE
+        places = [self.place, (note.namespace, note.key)]
         while self.asked is not None:
             try:
-                there = await holding.held(self.records, self.memory)
-                answered = loop.time()
+                held, listed = await self.records.values(places, refresh=False)
+                there, answered = holding.hold_of(held), loop.time()
+                if there is not None and not (seen and holding.is_held(listed)):
+                    await self.records.items([note])
             except StoreError:
                 there = (seen or self.asked) if loop.time() - answered < LAPSE else None
             if there is None:
@@ -115,17 +145,17 @@ class Holding:
                 break
             if seen is None:
                 self.waits += 1
-                await tell(there)
+                tell(there)
             if there != seen:
                 seen, since = there, loop.time()
             elif loop.time() - since >= there.seconds:
                 with suppress(StoreError):  # an edit under it is refused from now on
                     await holding.let_go(self.records, there)
-            left = self._left()
-            if left is not None and left <= 0:
+            if self.is_late:
                 break
-            await asyncio.sleep(pause if left is None else min(pause, left))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            left = self._seconds_left()
+            await asyncio.sleep(seconds if left is None else min(seconds, left))
+            seconds = min(2 * seconds, _LONGEST_PAUSE)
         return seen is not None
 
 
@@ -139,6 +169,7 @@ class Pauses:
         holding: what it shares with the other folds of its question.
         root: the id before the first chunk.
         edits: what persons made of versions of this fold, by the ids of these.
+        looked: whether it was looked, as the fold began, if its memory is held or was edited.
         listed: whether others can see this fold.
     """
 
@@ -147,16 +178,18 @@ class Pauses:
     holding: Holding
     root: str
     edits: dict[str, MemoryVersion] = field(default_factory=dict)
+    looked: bool = False
     listed: bool = False
     _waits: int = 0  # up to which edits were looked for
     _doubtful: set[str] = field(default_factory=set)  # versions of which there may be edits
+    _heads: set[str] = field(default_factory=set)  # versions to begin anew at
 
     def note(self, fold: Fold, *, held: bool = False) -> PutOp:
         """What lets others see how far the fold is."""
         source, progress = fold["source"], fold["progress"]
         name, start, end = span_of(source)
         passed = progress["position"] - start
-        self._will_forget(name)
+        self.holding.listed[name] = self._forget(name)
         there = UnderWay(
             memory=self.holding.memory,
             question=fold["question"],
@@ -176,24 +209,59 @@ class Pauses:
         return holding.note(self.holding.records, there)
 
     async def enter(self, fold: Fold) -> None:
-        """Let others see the fold, and look whether its memory is held, or was edited."""
+        """List the fold, and only then look whether its memory is held, or was edited.
+
+        Edits need a hold, and are refused while a fold is listed that does not wait at the version
+        that was edited. So of an edit that was accepted before the fold was listed, either the edit
+        or its hold is seen here.
+        """
         self.listed = True
-        for name in _siblings(fold["source"]):  # an earlier run may have left them
-            self._will_forget(name)
+        for name in _siblings(fold["source"]):
+            self.holding.left[name] = self._forget(name)
+        with suppress(StoreError):
+            await self.holding.records.items([self.note(fold)])
+        await self.look(fold)
+
+    async def look(self, fold: Fold) -> None:
+        """Look whether the fold's memory is held, or its version was edited."""
+        self.looked = True
         records, version = self.holding.records, fold["progress"]["version"] or self.root
         try:
-            await records.items([self.note(fold)])
             places = [self.holding.place, (records.versions, version)]
             hold, stored = await records.values(places, refresh=False)
             self.holding.saw(hold)
             if edit_of(stored, self.holding.memory):
-                await self._look(fold)
+                await self.find_edit(fold)
         except StoreError:
             self._doubtful.add(version)
 
-    def _will_forget(self, name: str) -> None:
-        gone = holding.forget(self.holding.records, self.holding.memory, name)
-        self.holding.listed[name] = gone
+    async def look_at(self, versions: Sequence[str]) -> None:
+        """Look whether versions were edited that the fold has passed, so that it misses the edits.
+
+        Another reading had stored them, and this one was not listed while it took them over.
+        """
+        records, memory = self.holding.records, self.holding.memory
+        for first in range(0, len(versions), _IDS_AT_ONCE):
+            ids = versions[first:][:_IDS_AT_ONCE]
+            try:
+                places = [(records.versions, version) for version in ids]
+                values = await records.values(places, refresh=False)
+            except StoreError:
+                self._doubtful.update(ids)
+                continue
+            found = zip(ids, values, strict=True)
+            edited = {version for version, value in found if edit_of(value, memory)}
+            self._doubtful |= edited - {*self.edits}
+
+    def begin_anew(self, head: str) -> None:
+        """Begin at another reading's version, which has no edits of what was read here."""
+        self._doubtful |= {*self.edits}
+        self.edits.clear()
+        self._heads.add(head)
+        self.listed = False
+
+    def _forget(self, name: str) -> PutOp:
+        return holding.forget(self.holding.records, self.holding.memory, name)
 
     async def wait(self, fold: Fold, beating: AbstractAsyncContextManager[object]) -> None:
         """Wait until the memory is let go, and look for edits.
@@ -203,29 +271,34 @@ class Pauses:
             beating: shows that this run lives.
         """
 
-        async def tell(hold: Hold) -> None:
+        def tell(hold: Hold) -> None:
             about = self._told(fold)
             self.run.emit(HeldEvent(event="held", by=hold.by, since=hold.since, **about))
-            with suppress(StoreError):
-                await self.holding.records.items([self.note(fold, held=True)])
 
         async with beating:
-            waited = await self.holding.wait(tell)
-        if waited:
-            await self.look_for_edits(fold)
-            after = self.edited(fold)
-            about = self._told(after)
-            self.run.emit(ReleasedEvent(event="released", edited=after is not fold, **about))
-            with suppress(StoreError):
-                await self.holding.records.items([self.note(after)])
+            while self.holding.asked is not None and not self.holding.is_late:
+                waited = await self.holding.wait(self.note(fold, held=True), tell)
+                self._waits = self.holding.waits
+                self._doubtful.add(fold["progress"]["version"] or self.root)
+                await self.enter(fold)  # somebody may hold and edit it again already
+                after = self.edited(fold)
+                if waited:
+                    about = self._told(after)
+                    edited = after is not fold
+                    self.run.emit(ReleasedEvent(event="released", edited=edited, **about))
+                if after is not fold:
+                    with suppress(StoreError):
+                        await self.holding.records.items([self.note(after)])
+                fold = after
 
     async def look_for_edits(self, fold: Fold) -> None:
         """Look whether the fold's version was edited while it, or another fold, waited."""
         if self._waits != self.holding.waits:
             self._waits = self.holding.waits
-            await self._look(fold)
+            await self.find_edit(fold)
 
-    async def _look(self, fold: Fold) -> None:
+    async def find_edit(self, fold: Fold) -> None:
+        """Find what a person made of the fold's version."""
         records, memory = self.holding.records, self.holding.memory
         version = fold["progress"]["version"] or self.root
         self._doubtful.add(version)
@@ -243,7 +316,7 @@ class Pauses:
     async def missed(self) -> str | None:
         """Say which edits the fold did not go on from: too late, or the store was away."""
         records, memory = self.holding.records, self.holding.memory
-        known = {edit.id for edit in self.edits.values()}
+        known = {edit.id for edit in self.edits.values()} | self._heads
         try:
             found = [await newest_edit(records, one, memory) for one in self._doubtful]
         except StoreError as error:
@@ -286,15 +359,20 @@ class Pauses:
 
 @contextmanager
 def ending(chain: Chain | None) -> Iterator[None]:
-    """Take a reading out of the list if it is cancelled."""
+    """Take a reading out of the list if it is cancelled, and then let others read on."""
     try:
         yield
     except asyncio.CancelledError:
         if chain is not None:
-            task = asyncio.ensure_future(chain.holding.end())
+            task = asyncio.ensure_future(_abandon(chain))
             _ending.add(task)
             task.add_done_callback(_ending.discard)
         raise
+
+
+async def _abandon(chain: Chain) -> None:
+    with suppress(Exception):  # the store may be closed
+        await chain.abandon()
 
 
 def _siblings(source: SourceRecord) -> list[str]:

@@ -111,7 +111,11 @@ class Chain:
         known = _fingerprint(reading, record)
         self.fingerprint = known if self.reuses else reading_fingerprint(known, uuid4())
         self._reading, self._run = reading, run
-        self._sharing = Sharing(self.bank, partial(reading.seconds_left, run), self._stored)
+        self._sharing = Sharing(
+            self.bank,
+            partial(reading.seconds_left, run),
+            alone=not (self.reuses and reading.config.lease),
+        )
         self._writer: VersionWriter | None = None
         self._known: tuple[str, str] | None = None  # id and text of what was stored last
         self._holder: str | None = None  # the version that has the text of `parent`
@@ -119,7 +123,9 @@ class Chain:
         self._last: MemoryVersion | None = None
         # Whether ids depend on the memories, and cannot be listed ahead.
         self._unlisted = is_skimmed(reading.config, question) or reading.config.recalls > 0
-        self._replays = self._unlisted  # asks the store for each chunk, until it does not know one
+        # Whether the store is asked for each chunk: until it does not know one.
+        self._replays = self._unlisted and self.reuses
+        self._passed: list[str] = []  # versions taken over from another run since it is followed
         self._lost = 0
         self._missed: str | None = None  # why the store was not asked for what it knows
         self._unmoved: str | None = None  # why a named memory's head is where it was
@@ -255,9 +261,11 @@ class Chain:
             other = await self._writer.settle()
         if other is not None and other.edited:
             self._pauses.edits[version] = other
-        if not self._pauses.listed and (reads or not self._begun):
-            await self._pauses.enter(fold)
-        if self.holding.asked is not None and await self._all_stored():
+        leads = self._sharing.leads
+        if not self._pauses.looked and (reads or not self._begun):
+            await (self._pauses.enter if leads or not reads else self._pauses.look)(fold)
+        # A follower waits where its leader does: a version that this one has passed is not edited.
+        if self.holding.asked is not None and (leads or not reads) and await self._all_stored():
             await self._pauses.wait(fold, self.beating())
         await self._pauses.look_for_edits(fold)
         after = self._pauses.edited(fold)
@@ -289,17 +297,19 @@ class Chain:
             TimeoutError: The deadline came first.
             HeldUpError: The memory is held, or the version to read on from was edited.
         """
-        if not self.reuses:
-            return None
-        found = None
-        if self._reading.config.lease:
+        found, look = None, partial(self._stored, fold, self._child(chunk, recalled))
+        if self.reuses and self._reading.config.lease:
             begin = lease_key(fold["source"], self.root)
-            found = await self._sharing.followed(begin, self._child(chunk, recalled))
+            found = await self._sharing.followed(begin, look)
         if found is None and self._replays:
-            found = await self._stored(self._child(chunk, recalled))
+            found = await look()
             self._replays = found is not None
         if found is None:
+            await self._lead(fold)
             return None
+        if not self._sharing.leads:
+            self._pauses.listed = False
+            self._passed.append(self.parent)
         return Update(
             None if found.unchanged else found.memory,
             done=found.enough is not None,
@@ -308,7 +318,22 @@ class Chain:
             unfinished=found.cut,
         )
 
-    async def _stored(self, key: str) -> MemoryVersion | None:
+    async def _lead(self, fold: Fold) -> None:
+        """Read for others too: list the fold, unless it is.
+
+        Raises:
+            HeldUpError: The memory is held, or the version to read on from was edited.
+        """
+        if self._pauses.listed:
+            return
+        await self._pauses.enter(fold)
+        await self._pauses.look_at(self._passed)
+        self._passed.clear()
+        held = self.holding.asked is not None and await self._all_stored()
+        if held or self._pauses.edited(fold) is not fold:
+            raise HeldUpError
+
+    async def _stored(self, fold: Fold, key: str) -> MemoryVersion | None:
         """The version after a chunk, if another agent, or a reading that was broken off, has it.
 
         Raises:
@@ -320,9 +345,8 @@ class Chain:
             child, parent, hold = await records.values(places)
             self.holding.saw(hold)
             if edit_of(parent, memory) is not None:
-                edit = await newest_edit(records, self.parent, memory)
-                if edit is not None:
-                    self._pauses.edits[self.parent] = edit
+                await self._pauses.find_edit(fold)
+                if self._pauses.edited(fold) is not fold:
                     raise HeldUpError
             found = None if child is None else await readable(records, key, child)
         except BadRecordError:
@@ -330,8 +354,8 @@ class Chain:
         except StoreError as error:
             self._missed = str(error)
             return None
-        idle = self._writer is None or self._writer.idle
-        if found is None and self.holding.asked is not None and idle:
+        held = found is None and self.holding.asked is not None and self._sharing.leads
+        if held and await self._all_stored():
             raise HeldUpError
         return found
 
@@ -348,8 +372,12 @@ class Chain:
         if self._writer is not None:
             await self._writer.settle()
             await self._without_forgotten(self._writer.written)
-        await self.release()
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Take the reading out of the list, and only then let others read on: they list theirs."""
         await self.holding.end()
+        await self.release()
 
     async def overtaken(self) -> Memory | None:
         """What another agent stored first as the memory that was read from, if it differs."""
@@ -444,7 +472,8 @@ class Chain:
         self._takes_long = monotonic() - self._begun_at >= _LONG
         self._known, self._holder = (version.id, version.text), version.unchanged or version.id
         fold = {**fold, "progress": {**progress, "version": version.id}}
-        writer.add(version, self._pauses.note(fold))
+        # A follower's place in the list is its leader's.
+        writer.add(version, *([self._pauses.note(fold)] if self._sharing.leads else []))
         if not progress["stopped"]:
             return fold
         if fold["source"].get("memory_name"):
@@ -567,9 +596,7 @@ class Chain:
 
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
-        await self.release()
-        if self._whole is None:
-            await self.holding.end()
+        await (self.leave() if self._whole is None else self.release())
 
     async def _without_forgotten(self, written: Sequence[str]) -> str | None:
         """Delete what was written of a document that was forgotten meanwhile; say so."""
@@ -701,6 +728,7 @@ class Chain:
         await self.release()
         self._sharing.forget()  # the chain which begins at the new head is another one's to read
         at = self.root if head is None else head.id
+        self._pauses.begin_anew(at)
         return {
             **fold,
             **noted(Memory() if head is None else head.memory),

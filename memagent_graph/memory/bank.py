@@ -231,7 +231,8 @@ class MemoryBank:
 
         Raises:
             MemoryNotFoundError: There is no such memory.
-            MemoryConflictError: The memory changed meanwhile, or the hold has ended.
+            MemoryConflictError: The memory changed meanwhile, the hold has ended, or a reading has
+                not paused at that version.
         """
         before = await self.aget(reference)
         after = edited(before, text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import lookup
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.holding import hold_of, hold_place, no_longer_held
+from memagent_graph.memory.holding import hold_of, hold_place, no_longer_held, under_way
 from memagent_graph.memory.lookup import EDITS
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.version import reading_key
@@ -38,7 +38,8 @@ async def replace_for(
             must point to the version.
 
     Raises:
-        MemoryConflictError: Somebody else edited it first, or the hold has ended.
+        MemoryConflictError: Somebody else edited it first, the hold has ended, or a reading has not
+            paused at that version.
         MemoryNotFoundError: The version is gone.
     """
     own, new = (records.versions, before.id), (records.versions, after.id)
@@ -57,6 +58,8 @@ async def replace_for(
             raise was_changed(memory)
         if hold is not None and held is not None and not _is_same(hold, stored[held]):
             raise no_longer_held(memory)
+        if not moved and await _is_read_on(records, memory, before.id):
+            raise _not_paused(memory, before.id)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
         names = sorted({*owners_of(stored[new]), memory})
         puts = [
@@ -77,6 +80,20 @@ def _is_same(hold: Hold, stored: object) -> bool:
     """Whether a memory is still held by this hold, renewed or not."""
     there = hold_of(stored)
     return there is not None and there.id == hold.id
+
+
+async def _is_read_on(records: Records, memory: str, version: str) -> bool:
+    """Whether a reading would not see an edit of this version, because it does not wait there."""
+    folds = await under_way(records, memory)
+    return bool(folds) and not any(fold.held and fold.version == version for fold in folds)
+
+
+def _not_paused(memory: str, version: str) -> MemoryConflictError:
+    message = (
+        f"{memory!r} is not paused at version {version}: wait until `under_way` says that it is "
+        "held, and edit the version that it says."
+    )
+    return MemoryConflictError(message)
 
 
 def was_changed(reference: str) -> MemoryConflictError:

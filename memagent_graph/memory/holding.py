@@ -201,6 +201,12 @@ def forget(records: Records, memory: str, fold: str) -> PutOp:
     return records.put(records.under_way(memory), _key(fold), None)
 
 
+def is_held(value: object) -> bool:
+    """Whether a listed fold waits until its memory is let go."""
+    fold = _made(UnderWay, value)
+    return fold is not None and fold.held
+
+
 async def under_way(records: Records, memory: str | None) -> list[UnderWay]:
     """See `MemoryBank.aunder_way`."""
     where = records.all_under_way if memory is None else records.under_way(memory)

@@ -206,6 +206,12 @@ def is_gone(holder: str) -> bool:
     return False
 
 
+def is_alive(holder: str) -> bool:
+    """Whether the one named is known to be alive, which takes that it is of this machine."""
+    match = _HOLDER.fullmatch(holder)
+    return match is not None and match[1] == _machine() and not is_gone(holder)
+
+
 def _is_free(value: Value) -> bool:
     """Whether nobody holds a lease: it is absent, malformed, or its holder is known to be dead."""
     if not value or not isinstance(value.get("beat"), int):
