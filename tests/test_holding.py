@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 from doubles import ChainReader, chain
-from gated_readings import SMALL, TEXT, Gated, Reading, alone, hold_after, pause, reading_of
+from gated_readings import (
+    PATIENT,
+    SMALL,
+    TEXT,
+    Gated,
+    Reading,
+    alone,
+    hold_after,
+    pause,
+    reading_of,
+)
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore
 from servers.redis_server import RedisServer
 
 from memagent_graph import MemoryBank, create_memagent
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
+from memagent_graph.memory import holding
+from memagent_graph.memory.holding import note
 from memagent_graph.memory.redis import RedisStore
 
 
@@ -41,6 +55,12 @@ async def store(request, tmp_path):
 @pytest.fixture
 def bank(store):
     return MemoryBank(store)
+
+
+async def until_nobody_reads(bank):
+    async with asyncio.timeout(PATIENT):
+        while await bank.aunder_way():  # noqa: ASYNC110 - the list has no event
+            await asyncio.sleep(0.01)
 
 
 async def test_a_held_reading_goes_on_from_the_edit(store, bank):
@@ -125,6 +145,28 @@ async def test_an_edit_of_what_a_reading_still_reads_on_from_is_refused(store, b
     assert after.step > fold.step
     history = await bank.ahistory(out["version"])
     assert [version.text for version in history if version.edited] == ["By hand."]
+
+
+async def test_a_reading_that_was_killed_elsewhere_does_not_refuse_edits_for_ever(
+    store, bank, monkeypatch
+):
+    reading = Reading(store, Gated())
+    hold, fold = await hold_after(reading, bank, 2)
+    await reading.stop()
+    await until_nobody_reads(bank)
+    killed = replace(fold, holder="elsewhere:1:0a", lease="", held=False)
+    await bank.records.items([note(bank.records, killed)])
+
+    with pytest.raises(MemoryConflictError, match="not paused"):
+        await bank.aedit(fold.version, "Too early: it may live.", hold=hold)
+    monkeypatch.setattr(holding, "SILENT", timedelta(0))
+    await bank.aedit(fold.version, "By hand.", hold=hold)
+    await bank.arelease(fold.memory)
+    again = Reading(store, Gated())
+    await again.read(1)
+
+    assert again.reader.memories == ["By hand."]
+    await again.end()
 
 
 async def test_what_is_no_longer_held_is_not_edited(store, bank):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import lookup
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.holding import hold_of, hold_place, no_longer_held, under_way
+from memagent_graph.memory.holding import hold_of, hold_place, is_silent, no_longer_held, under_way
 from memagent_graph.memory.lookup import EDITS
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.version import reading_key
@@ -84,7 +84,7 @@ def _is_same(hold: Hold, stored: object) -> bool:
 
 async def _is_read_on(records: Records, memory: str, version: str) -> bool:
     """Whether a reading would not see an edit of this version, because it does not wait there."""
-    folds = await under_way(records, memory)
+    folds = [fold for fold in await under_way(records, memory) if not is_silent(fold)]
     return bool(folds) and not any(fold.held and fold.version == version for fold in folds)
 
 

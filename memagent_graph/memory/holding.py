@@ -1,15 +1,15 @@
 """Readings that are under way, and memories that a person holds: those readings pause.
 
 A hold is of a memory, not of a process: all readings into it pause. It is a record that its
-holder renews, and lapses without: clocks of two machines are never compared, so a reading takes it
-for lapsed when it has seen no change of it for as long as it says.
+holder renews, and lapses without: a reading takes it for lapsed when it has seen no change of it
+for as long as it says. Clocks of two machines are compared only where minutes do not matter.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 HOLD_SECONDS = 30.0
 """Seconds without a renewal after which a hold lapses."""
+SILENT = timedelta(minutes=15)
+"""Time without a sign of life after which a reading on another machine counts as ended."""
 _RESTLESS = "{!r} is held and let go again and again meanwhile: try again."
 _MINUTE = 60.0
 _LOOKED_UP = ("seen", "hold")
@@ -205,6 +207,11 @@ def is_held(value: object) -> bool:
     """Whether a listed fold waits until its memory is let go."""
     fold = _made(UnderWay, value)
     return fold is not None and fold.held
+
+
+def is_silent(fold: UnderWay) -> bool:
+    """Whether a listed fold that does not wait has shown no sign of life for too long."""
+    return not fold.held and datetime.fromisoformat(fold.seen) < datetime.now(UTC) - SILENT
 
 
 async def under_way(records: Records, memory: str | None) -> list[UnderWay]:
