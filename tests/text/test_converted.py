@@ -91,6 +91,7 @@ def peak():
     this = psutil.Process()
     others = {child.pid for child in this.children(recursive=True)}  # of other tests
     before, measured, done = this.memory_info().rss, [0.0], threading.Event()
+    command = this.cmdline()
 
     def measure():
         while not done.wait(0.01):
@@ -99,7 +100,9 @@ def peak():
                 if child.pid in others:
                     continue
                 with suppress(psutil.Error):
-                    total += child.memory_info().rss
+                    # Between fork and exec, a child is told to hold what this process holds.
+                    if child.cmdline() != command:
+                        total += child.memory_info().rss
             measured[0] = max(measured[0], total / MB)
 
     thread = threading.Thread(target=measure)
