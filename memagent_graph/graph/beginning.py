@@ -248,7 +248,7 @@ async def _spans(
     If `max_calls` is too low for so many, they are those of a new document.
     """
     one = reading.config.segments == 1
-    known = () if chain is None or one else await chain.begun_at(cutter)
+    known = () if chain is None or one else await chain.known.begun_at(cutter)
     spans = await to_thread(partial(cutter.spans, known), None)
     calls = updates_each(record["calls"], len(spans), reading.config)
     return spans if calls is None or calls >= 1 else cutter.spans()
@@ -269,5 +269,5 @@ async def _fold(
         return fold if memory is None else {**fold, **noted(memory)}
     chain = run.chains[chain_name(record)] = Chain(reading, run, question, record)
     if stored:
-        return await chain.end_of(stored, record)
-    return await chain.begin(cutter_of(reading, run, record), record, name, memory)
+        return await chain.known.end_of(stored, record)
+    return await chain.known.begin(cutter_of(reading, run, record), record, name, memory)

@@ -79,5 +79,5 @@ class Tally:
             elif self._asked is not None:
                 await self._sessions.used_version(self._asked)
             elif cutter is not None and chain is not None:
-                key = reading_key(chain.root, cutter.source.digest)
+                key = reading_key(chain.lineage.root, cutter.source.digest)
                 await self._sessions.used(key, read=read)

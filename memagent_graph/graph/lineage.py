@@ -1,0 +1,230 @@
+"""Which versions a fold has: their ids, and their records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from memagent_graph.graph.recalling import recall_of, spans_of
+from memagent_graph.graph.records import is_segmented, looks_of, memory_of
+from memagent_graph.graph.skimming import is_skimmed
+from memagent_graph.memory.version import (
+    MemoryVersion,
+    child_id,
+    merged_id,
+    reading_fingerprint,
+    reading_key,
+    root_id,
+)
+from memagent_graph.text.source import named_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memagent_graph.graph.cutting import Cutter
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.records import Fold, SourceRecord
+    from memagent_graph.readers.base import Recalled
+    from memagent_graph.text.chunking import Chunk
+
+
+class Lineage:
+    """The versions of a fold, whether they are stored or not. The first is the root.
+
+    Args:
+        reading: the reading's settings.
+        question: the fold's question.
+        record: its document, or its segment of one.
+        reuses: whether versions are taken over from readings of the same.
+        whole: for a segment, the lineage of the document.
+
+    Attributes:
+        question: the fold's question.
+        fingerprint: tells its versions from those of other settings; if memories are not reused,
+            from those of any other run.
+        reuses: whether versions are taken over from readings of the same.
+        is_segment: whether it is that of a segment.
+        is_listed: whether its ids follow from the document alone, before anything is read.
+        root: the id before the first chunk.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        question: str,
+        record: SourceRecord,
+        *,
+        reuses: bool,
+        whole: Lineage | None = None,
+    ) -> None:
+        known = _fingerprint(reading, record)
+        self.question, self.reuses = question, reuses
+        self.fingerprint = known if reuses else reading_fingerprint(known, uuid4())
+        self.is_segment = whole is not None
+        self.is_listed = not (is_skimmed(reading.config, question) or reading.config.recalls)
+        self.root = root_id(question, self.fingerprint)
+        self._whole = self if whole is None else whole
+        self._reading = reading
+
+    def memory(self, source: SourceRecord) -> str:
+        """Return the memory that the versions belong to: its name, or the reading's key."""
+        return source.get("memory_name") or reading_key(self._whole.root, source.get("digest", ""))
+
+    def child(self, parent: str, chunk: Chunk, recalled: Sequence[Recalled] = ()) -> str:
+        """Return the id after a chunk that is read from `parent`, with what is shown again."""
+        shown = [f"{item.place}\n{item.text}" for item in recalled]
+        return child_id(parent, chunk.digest, self.fingerprint, shown)
+
+    def first_of_each(self, cutter: Cutter) -> list[str]:
+        """Return for each chunk the first id of a segment that begins there."""
+        found = []
+        for start in cutter.cuts:
+            chunk = cutter.cut(start)
+            assert chunk is not None  # noqa: S101 - it was cut
+            fingerprint = _from(self._reading.fingerprint, start)
+            root = root_id(self.question, fingerprint)
+            found.append(child_id(root, chunk.digest, fingerprint))
+        return found
+
+    def merged_id(self, parts: Sequence[Fold]) -> str | None:
+        """Return the id of what is merged from segments; None if nothing was read of them."""
+        ids = _read_versions(parts)
+        return merged_id(ids, self.fingerprint) if ids else None
+
+    def nothing(self, source: SourceRecord) -> MemoryVersion:
+        """Return the root, which is not stored, as a version that an edit follows."""
+        return MemoryVersion(
+            id=self.root,
+            parent="",
+            root=self.root,
+            text="",
+            tokens=0,
+            step=0,
+            question=self.question,
+            source=source["digest"],
+            source_name=source["name"],
+            start=0,
+            end=0,
+            length=source["length"],
+            fingerprint=self.fingerprint,
+        )
+
+    def after_chunk(
+        self,
+        parent: str,
+        fold: Fold,
+        chunk: Chunk,
+        tokens: int,
+        *,
+        recalled: Sequence[Recalled],
+        unchanged: str | None,
+    ) -> MemoryVersion:
+        """Return the version after a chunk.
+
+        Args:
+            parent: id of the version that the chunk was read from.
+            fold: the fold after the chunk.
+            chunk: the chunk.
+            tokens: length of the memory in tokens.
+            recalled: passages and memories that were shown with the chunk.
+            unchanged: id of the version that has the same text, which is then not stored again.
+        """
+        progress, memory = fold["progress"], memory_of(fold)
+        return MemoryVersion(
+            id=self.child(parent, chunk, recalled),
+            parent=parent,
+            root=self.root,
+            text=memory.text,
+            tokens=tokens,
+            step=progress["step"],
+            question=self.question,
+            source=chunk.source.digest,
+            source_name=chunk.source.name,
+            start=chunk.start,
+            end=chunk.end,
+            length=chunk.source.length,
+            fingerprint=self.fingerprint,
+            evidence=memory.evidence,
+            unsupported=memory.unsupported,
+            dropped=memory.dropped,
+            cut=progress["cut"],
+            parts=_parts_of(chunk, recalled),
+            unchanged=unchanged,
+            skipped=tuple((start, end) for start, end in progress["skipped"]),
+            again=progress["again"],
+            recall=recall_of(looks_of(progress)["wanted"]),
+            recalled=tuple(item.version for item in recalled if item.version is not None),
+            enough=progress["enough"] if progress["stopped"] == "done" else None,
+            sought=_sought(fold["source"]),
+        )
+
+    def after_merge(
+        self, fold: Fold, parts: Sequence[Fold], query: str | None
+    ) -> MemoryVersion | None:
+        """Return the version that is merged from segments; None if nothing was read of them.
+
+        Args:
+            fold: the fold after the merge.
+            parts: the segments' folds.
+            query: what the next round looks for.
+        """
+        progress, memory, source = fold["progress"], memory_of(fold), fold["source"]
+        ids = _read_versions(parts)
+        if not ids:  # the deadline came before the first chunk
+            return None
+        return MemoryVersion(
+            id=merged_id(ids, self.fingerprint),
+            parent=self.root,
+            root=self.root,
+            text=memory.text,
+            tokens=self._reading.tokenizer.count(memory.text),
+            step=progress["step"],
+            question=self.question,
+            source=source["digest"],
+            source_name=source["name"],
+            start=0,
+            end=progress["position"],
+            length=source["length"],
+            fingerprint=self.fingerprint,
+            evidence=memory.evidence,
+            unsupported=memory.unsupported,
+            dropped=memory.dropped,
+            cut=progress["cut"],
+            merged=ids,
+            skipped=tuple((start, end) for start, end in progress["skipped"]),
+            query=query,
+            sought=_sought(source),
+        )
+
+
+def _fingerprint(reading: Reading, record: SourceRecord) -> str:
+    """The fingerprint of a reading; a first segment is read as the beginning of the document is."""
+    known = _from(reading.fingerprint, record.get("start", 0))
+    if is_segmented(record):
+        config = reading.config
+        known = reading_fingerprint(known, "segments", config.segments, "rounds", config.rounds)
+    elif "query" in record:
+        known = reading_fingerprint(known, "query", record["query"])
+    return known
+
+
+def _from(fingerprint: str, start: int) -> str:
+    return reading_fingerprint(fingerprint, "from", start) if start else fingerprint
+
+
+def _sought(record: SourceRecord) -> str | None:
+    """What the last round of a document in segments looked for, if not the question."""
+    return record.get("query") if is_segmented(record) else None
+
+
+def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:
+    """The last versions of those segments of which anything was read."""
+    read = [part["progress"] for part in parts if part["progress"]["step"]]
+    return tuple(progress["version"] for progress in read if progress["version"])
+
+
+def _parts_of(chunk: Chunk, recalled: Sequence[Recalled]) -> tuple[tuple[str, str], ...]:
+    """The documents that a chunk of joined ones, and passages shown with it, are of."""
+    spans = spans_of(recalled)
+    spans += [(chunk.start, chunk.end)] if chunk.text else []
+    return tuple(dict.fromkeys(row for span in spans for row in named_parts(chunk.source, *span)))
