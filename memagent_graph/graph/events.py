@@ -25,15 +25,31 @@ class OpenedEvent(TypedDict):
     skipped: int
 
 
-class ChunkEvent(TypedDict):
-    """A chunk was read.
+class FoldEvent(TypedDict):
+    """Fields of the events of a fold.
 
     Attributes:
+        agent: name of the graph.
         task: id of the task, as in `OpenedEvent`.
         question: the question.
         fold: name of the fold: "2" for the second question, "2.3" for its third segment, "" if
             there is only one fold.
         round: number of the round, counted from 1.
+        source: name of the document.
+    """
+
+    agent: str
+    task: str
+    question: str
+    fold: str
+    round: int
+    source: str
+
+
+class ChunkEvent(FoldEvent):
+    """A chunk was read.
+
+    Attributes:
         chunk: number of the chunk, counted from 1.
         chunks: number of chunks in total, estimated from those read so far.
         position: code points read by this fold, out of `length`.
@@ -47,12 +63,6 @@ class ChunkEvent(TypedDict):
     """
 
     event: Literal["chunk"]
-    agent: str
-    task: str
-    question: str
-    fold: str
-    round: int
-    source: str
     chunk: int
     chunks: int
     position: int
@@ -78,11 +88,11 @@ class AnswerEvent(TypedDict):
     coverage: float
 
 
-class MergeEvent(TypedDict):
+class MergeEvent(FoldEvent):
     """The memories of the segments were merged, or a round's memory was judged.
 
     Attributes:
-        round: number of the round that ended, counted from 1.
+        round: number of the round that ended.
         query: query of the next round; None without a next round.
         memories: number of memories that were not empty.
         calls: reader calls of all merges.
@@ -90,35 +100,22 @@ class MergeEvent(TypedDict):
     """
 
     event: Literal["merge"]
-    agent: str
-    task: str
-    question: str
-    fold: str
-    round: int
     query: str | None
-    source: str
     memories: int
     calls: int
     memory_tokens: int
 
 
-class SkipEvent(TypedDict):
+class SkipEvent(FoldEvent):
     """A chunk was skimmed, and not read in this round.
 
     Attributes:
-        round: see `ChunkEvent`.
         start: first code point of the chunk.
         end: one past its last code point.
         position: code points that this fold has read or skipped, out of `length`.
     """
 
     event: Literal["skip"]
-    agent: str
-    task: str
-    question: str
-    fold: str
-    round: int
-    source: str
     start: int
     end: int
     position: int
@@ -142,7 +139,7 @@ class FallbackEvent(TypedDict):
     length: int
 
 
-class PausedFold(TypedDict):
+class PausedFold(FoldEvent):
     """Fields of events of a fold whose memory is or was held.
 
     Attributes:
@@ -151,12 +148,6 @@ class PausedFold(TypedDict):
         position: code points that this fold has read, out of `length`.
     """
 
-    agent: str
-    task: str
-    question: str
-    fold: str
-    round: int
-    source: str
     memory: str
     version: str | None
     position: int

@@ -41,7 +41,7 @@ from memagent_graph.graph.skimming import covered, is_skimmed, reopen
 from memagent_graph.graph.speaking import Speech
 from memagent_graph.graph.state import ReadingState, Run, fold_of
 from memagent_graph.graph.support import warn
-from memagent_graph.graph.telling import chunk_event, fallback_event, skip_event
+from memagent_graph.graph.telling import about, chunk_event, fallback_event, skip_event
 from memagent_graph.graph.versions import Chain, chain_of
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import LateError, to_thread
@@ -191,13 +191,8 @@ async def merge_memories(
     run.emit(
         MergeEvent(
             event="merge",
-            agent=reading.name,
-            task=run.task,
-            question=whole["question"],
-            fold=span_of(whole["source"]).fold,
-            round=number,
+            **about(reading, run, whole, whole["source"]["name"]),
             query=wanted if goes_on else None,
-            source=whole["source"]["name"],
             memories=sum(bool(one.text.strip()) for one in new),
             calls=merged.usage.calls,
             memory_tokens=reading.tokenizer.count(after["memory"]),

@@ -10,6 +10,7 @@ from memagent_graph.errors import StoreError
 from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent
 from memagent_graph.graph.records import noted, round_of, segment_name, span_of
 from memagent_graph.graph.skimming import covered
+from memagent_graph.graph.telling import about
 from memagent_graph.memory import holding
 from memagent_graph.memory.holding import UnderWay
 from memagent_graph.memory.lookup import edit_of, newest_edit
@@ -151,8 +152,8 @@ class Pauses:
         """
 
         def tell(hold: Hold) -> None:
-            about = self._told(fold)
-            self.run.emit(HeldEvent(event="held", by=hold.by, since=hold.since, **about))
+            told = self._told(fold)
+            self.run.emit(HeldEvent(event="held", by=hold.by, since=hold.since, **told))
 
         async with beating:
             while self.holding.asked is not None and not self.holding.is_late:
@@ -162,9 +163,8 @@ class Pauses:
                 await self.enter(fold)  # somebody may hold and edit it again already
                 after = self.edited(fold)
                 if waited:
-                    about = self._told(after)
-                    edited = after is not fold
-                    self.run.emit(ReleasedEvent(event="released", edited=edited, **about))
+                    told, edited = self._told(after), after is not fold
+                    self.run.emit(ReleasedEvent(event="released", edited=edited, **told))
                 if after is not fold:
                     with suppress(StoreError):
                         await self.holding.records.items([self.note(after)])
@@ -221,14 +221,9 @@ class Pauses:
         return None if version == self.root else version
 
     def _told(self, fold: Fold) -> PausedFold:
-        name, start, end = span_of(fold["source"])
+        _, start, end = span_of(fold["source"])
         return PausedFold(
-            agent=self.reading.name,
-            task=self.run.task,
-            question=fold["question"],
-            fold=name,
-            round=round_of(fold["source"]),
-            source=fold["source"]["name"],
+            **about(self.reading, self.run, fold, fold["source"]["name"]),
             memory=self.holding.memory,
             version=self._version(fold),
             position=fold["progress"]["position"] - start,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from memagent_graph.graph.events import ChunkEvent, FallbackEvent, SkipEvent
+from memagent_graph.graph.events import ChunkEvent, FallbackEvent, FoldEvent, SkipEvent
 from memagent_graph.graph.records import round_of, span_of
 from memagent_graph.graph.skimming import covered
 
@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from memagent_graph.graph.records import Fold, Progress
     from memagent_graph.graph.state import Run
     from memagent_graph.text.chunking import Chunk
+
+
+def about(reading: Reading, run: Run, fold: Fold, source: str) -> FoldEvent:
+    """What all events of a fold tell, for a document of this name."""
+    return FoldEvent(
+        agent=reading.name,
+        task=run.task,
+        question=fold["question"],
+        fold=span_of(fold["source"]).fold,
+        round=round_of(fold["source"]),
+        source=source,
+    )
 
 
 def chunk_event(
@@ -39,18 +51,13 @@ def chunk_event(
     progress, same = after["progress"], after["memory"] == before["memory"]
     closed = progress["gated"] > before["progress"]["gated"]
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
-    name, start, end = span_of(after["source"])
+    _, start, end = span_of(after["source"])
     step, read = progress["step"], covered(progress, start, end)
     left = end - start - read if progress["again"] else end - chunk.end
     passed = read if progress["again"] else chunk.end - start
     return ChunkEvent(
         event="chunk",
-        agent=reading.name,
-        task=run.task,
-        question=after["question"],
-        fold=name,
-        round=round_of(after["source"]),
-        source=chunk.source.name,
+        **about(reading, run, after, chunk.source.name),
         chunk=step,
         chunks=step + ceil(left * step / passed),
         position=passed,
@@ -67,15 +74,10 @@ def chunk_event(
 
 def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEvent:
     """A chunk that was skipped, and the position after it."""
-    name, start, end = span_of(after["source"])
+    _, start, end = span_of(after["source"])
     return SkipEvent(
         event="skip",
-        agent=reading.name,
-        task=run.task,
-        question=after["question"],
-        fold=name,
-        round=round_of(after["source"]),
-        source=chunk.source.name,
+        **about(reading, run, after, chunk.source.name),
         start=chunk.start,
         end=chunk.end,
         position=chunk.end - start,

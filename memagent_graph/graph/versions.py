@@ -31,10 +31,7 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.guard import store_seconds
 from memagent_graph.memory.sources import remove_strays
-from memagent_graph.memory.version import (
-    MemoryVersion,
-    edited,
-)
+from memagent_graph.memory.version import MemoryVersion, edited
 from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Memory, Update
 
@@ -282,10 +279,8 @@ class Chain:
         self._last = version
         self._read |= {version.source, *(digest for digest, _ in version.parts)}
         self._takes_long = monotonic() - self._begun_at >= _LONG
-        self._stored_last, self._holder = (
-            (version.id, version.text),
-            version.unchanged or version.id,
-        )
+        self._stored_last = (version.id, version.text)
+        self._holder = version.unchanged or version.id
         fold = {**fold, "progress": {**progress, "version": version.id}}
         writer.add(version, *self._company.notes(fold))
         if not progress["stopped"]:
