@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import warnings
 from contextlib import nullcontext
@@ -117,10 +118,17 @@ class GetThenPut:
     async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
         """Do nothing: there are no announcements."""
 
+    async def abatch(self, ops: Sequence[Op]) -> list[Any]:
+        """See `AtomicStore`."""
+        try:
+            return await self._store.abatch(ops)
+        except NotImplementedError:  # some stores are only synchronous
+            return await asyncio.to_thread(self._store.batch, ops)
+
     async def _batch(self, ops: Sequence[Op]) -> list[Any]:
         if isinstance(self._store, InMemoryStore):  # never waits, so the lock is held only briefly
             return self._store.batch(ops)
-        return await self._store.abatch(ops)
+        return await self.abatch(ops)
 
 
 _locks: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()

@@ -13,7 +13,7 @@ from langgraph.store.base import PutOp, validate_op_namespace
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
-    from langgraph.store.base import Item, TTLConfig
+    from langgraph.store.base import Item, Op, TTLConfig
 
 Namespace = tuple[str, ...]
 Value = dict[str, Any]
@@ -128,6 +128,13 @@ class AtomicStore(Protocol):
 
         Raises:
             StoreError: The store cannot be reached, or cannot be watched.
+        """
+        ...
+
+    async def abatch(self, ops: Sequence[Op]) -> list[Any]:
+        """Carry out operations as `BaseStore.abatch` does.
+
+        If the caller is cancelled meanwhile, the store remains usable.
         """
         ...
 

@@ -21,7 +21,6 @@ that those had read.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -134,7 +133,7 @@ class Records:
 
     async def items(self, ops: Sequence[Op]) -> list[Any]:
         """Carry out operations, asynchronous or not as the store supports, and return results."""
-        return await self.call(partial(self._items, ops))
+        return await self.call(partial(self.atomic.abatch, ops))
 
     async def commit(
         self,
@@ -210,12 +209,6 @@ class Records:
         """Let the store drop the first label, if nothing is left below it."""
         below = MatchCondition("prefix", self.namespace[:1])
         await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
-
-    async def _items(self, ops: Sequence[Op]) -> list[Any]:
-        try:
-            return await self.store.abatch(ops)
-        except NotImplementedError:  # LangGraph's SqliteStore is only synchronous
-            return await asyncio.to_thread(self.store.batch, ops)
 
 
 def _label(name: str) -> str:

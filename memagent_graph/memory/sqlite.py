@@ -16,9 +16,9 @@ from memagent_graph.errors import StoreError
 from memagent_graph.memory.atomic import Announcement, Present, agrees, arrange
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
-    from langgraph.store.base import Item
+    from langgraph.store.base import Item, Op
     from langgraph.store.sqlite import AsyncSqliteStore
 
     from memagent_graph.memory.atomic import Given, Value
@@ -116,6 +116,12 @@ class AtomicSqlite:
             if not news:
                 await asyncio.sleep(_POLL_SECONDS)
 
+    async def abatch(self, ops: Sequence[Op]) -> list[Any]:
+        """See `AtomicStore`."""
+        if isinstance(self._store, SqliteStore):
+            return await asyncio.to_thread(self._store.batch, ops)
+        return await _whole(self._store.abatch(ops))
+
     async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
         """See `AtomicStore`."""
         await self._run(_forget(_prefix(namespace), topic))
@@ -158,7 +164,7 @@ class AtomicSqlite:
     async def _run(self, steps: Steps[T]) -> T:
         if isinstance(self._store, SqliteStore):
             return await asyncio.to_thread(_transact, self._store, steps)
-        return await _atransact(self._store, steps)
+        return await _whole(_atransact(self._store, steps))
 
 
 def set_up(store: SqliteStore) -> None:
@@ -218,12 +224,12 @@ def _transact(store: SqliteStore, steps: Steps[T]) -> T:
             raise _refused(error) from error
 
 
+async def _whole(transaction: Coroutine[object, object, T]) -> T:
+    """Shield a transaction, which would stay open if it were cancelled."""
+    return await asyncio.shield(asyncio.create_task(transaction))
+
+
 async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
-    # Shielded, because a transaction cancelled in between would stay open.
-    return await asyncio.shield(asyncio.create_task(_whole(store, steps)))
-
-
-async def _whole(store: AsyncSqliteStore, steps: Steps[T]) -> T:
     try:
         await _aset_up(store)
     except sqlite3.Error as error:

@@ -11,7 +11,7 @@ from functools import partial
 import aiosqlite
 import atomically
 import pytest
-from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 from servers.tcp_proxy import TCPProxy
@@ -20,6 +20,7 @@ from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 from memagent_graph.errors import StoreError
 from memagent_graph.memory.adapted import atomic
 from memagent_graph.memory.atomic import AtomicStore
+from memagent_graph.memory.records import Records
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.stores import open_store
 
@@ -716,6 +717,31 @@ def test_an_asynchronous_sqlite_store_gets_the_same(tmp_path):
             assert await take(store, 1) == ["v"]
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("statement", ["BEGIN", "COMMIT"])
+@pytest.mark.parametrize("patience", [None, lambda: 10.0])
+async def test_a_cancelled_call_leaves_no_transaction_open(
+    tmp_path, monkeypatch, statement, patience
+):
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        records = Records(store, AT, None, patience)
+        one = PutOp(AT, "one", {"n": 1})
+        await records.items([one])
+        execute = store.conn.execute
+
+        def cancelled_meanwhile(sql, *parameters):
+            if sql.startswith(statement):
+                call.cancel()
+            return execute(sql, *parameters)
+
+        call = asyncio.create_task(records.items([GetOp(AT, "one"), one._replace(key="two")]))
+        with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+            patch.setattr(store.conn, "execute", cancelled_meanwhile)
+            await call
+
+        kept = await records.values([(AT, "one"), (AT, "two")])
+        assert kept == [{"n": 1}] * 2
 
 
 def test_a_store_without_comparison_is_warned_about():
