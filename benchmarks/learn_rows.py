@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import shutil
 from contextlib import suppress
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,3 +81,6 @@ def prepare(threads: int) -> None:
     # Looking for garbage in all that is imported, and often, takes a quarter of the time.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
+    # A model this small is loaded at once, and its tied weights are meant to be saved once.
+    disable_progress_bar()
+    logging.getLogger("accelerate").setLevel(logging.ERROR)

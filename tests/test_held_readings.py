@@ -607,6 +607,44 @@ async def test_a_reading_that_is_cancelled_takes_no_other_out_of_the_list(store,
     assert await bank.aunder_way() == []
 
 
+async def test_two_documents_that_are_read_at_once_into_one_name_are_both_listed(store, bank):
+    documents = [TEXT, TEXT[1:]]
+    readings = [Reading(store, Gated(), memory_name="diary", document=one) for one in documents]
+    for reading in readings:
+        await reading.read(2)
+    folds = await bank.aunder_way("diary")
+    assert [fold.length for fold in folds] == [len(one) for one in documents]
+
+    hold = await bank.ahold("diary", "ann")
+    for reading in readings:
+        await until(lambda reading=reading: reading.reader.waits)
+        reading.reader.may.release()
+    first, second = await paused(bank, "diary", folds=2)
+    await bank.aedit(first.version, "By hand.", hold=hold)
+    await bank.aedit(second.version, "For the other.", hold=hold)
+    await bank.arelease("diary")
+    await asyncio.gather(*(reading.end() for reading in readings))
+
+    assert [reading.reader.memories[3] for reading in readings] == ["By hand.", "For the other."]
+    assert await bank.aunder_way() == []
+
+
+async def test_readings_that_share_no_work_are_listed_apart(store, bank):
+    apart = SMALL.model_copy(update={"lease": False})
+    readings = [Reading(store, Gated(), apart) for _ in range(2)]
+    for reading, chunks in zip(readings, (1, 3), strict=True):
+        await reading.read(chunks)
+    assert sorted(fold.step for fold in await bank.aunder_way()) == [1, 3]
+
+    await readings[0].stop()
+    await until(lambda: not holding._ending)
+
+    (fold,) = await bank.aunder_way()
+    assert fold.step == 3
+    await readings[1].end()
+    assert await bank.aunder_way() == []
+
+
 async def test_a_reading_that_waits_lists_itself_again(store, bank):
     reading = Reading(store, Gated())
     _, fold = await hold_after(reading, bank, 2)

@@ -59,7 +59,7 @@ class Company:
         self._follows = lineage.reuses and reading.config.lease
         left = partial(reading.seconds_left, run)
         self._sharing = Sharing(bank, left, alone=not self._follows)
-        self._pauses = Pauses(reading, run, holding, lineage.root)
+        self._pauses = Pauses(reading, run, holding, lineage.root, shares=self._follows)
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = lineage.reuses and not lineage.is_listed
         self._passed: list[str] = []  # versions taken over from another run since it is followed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import StoreError
@@ -48,6 +48,7 @@ class Pauses:
         run: the call of the graph.
         holding: what it shares with the other folds of its question.
         root: the id before the first chunk.
+        shares: whether it shares its work with others that read the same.
         edits: what persons made of versions of this fold, by the ids of these.
         looked: whether it was looked, as the fold began, if its memory is held or was edited.
         listed: whether others can see this fold.
@@ -57,6 +58,7 @@ class Pauses:
     run: Run
     holding: Holding
     root: str
+    shares: bool
     edits: dict[str, MemoryVersion] = field(default_factory=dict)
     looked: bool = False
     listed: bool = False
@@ -66,11 +68,15 @@ class Pauses:
 
     def note(self, fold: Fold, *, held: bool = False) -> PutOp:
         """What lets others see how far the fold is."""
+        there = self._there(fold, held=held)
+        self.holding.listed[there.fold] = holding.forget(self.holding.records, there)
+        return holding.note(self.holding.records, there)
+
+    def _there(self, fold: Fold, *, held: bool = False) -> UnderWay:
         source, progress = fold["source"], fold["progress"]
         name, start, end = span_of(source)
         passed = progress["position"] - start
-        self.holding.listed[name] = self._forget(name)
-        there = UnderWay(
+        return UnderWay(
             memory=self.holding.memory,
             question=fold["question"],
             source=source["digest"],
@@ -84,9 +90,8 @@ class Pauses:
             since=self.holding.since,
             holder=self.holding.holder,
             held=held,
-            lease=lease_key(source, self.root),
+            lease=lease_key(source, self.root) if self.shares else "",
         )
-        return holding.note(self.holding.records, there)
 
     async def enter(self, fold: Fold) -> None:
         """List the fold, and only then look whether its memory is held, or was edited.
@@ -96,8 +101,10 @@ class Pauses:
         or its hold is seen here.
         """
         self.listed = True
+        there = self._there(fold)
         for name in _siblings(fold["source"]):
-            self.holding.left[name] = self._forget(name)
+            left = holding.forget(self.holding.records, replace(there, fold=name))
+            self.holding.left[name] = left
         with suppress(StoreError):
             await self.holding.records.items([self.note(fold)])
         await self.look(fold)
@@ -139,9 +146,6 @@ class Pauses:
         self.edits.clear()
         self._heads.add(head)
         self.listed = False
-
-    def _forget(self, name: str) -> PutOp:
-        return holding.forget(self.holding.records, self.holding.memory, name)
 
     async def wait(self, fold: Fold, beating: AbstractAsyncContextManager[object]) -> None:
         """Wait until the memory is let go, and look for edits.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import TYPE_CHECKING, Literal, get_args
 
 from memagent_graph.errors import BadRecordError
+from memagent_graph.memory.records import label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,12 +98,12 @@ async def note_forgotten(records: Records, namespace: Namespace, user: str, by: 
         by: author of the change.
     """
     value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
-    await records.items([records.put((*namespace, *_FORGOTTEN), _digest(user), value)])
+    await records.items([records.put((*namespace, *_FORGOTTEN), label(user), value)])
 
 
 async def forgotten(records: Records, namespace: Namespace, user: str) -> Change | None:
     """Return the entry that a person was forgotten; for the arguments, see `note_forgotten`."""
-    (value,) = await records.values([((*namespace, *_FORGOTTEN), _digest(user))])
+    (value,) = await records.values([((*namespace, *_FORGOTTEN), label(user))])
     return _change(value)
 
 
@@ -113,10 +113,6 @@ _FIELDS = tuple(item.name for item in fields(Change))
 
 def _place(records: Records) -> Namespace:
     return (*records.namespace, "changes")
-
-
-def _digest(user: str) -> str:
-    return sha256(user.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _change(value: object) -> Change | None:

@@ -20,6 +20,7 @@ from memagent_graph.errors import BadRecordError, ConfigurationError, MemoryConf
 from memagent_graph.memory import lookup
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.lease import is_gone
+from memagent_graph.memory.records import label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +78,8 @@ class UnderWay:
         since: time of its beginning, ISO 8601, UTC.
         holder: machine, process and a number of its own, as in leases.
         held: whether it waits until its memory is released.
-        lease: key of its lease, which shows that it lives while it waits for its model.
+        lease: key of its lease, which shows that it lives while it waits for its model; empty if it
+            shares its work with no other reading.
         seen: last sign of life by the store's clock, ISO 8601, UTC.
         hold: the hold of its memory, whether it has paused yet or not; None if nobody holds it.
     """
@@ -195,12 +197,12 @@ async def _swap(records: Records, mine: Hold, expected: Mapping[str, object] | N
 def note(records: Records, fold: UnderWay) -> PutOp:
     """Return the write that shows others the progress of a fold."""
     value = {name: found for name, found in asdict(fold).items() if name not in _LOOKED_UP}
-    return records.put(records.under_way(fold.memory), _key(fold.fold), value)
+    return records.put(records.under_way(fold.memory), _key(fold), value)
 
 
-def forget(records: Records, memory: str, fold: str) -> PutOp:
+def forget(records: Records, fold: UnderWay) -> PutOp:
     """Return the write that takes a fold off the list."""
-    return records.put(records.under_way(memory), _key(fold), None)
+    return records.put(records.under_way(fold.memory), _key(fold), None)
 
 
 def is_held(value: object) -> bool:
@@ -260,8 +262,10 @@ def _time(item: Item) -> str:
     return (at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
-def _key(fold: str) -> str:
-    return fold or "1"  # some stores take no empty key
+def _key(fold: UnderWay) -> str:
+    """One key for all who share the work, of whom one is listed: who goes on replaces who began."""
+    alone = "" if fold.lease else fold.holder
+    return f"{fold.fold or 1}-{label(f'{alone} {fold.source} {fold.question}')}"
 
 
 _TYPES: dict[object, type | tuple[type, ...]] = {

@@ -115,11 +115,11 @@ class Records:
 
     def members(self, name: str) -> Namespace:
         """Return the namespace that lists the ids of a memory's versions."""
-        return (*self.all_members, _label(name))
+        return (*self.all_members, label(name))
 
     def under_way(self, name: str) -> Namespace:
         """Return the namespace that lists the folds that write to a memory."""
-        return (*self.all_under_way, _label(name))
+        return (*self.all_under_way, label(name))
 
     def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
         """Return the operation that sets an item, or deletes it if the value is None."""
@@ -211,8 +211,8 @@ class Records:
         await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
 
 
-def _label(name: str) -> str:
-    """A label for a memory's name, which may have characters that labels must not have."""
+def label(name: str) -> str:
+    """Return a label, or a key, for a text that may be of any length and have any characters."""
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
