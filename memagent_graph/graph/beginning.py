@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.counted import counted
 from memagent_graph.errors import ConfigurationError, QuestionError, SourceError
+from memagent_graph.graph.chains import begin_chain, chain_of
 from memagent_graph.graph.cutting import Cutter, cutter_of
 from memagent_graph.graph.events import OpenedEvent
 from memagent_graph.graph.merging import calls_each, calls_left, parts_of, updates_each
@@ -25,7 +26,6 @@ from memagent_graph.graph.records import (
     span_of,
 )
 from memagent_graph.graph.state import fold_of
-from memagent_graph.graph.versions import Chain, chain_name, chain_of
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.text.opening import open_source
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.nodes import Changes
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold
-    from memagent_graph.graph.state import QuestionState, ReadingState, Run
+    from memagent_graph.graph.state import Changes, QuestionState, ReadingState, Run
+    from memagent_graph.graph.versions import Chain
     from memagent_graph.readers.base import Memory
 
 
@@ -267,7 +267,7 @@ async def _fold(
     if run.store is None:
         fold = begun(question, record)
         return fold if memory is None else {**fold, **noted(memory)}
-    chain = run.chains[chain_name(record)] = Chain(reading, run, question, record)
+    chain = begin_chain(reading, run, question, record)
     if stored:
         return await chain.known.end_of(stored, record)
     return await chain.known.begin(cutter_of(reading, run, record), record, name, memory)

@@ -19,12 +19,14 @@ from langgraph.types import RetryPolicy, Send
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import TransientModelError
+from memagent_graph.graph.answering import write_answer
 from memagent_graph.graph.beginning import begin_question, begin_round, open_document
 from memagent_graph.graph.compiled import ReadingGraph
 from memagent_graph.graph.faces import fold_node, question_node, text_node, waiting_node
-from memagent_graph.graph.nodes import merge_memories, overwrite_memory, read_chunk, write_answer
+from memagent_graph.graph.overwriting import overwrite_memory, read_chunk
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.records import Fold, fold_name
+from memagent_graph.graph.rounds import merge_memories
 from memagent_graph.graph.state import (
     Answered,
     QuestionState,

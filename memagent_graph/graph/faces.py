@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
     from langgraph.runtime import Runtime
 
-    from memagent_graph.graph.nodes import Changes
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold
-    from memagent_graph.graph.state import Answered, QuestionState, ReadingState, Run
+    from memagent_graph.graph.state import Answered, Changes, QuestionState, ReadingState, Run
 
     Questioning = CompiledStateGraph[ReadingState, Run, QuestionState, Answered]
     Segmenting = CompiledStateGraph[ReadingState, Run, Fold, Fold]

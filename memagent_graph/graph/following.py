@@ -63,7 +63,7 @@ class Sharing:
         if self._lease is None and can_lease(self._bank.store):
             self._lease = Lease(self._bank.records, subject)
         lease = self._lease
-        if lease is None or lease.held:
+        if lease is None or await lease.confirm():
             return None
         self._alone = False
         loop = asyncio.get_running_loop()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from memagent_graph.graph.events import Event
     from memagent_graph.graph.versions import Chain
 
+Changes = dict[str, Any]
+"""The channels of the state that a node changes."""
 Gathering = TypeVar("Gathering")
 
 

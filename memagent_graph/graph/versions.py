@@ -23,7 +23,6 @@ from memagent_graph.graph.records import (
     looks_of,
     memory_of,
     noted,
-    round_of,
     span_of,
 )
 from memagent_graph.memory import notices
@@ -64,6 +63,7 @@ class Chain:
         run: the call of the graph; it has a store.
         question: the fold's question.
         record: its document, or its segment of one.
+        whole: for a segment, the chain that it is merged into.
 
     Attributes:
         lineage: which versions these are.
@@ -73,8 +73,16 @@ class Chain:
         parent: id of the version that the chunk is read from.
     """
 
-    def __init__(self, reading: Reading, run: Run, question: str, record: SourceRecord) -> None:
-        assert run.store is not None  # noqa: S101 - `chain_of` looked
+    def __init__(
+        self,
+        reading: Reading,
+        run: Run,
+        question: str,
+        record: SourceRecord,
+        *,
+        whole: Chain | None = None,
+    ) -> None:
+        assert run.store is not None  # noqa: S101 - `chains` looked
         self._reading, self._run, self.parent = reading, run, ""
         self.bank = MemoryBank(
             run.store,
@@ -82,7 +90,7 @@ class Chain:
             ttl=reading.config.ttl,
             patience=lambda: self._patience(store_seconds()),
         )
-        self._whole: Chain | None = _whole(reading, run, question, record)
+        self._whole = whole
         reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
         self.lineage: Lineage = Lineage(
             reading,
@@ -466,33 +474,6 @@ class Chain:
         """Seconds to wait for the store: `most`, and hardly any beyond the deadline."""
         left = self._reading.seconds_left(self._run)
         return most if left is None else min(most, max(left, 0.0) + _BEYOND)
-
-
-def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
-    """The chain of a fold in this call; None for one that began without a store."""
-    if run.store is None or fold["progress"]["version"] is None:
-        return None
-    name = chain_name(fold["source"])
-    if name not in run.chains:  # of a resumed run
-        run.chains[name] = Chain(reading, run, fold["question"], fold["source"])
-    return run.chains[name]
-
-
-def chain_name(record: SourceRecord) -> str:
-    """Tells the chains of a run apart: each segment has another in each round."""
-    name = record.get("fold", "")
-    return f"{name} {round_of(record)}" if "whole" in record else name
-
-
-def _whole(reading: Reading, run: Run, question: str, record: SourceRecord) -> Chain | None:
-    """Of a segment, the chain that it is merged into."""
-    if "whole" not in record:
-        return None
-    name = record["whole"]
-    if name not in run.chains:  # of a resumed run
-        about = SourceRecord(fold=name, digest=record["digest"], segments=record["segments"])
-        run.chains[name] = Chain(reading, run, question, about)
-    return run.chains[name]
 
 
 def _unstored(left: int, error: Exception | None) -> StoreError:

@@ -96,6 +96,18 @@ class Lease:
         """Note another sign of life of the holder, such as a new version: `LAPSE` begins anew."""
         self._since = self._clock()
 
+    async def confirm(self) -> bool:
+        """Return whether it is still held, as the holder goes on with what others see.
+
+        The store is asked only after `LAPSE` without a sign of life, as when the process was
+        stopped: somebody may have taken it over.
+        """
+        if self.held and self._clock() - self._since >= LAPSE:
+            with _ignore_failures():
+                await self.beat()
+        self.alive()
+        return self.held
+
     async def beat(self) -> None:
         """Give a sign of life; if somebody took the lease over, `held` becomes False.
 

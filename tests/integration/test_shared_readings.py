@@ -7,14 +7,19 @@ import json
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from doubles import ChainReader, numbered
+from gated_readings import Gated, Reading
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
+from memagent_graph.graph import following
+from memagent_graph.memory import lease
+from memagent_graph.memory.lease import Lease
 from memagent_graph.memory.redis import RedisStore
 
 TEXT = numbered(180)
@@ -54,6 +59,16 @@ class Plain(BaseStore):
 
     async def abatch(self, ops):
         return await self._inner.abatch(ops)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+    def advance(self, seconds):
+        self.now += seconds
 
 
 class Together(ChainReader):
@@ -173,6 +188,25 @@ def test_a_follower_takes_over_from_a_holder_that_is_gone(
     assert MemoryBank(store).history(out["version"]).gaps == []
 
 
+async def test_a_holder_that_was_stopped_between_two_chunks_finds_that_it_was_replaced(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(following, "Lease", partial(Lease, clock=clock))
+    monkeypatch.setattr(lease, "BEAT", PATIENT)
+    store = InMemoryStore()
+    first = Reading(store, Gated())
+    await first.read(2)
+    second = Reading(store, Gated())
+    await until(lambda: second.reader.waits or clock.advance(1))
+
+    await first.read(1)
+    await second.read(2)
+    await until(lambda: first.reader.waits or len(first.told("chunk")) == 4)
+
+    assert not first.reader.waits
+    outs = [await reading.end() for reading in (second, first)]
+    assert outs[0]["version"] == outs[1]["version"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("reader", "config"),
@@ -198,13 +232,13 @@ async def test_followers_go_on_where_a_holder_ends_early(reader, config, store, 
 
 
 @pytest.mark.filterwarnings("ignore:Plain has no compare-and-put")
-@pytest.mark.parametrize("lease", [True, False], ids=["no compare-and-put", "lease=False"])
-async def test_without_leases_each_agent_reads_on_its_own(lease, alone):
-    store = Plain() if lease else InMemoryStore()
+@pytest.mark.parametrize("leases", [True, False], ids=["no compare-and-put", "lease=False"])
+async def test_without_leases_each_agent_reads_on_its_own(leases, alone):
+    store = Plain() if leases else InMemoryStore()
     begin = asyncio.Barrier(2)
     readers = [Together(begin), Together(begin)]
 
-    agents = [agent_of(reader, store, lease=lease) for reader in readers]
+    agents = [agent_of(reader, store, lease=leases) for reader in readers]
     outs = await asyncio.gather(*(agent.ainvoke(ASKED) for agent in agents))
 
     assert [out["answer"] for out in outs] == [alone[0]] * 2

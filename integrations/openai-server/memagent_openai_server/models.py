@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 ModelLike: TypeAlias = str | BaseChatModel | Reader | None
 """A model, as for `create_memagent`."""
 
+_UNKNOWN = (
+    "its context is unknown: give --window, since a server may cut longer requests without a word"
+)
+
 
 @dataclass(frozen=True)
 class Served:
@@ -152,6 +156,8 @@ class Models:
                 log.warning("only passed on", extra={"fields": {"model": service.name}})
             else:
                 fits = True
+            if service.understands and await service.window() is None:
+                log.warning(_UNKNOWN, extra={"fields": {"model": service.name}})
         if refused is not None and not fits:
             raise refused
 

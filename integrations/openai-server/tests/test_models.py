@@ -122,6 +122,24 @@ async def test_a_model_that_is_too_small_to_read_is_served_next_to_one_that_is_n
         await create_app({"tiny": tiny}, config=small).state.models.check()
 
 
+async def test_a_model_that_does_not_say_its_context_is_named_at_the_start(
+    upstream, other, small, caplog
+):
+    other.models = [{"id": "org/other"}]
+    models = {
+        "silent": Served("openai:org/other", other.base_url),
+        "given": Served("openai:org/other", other.base_url, 4096),
+        "small": Served("openai:small", upstream.base_url),
+        "built in": "extractive",
+    }
+
+    await create_app(models, config=small).state.models.check()
+
+    (warned,) = caplog.records
+    assert "--window" in warned.message
+    assert warned.fields == {"model": "silent"}
+
+
 def test_a_map_without_models_is_refused():
     with pytest.raises(ConfigurationError, match="at least one"):
         create_app({})
