@@ -102,10 +102,11 @@ class Lease:
         The store is asked only after `LAPSE` without a sign of life, as when the process was
         stopped: somebody may have taken it over.
         """
-        if self.held and self._clock() - self._since >= LAPSE:
-            with _ignore_failures():
-                await self.beat()
-        self.alive()
+        if self.held:
+            if self._clock() - self._since >= LAPSE:
+                with _ignore_failures():
+                    await self.beat()
+            self.alive()
         return self.held
 
     async def beat(self) -> None:

@@ -117,6 +117,7 @@ def serve(
     from memagent_graph.readers.resolve import EXTRACTIVE
     from memagent_openai_server.http.door import keys_from_file, load_keys
     from memagent_openai_server.http.limits import Limits
+    from memagent_openai_server.http.records import log_to_stderr
     from memagent_openai_server.http.running import run
     from memagent_openai_server.http.workers import supervise
     from memagent_openai_server.models import models_from_file
@@ -165,6 +166,7 @@ def serve(
             ),
         )
         with application() as checked:
+            log_to_stderr()
             asyncio.run(checked.state.models.check())
             if workers == 1:
                 run(checked, host=host, port=port)

@@ -179,7 +179,10 @@ def test_a_model_that_does_not_fit_or_is_not_there_is_said_before_the_first_requ
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_a_file_of_models_is_served(tmp_path, environment, upstream):
+def test_a_file_of_models_is_served_and_the_log_names_what_is_not_known_of_them(
+    tmp_path, environment, upstream
+):
+    upstream.models = [{"id": "small"}]
     file = tmp_path / "models.toml"
     file.write_text(f"""
 [small]
@@ -195,6 +198,9 @@ model = "extractive"
         client.close()
 
     assert listed == ["small", "quotes"]
+    record = json.loads((tmp_path / "log").read_text().splitlines()[0])
+    assert (record["level"], record["model"]) == ("warning", "small")
+    assert "--window" in record["event"]
 
 
 def test_a_port_that_is_taken_ends_it(tmp_path, environment):
