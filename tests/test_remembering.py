@@ -253,7 +253,7 @@ def test_a_fold_that_fails_is_logged_and_tried_again_at_the_next_turn(caplog):
     agent.invoke(human("One."), of("ann", "monday"))
     with caplog.at_level(logging.WARNING):
         assert memory.flush() == 2
-    assert "could not be folded, and wait" in caplog.text
+    assert "Folding 2 messages failed, and is tried again" in caplog.text
     failing = False
     agent.invoke(human("Two."), of("ann", "monday"))
 

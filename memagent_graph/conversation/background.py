@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
+from memagent_graph.counted import counted
 from memagent_graph.memory.guard import StoreGuard, guard_of
 from memagent_graph.sync import at_exit, held_up, running_loop, soon
 
@@ -178,7 +179,8 @@ class Backlog:
                 except Exception as error:  # noqa: BLE001 - it is tried again at the next turn
                     failed.add(thread)
                     self._failed = True
-                    _log.warning("%d messages could not be folded, and wait: %s", self.waits, error)
+                    what = counted(self.waits, "message")
+                    _log.warning("Folding %s failed, and is tried again: %s", what, error)
                 else:
                     self.remove(thread, messages)
                     self._note(thread, str(messages[-1].id))
@@ -258,7 +260,8 @@ def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
         if len(users) > _MOST_USERS:
             gone = users.popitem(last=False)[1].waits
             if gone:
-                _log.warning("%d messages no longer wait to be folded: too many users do.", gone)
+                what = counted(gone, "message")
+                _log.warning("Too many users wait to be remembered: %s will not be folded.", what)
         return found
 
 

@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 
 from memagent_graph.conversation.entries import Entry, read
 from memagent_graph.conversation.schema import fields_of, schema_of_changes
+from memagent_graph.counted import counted
 from memagent_graph.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -112,9 +113,9 @@ class Fields(Generic[Profile]):
         if (misfits or others) and not self._warned:
             self._warned = True
             _log.warning(
-                "%d lines of a memory do not fit %s and are left out: `entries` and "
-                "`history` have them. (Logged once.)",
-                len(misfits) + len(others),
+                "Left out: %s of a memory for which %s has no place. `entries` and `history` "
+                "have everything. (Logged once.)",
+                counted(len(misfits) + len(others), "line"),
                 self.schema.__name__,
             )
         return profile

@@ -12,6 +12,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.conversation.messages import after, beyond, is_instruction, leaving
+from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -107,7 +108,8 @@ class Talk:
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
-            _log.warning("%d messages could not be folded, and stay: %s", len(folding), error)
+            what = counted(len(folding), "message")
+            _log.warning("Folding %s failed, and the conversation keeps all: %s", what, error)
             return stay
         return _without(stay, folding)
 

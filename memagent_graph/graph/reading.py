@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from memagent_graph.config import QUERY_TOKENS
+from memagent_graph.counted import counted
 from memagent_graph.errors import (
     ConfigurationError,
     ModelError,
@@ -109,8 +110,8 @@ class Reading:
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
         if tokens > budget:
             message = (
-                f"The question has {tokens} tokens, but its budget is {budget}: shorten it, move "
-                "text to be read into the document, or raise question_tokens."
+                f"The question has {counted(tokens, 'token')}, but its budget is {budget}: shorten "
+                "it, move text to be read into the document, or raise question_tokens."
             )
             raise QuestionError(message, question=question)
         return tokens
