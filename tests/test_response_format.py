@@ -84,12 +84,14 @@ def test_streams_and_checkpoints_hold_plain_values_and_a_copy_of_the_graph_its_s
     assert again["structured_response"] == Lease(**PLAIN)
 
 
-def test_several_questions_have_an_instance_each():
-    replies = [NOTES, NOTES, json.dumps(PLAIN), json.dumps(PLAIN)]
-    made = create_memagent(FakeListChatModel(responses=replies), response_format=Lease)
+def test_several_questions_have_an_instance_each(openai_server):
+    openai_server.reply = lambda body: json.dumps(PLAIN) if "response_format" in body else NOTES
+    small = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    made = create_memagent(small, response_format=Lease)
 
     out = made.invoke({"questions": ["Who?", "How much?"], "document": TEXT})
 
+    small.close()
     assert [each["structured_response"] for each in out["answers"]] == [Lease(**PLAIN)] * 2
 
 
