@@ -27,7 +27,7 @@ from memagent_graph.cli.reporting import reporting
 from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from memagent_graph.evaluation.judge import Judge
     from memagent_graph.evaluation.results import Result
@@ -170,8 +170,9 @@ def evaluate(
         title = (
             f"{reader.identity.name}, chunks of {chunk_tokens}, memory of {memory_tokens} tokens"
         )
-        write_report(out, results, title)
+        failures = write_report(out, results, title)
         print(markdown(cells(results)), end="")
+        _report(failures)
         failed = sum(result.error is not None for result in results)
         if failed:
             found = counted(failed, "sample")
@@ -238,7 +239,12 @@ def _compare(before: Path, after: Path, out: Path | None) -> None:
     found = differences(load(before), load(after))
     print(table(found), end="")
     if out is not None:
-        write_comparison(out, found, f"{before} and then {after}")
+        _report(write_comparison(out, found, f"{before} and then {after}"))
+
+
+def _report(failures: Sequence[str]) -> None:
+    for failure in failures:
+        print(f"memagent: {failure} The tables are complete.", file=sys.stderr)
 
 
 async def _through(running: AsyncIterator[Result], total: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from operator import itemgetter
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.intervals import paired_interval
-from memagent_graph.evaluation.report import in_markdown
+from memagent_graph.evaluation.report import in_markdown, pictures
 from memagent_graph.evaluation.samples import shown
 
 if TYPE_CHECKING:
@@ -88,9 +89,8 @@ def _difference(
 ) -> Difference:
     old, new = ([pair[side].score or 0.0 for pair in found] for side in (0, 1))
     low, high = paired_interval(old, new, [after.cluster for _, after in found])
-    count = len(found)
-    means = sum(old) / count, sum(new) / count
-    return Difference(task, method, unit, length, count, *means, low, high)
+    means = fmean(old), fmean(new)  # as `paired_interval` takes them: it holds their difference
+    return Difference(task, method, unit, length, len(found), *means, low, high)
 
 
 def table(found: Sequence[Difference]) -> str:
@@ -105,17 +105,21 @@ def table(found: Sequence[Difference]) -> str:
     return in_markdown(rows)
 
 
-def write_comparison(out: Path, found: Sequence[Difference], title: str) -> None:
+def write_comparison(out: Path, found: Sequence[Difference], title: str) -> list[str]:
     """Write comparison.md and comparison.png into a folder, which is made if it is missing.
 
     Args:
         out: the folder.
         found: the changes.
         title: heading that names the runs.
+
+    Returns:
+        A line that says why there is no plot, if there is none.
     """
     from memagent_graph.evaluation.plots import draw_differences
 
     out.mkdir(parents=True, exist_ok=True)
-    plot = draw_differences(out, found)
-    parts = [f"# {title}\n", f"{_NOTE}\n", table(found), f"![{plot.stem}]({plot.name})\n"]
+    plots = draw_differences(out, found)
+    parts = [f"# {title}\n", f"{_NOTE}\n", table(found), *pictures(plots)]
     (out / "comparison.md").write_text("\n".join(parts), "utf-8")
+    return plots.failures

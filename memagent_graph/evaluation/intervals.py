@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from math import nan, sqrt
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ def interval(scores: Sequence[float], clusters: Sequence[str] = ()) -> tuple[flo
     """
     if not scores:
         raise ValueError("There are no scores to average.")
-    mean = sum(scores) / len(scores)
+    mean = fmean(scores)
     n, z = _independent(scores, clusters or [""] * len(scores))
     centre = (mean + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * sqrt(max(0.0, mean * (1 - mean)) / n + z**2 / (4 * n * n)) / (1 + z**2 / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Rounding takes an end past 0, past 1, and where all scores are 0 or 1, past the mean.
+    return max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half))
 
 
 def _independent(scores: Sequence[float], clusters: Sequence[str]) -> tuple[float, float]:
@@ -46,13 +48,14 @@ def _independent(scores: Sequence[float], clusters: Sequence[str]) -> tuple[floa
     n, count = len(scores), len(groups)
     if count == n:
         return n, _Z
-    mean = sum(scores) / n
+    mean = fmean(scores)
     spread = sum((score - mean) ** 2 for score in scores) / (n - 1)
     least = n * n / sum(len(group) ** 2 for group in groups.values())  # all of a cluster alike
     worth = least
     if spread and count > 1:
         off = sum(sum(score - mean for score in group) ** 2 for group in groups.values())
-        worth = n * spread / (off * count / (count - 1) / n) if off else n
+        between = off * count / (count - 1) / n
+        worth = n * spread / between if between else n
     return min(float(n), max(worth, least)), student(count - 1)
 
 
@@ -65,13 +68,24 @@ class Mean(NamedTuple):
 
 
 def mean_score(scores: Sequence[float], clusters: Sequence[str] = ()) -> Mean:
-    """The mean of scores between 0 and 1, with its `interval`."""
-    return Mean(sum(scores) / len(scores), *interval(scores, clusters))
+    """The mean of scores between 0 and 1, with its `interval`.
+
+    Raises:
+        ValueError: There are no scores.
+    """
+    low, high = interval(scores, clusters)
+    return Mean(fmean(scores), low, high)
 
 
 def mean_cost(values: Sequence[float]) -> Mean:
-    """The mean of figures of 0 or more, with Student's interval; a single one's is unknown."""
-    count, mean = len(values), sum(values) / len(values)
+    """The mean of figures of 0 or more, with Student's interval; a single one's is unknown.
+
+    Raises:
+        ValueError: There are no figures.
+    """
+    if not values:
+        raise ValueError("There are no figures to average.")
+    count, mean = len(values), fmean(values)
     if count == 1:
         return Mean(mean, nan, nan)
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
@@ -112,7 +126,7 @@ def paired_interval(
     if len(before) != len(after):
         raise ValueError("Scores are paired: there must be as many after as before.")
     (low_1, high_1), (low_2, high_2) = interval(before, clusters), interval(after, clusters)
-    mean_1, mean_2 = sum(before) / len(before), sum(after) / len(after)
+    mean_1, mean_2 = fmean(before), fmean(after)
     together = _correlation(before, after)
     down = _apart(mean_2 - low_2, high_1 - mean_1, together)
     up = _apart(high_2 - mean_2, mean_1 - low_1, together)
@@ -126,8 +140,8 @@ def _apart(one: float, other: float, correlation: float) -> float:
 
 def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
     """Pearson's, brought nearer to 0 by half a sample: a few could agree by chance."""
-    mean_1, mean_2 = sum(one) / len(one), sum(other) / len(other)
+    mean_1, mean_2 = fmean(one), fmean(other)
     shared = sum((a - mean_1) * (b - mean_2) for a, b in zip(one, other, strict=True))
     spread = sqrt(sum((a - mean_1) ** 2 for a in one) * sum((b - mean_2) ** 2 for b in other))
     sure = max(0.0, shared - 0.5) if shared > 0 else shared
-    return sure / spread if spread else 0.0
+    return max(-1.0, sure / spread) if spread else 0.0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import MissingDependencyError
 from memagent_graph.evaluation.intervals import mean_cost
 from memagent_graph.evaluation.samples import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
@@ -25,54 +26,67 @@ _PANELS = 3
 _COLOURS = [*(f"C{number}" for number in range(10)), "black", "gold"]
 
 
-def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> list[Path]:
-    """Draw score and cost by length, the score by depth, and that of documents left as they are.
+class Plots(NamedTuple):
+    """The plots of a report.
 
-    Returns:
-        The files.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
+    Attributes:
+        files: those that were drawn.
+        failures: a line for each that could not be drawn, with the reason.
     """
-    files = []
+
+    files: list[Path]
+    failures: list[str]
+
+
+def draw(out: Path, cells: Sequence[Cell], results: Sequence[Result]) -> Plots:
+    """Draw score and cost by length, the score by depth, and that of documents left as they are."""
     whole = [cell for cell in cells if cell.unit == "whole"]
     by_length = [cell for cell in cells if cell.unit != "whole"]
-    results = [result for result in results if result.unit != "whole"]
+    of_length = [result for result in results if result.unit != "whole"]
     panels = len({cell.task for cell in by_length}) if _several_methods(by_length) else 1
-    for name, paint, some, size in (
-        ("accuracy", _accuracy, by_length, (10, max(5, 2.4 * -(-panels // _PANELS)))),
-        ("whole", _whole, whole, (8, 1 + 0.25 * len(whole))),
-        ("cost", _cost, by_length, (10, 4)),
-        ("depth", _depth, by_length, (10, 4)),
-    ):
-        figure = _figure(size)
-        if paint(figure, some, results):
-            files.append(out / f"{name}.png")
-            figure.savefig(files[-1])
-    return files
+    height = max(5, 2.4 * -(-panels // _PANELS))
+    return _draw_all(
+        out,
+        ("accuracy", (10, height), partial(_accuracy, cells=by_length)),
+        ("whole", (8, 1 + 0.25 * len(whole)), partial(_whole, cells=whole)),
+        ("cost", (10, 4), partial(_cost, cells=by_length, results=of_length)),
+        ("depth", (10, 4), partial(_depth, results=of_length)),
+    )
 
 
-def draw_differences(out: Path, found: Sequence[Difference]) -> Path:
-    """Draw each change with its interval, those that are clear in colour.
+def draw_differences(out: Path, found: Sequence[Difference]) -> Plots:
+    """Draw each change with its interval, those that are clear in colour."""
+    size = (8, 1 + 0.25 * len(found))
+    return _draw_all(out, ("comparison", size, partial(_changes, found=found)))
 
-    Returns:
-        The file.
 
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
-    figure = _figure((8, 1 + 0.25 * len(found)))
+def _draw_all(out: Path, *plots: tuple[str, tuple[float, float], Callable[[Figure], bool]]) -> Plots:
+    """Draw each plot, which has a name and a size in inches, unless it has nothing to show."""
+    drawn = Plots([], [])
+    for name, size, paint in plots:
+        file = out / f"{name}.png"
+        try:
+            figure = figure_kind()(figsize=size, dpi=80, layout="constrained")
+            if paint(figure):
+                figure.savefig(file)
+                drawn.files.append(file)
+        except Exception as error:  # noqa: BLE001 - no plot is worth the tables, whatever it is
+            file.unlink(missing_ok=True)  # half of it, or that of an earlier report
+            reason = f"{type(error).__name__}: {error}".removesuffix(".")
+            drawn.failures.append(f"{file.name} could not be drawn ({reason}).")
+    return drawn
+
+
+def _changes(figure: Figure, found: Sequence[Difference]) -> bool:
     names = [f"{one.task} {shown(one.length, one.unit)} {one.method}" for one in found]
     spans = [(one.change, one.low, one.high) for one in found]
     axes = _rows(figure, names, spans, ["C3" if one.is_clear else "grey" for one in found])
     axes.axvline(0, color="black", linewidth=0.5)
     axes.set(xlabel="change of the score, points")
-    file = out / "comparison.png"
-    figure.savefig(file)
-    return file
+    return True
 
 
-def _whole(figure: Figure, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
+def _whole(figure: Figure, cells: Sequence[Cell]) -> bool:
     """A row for each task and method whose documents have their own length."""
     names = [f"{cell.task} {cell.method} ({cell.metric})" for cell in cells]
     spans = [(cell.score, cell.low, cell.high) for cell in cells]
@@ -120,11 +134,7 @@ def figure_kind() -> type[Figure]:
     return Figure
 
 
-def _figure(size: tuple[float, float]) -> Figure:
-    return figure_kind()(figsize=size, dpi=80, layout="constrained")
-
-
-def _accuracy(figure: Figure, cells: Sequence[Cell], _: Sequence[Result]) -> bool:
+def _accuracy(figure: Figure, cells: Sequence[Cell]) -> bool:
     """Tasks in one panel if there is one method, else a panel for each task."""
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     methods = list(dict.fromkeys(cell.method for cell in cells))
@@ -197,7 +207,7 @@ def _cost(figure: Figure, cells: Sequence[Cell], results: Sequence[Result]) -> b
     return True
 
 
-def _depth(figure: Figure, _: Sequence[Cell], results: Sequence[Result]) -> bool:
+def _depth(figure: Figure, results: Sequence[Result]) -> bool:
     """Draw the mean score by the place of the evidence, for samples with one piece of it."""
     single = [r for r in results if r.depths and len(r.depths) == 1]
     methods = sorted({result.method for result in single})

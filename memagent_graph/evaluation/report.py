@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from memagent_graph.evaluation.plots import Plots
     from memagent_graph.evaluation.results import Result
     from memagent_graph.evaluation.samples import Unit
 
@@ -185,13 +186,16 @@ def _with_interval(mean: Mean | None, form: str) -> str:
     return f"{mean.value:{form}} ({mean.low:{form}} to {mean.high:{form}})"
 
 
-def write_report(out: Path, results: Sequence[Result], title: str) -> None:
+def write_report(out: Path, results: Sequence[Result], title: str) -> list[str]:
     """Write report.md, report.html and the plots into a folder.
 
     Args:
         out: the folder.
         results: the results of the run.
         title: heading that names model and budgets.
+
+    Returns:
+        A line for each plot that could not be drawn; the report has it in the plot's place.
     """
     from memagent_graph.evaluation.plots import draw
 
@@ -203,9 +207,15 @@ def write_report(out: Path, results: Sequence[Result], title: str) -> None:
         "are of the final answer; the raw score is of the whole reply.\n"
     )
     parts = [f"# {title}\n", note, markdown(found), details(found)]
-    pictures = [f"![{path.stem}]({path.name})\n" for path in plots]
-    (out / "report.md").write_text("\n".join([*parts, *pictures]), "utf-8")
+    (out / "report.md").write_text("\n".join([*parts, *pictures(plots)]), "utf-8")
     (out / "report.html").write_text(_page(title, note, found, plots), "utf-8")
+    return plots.failures
+
+
+def pictures(plots: Plots) -> list[str]:
+    """The plots in Markdown, and a line for each that is missing."""
+    drawn = [f"![{file.stem}]({file.name})\n" for file in plots.files]
+    return drawn + [f"{failure}\n" for failure in plots.failures]
 
 
 def _shown(cell: Cell | None) -> str:
@@ -214,15 +224,16 @@ def _shown(cell: Cell | None) -> str:
     return f"{100 * cell.score:.0f} ({100 * cell.low:.0f}-{100 * cell.high:.0f})"
 
 
-def _page(title: str, note: str, found: Sequence[Cell], plots: Sequence[Path]) -> str:
+def _page(title: str, note: str, found: Sequence[Cell], plots: Plots) -> str:
     tables = "".join(map(_table, (_scores(found), _costs(found))))
-    pictures = "".join(
-        f'<img alt="{html.escape(path.stem)}" '
-        f'src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
-        for path in plots
+    images = "".join(
+        f'<img alt="{html.escape(file.stem)}" '
+        f'src="data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}">'
+        for file in plots.files
     )
+    images += "".join(f"<p>{html.escape(failure)}</p>" for failure in plots.failures)
     return _HTML.format(
-        title=html.escape(title), note=html.escape(note), tables=tables, pictures=pictures
+        title=html.escape(title), note=html.escape(note), tables=tables, pictures=images
     )
 
 

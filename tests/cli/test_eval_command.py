@@ -8,6 +8,7 @@ from tiny_model import byte_pairs, tiny_model
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
+from memagent_graph.evaluation import plots
 from memagent_graph.evaluation.results import load
 from memagent_graph.text.tokens import load_tokenizer
 
@@ -60,6 +61,19 @@ def test_two_runs_are_compared_sample_by_sample(tmp_path):
     assert (tmp_path / "c" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert nothing.exit_code == 1
     assert "no sample in common" in nothing.stderr
+
+
+def test_what_cannot_be_drawn_is_said_beside_the_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "_depth", lambda *_, **__: 1 / 0)
+
+    done = run("--out", tmp_path, "--tasks", "vt", "--lengths", "2k", "--samples", 1)
+
+    assert done.exit_code == 0, done.output
+    assert "| vt | all | memagent | 40 (4-92) |" in done.stdout
+    assert "memagent: depth.png could not be drawn (ZeroDivisionError:" in done.stderr
+    assert not (tmp_path / "depth.png").exists()
+    assert (tmp_path / "accuracy.png").exists()
+    assert len(load(tmp_path)) == 1
 
 
 def test_without_matplotlib_no_model_is_asked_in_vain(tmp_path, monkeypatch):

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from memagent_graph.evaluation.intervals import interval, mean_cost, mean_score, paired_interval
 
-scores = st.lists(st.floats(0, 1), min_size=1, max_size=60)
+ROUNDED = st.sampled_from([0.0, 1.0, 0.1 * 3, 1 / 3, 0.7, 5e-324, 1 - 2**-53])
+"""Values of which sums, shares and square roots are rounded."""
+grades = st.floats(0, 1) | ROUNDED
+scores = st.lists(grades, min_size=1, max_size=60) | st.builds(
+    lambda grade, number: [grade] * number, grades, st.integers(1, 200)
+)
+CLUSTERS = st.sampled_from(["a", "b", "c", ""])
 
 
 def test_the_interval_agrees_with_a_published_table():
@@ -34,23 +40,48 @@ def test_of_a_single_cost_no_interval_is_known():
 
 @given(scores)
 def test_a_mean_score_comes_with_its_interval(values):
-    assert mean_score(values) == (sum(values) / len(values), *interval(values))
+    value, *ends = mean_score(values)
+
+    assert value == pytest.approx(sum(values) / len(values))
+    assert tuple(ends) == interval(values)
+
+
+@given(scores, st.data())
+def test_the_interval_of_a_score_holds_it_to_the_last_digit(values, data):
+    clusters = data.draw(st.lists(CLUSTERS, min_size=len(values), max_size=len(values)))
+
+    for value, low, high in (mean_score(values), mean_score(values, clusters)):
+        assert 0 <= low <= value <= high <= 1
+
+
+@pytest.mark.parametrize("grade", [0.0, 1.0, 0.1 * 3])
+def test_as_many_equal_scores_as_there_may_be_lie_within_their_interval(grade):
+    for number in range(1, 300):
+        value, low, high = mean_score([grade] * number)
+
+        assert low <= value <= high
+        assert value == pytest.approx(grade, abs=0, rel=1e-15)
+
+
+@given(st.lists(st.floats(0, 1e100) | st.integers(0, 10**9) | ROUNDED, min_size=2, max_size=60))
+def test_the_interval_of_a_cost_holds_it_to_the_last_digit(values):
+    value, low, high = mean_cost(values)
+
+    assert 0 <= low <= value <= high
 
 
 @given(scores)
-def test_the_interval_holds_the_mean_and_narrows_with_more_of_the_same(values):
+def test_the_interval_narrows_with_more_of_the_same(values):
     low, high = interval(values)
     closer, tighter = interval(values * 4)
 
-    mean = sum(values) / len(values)
-    assert 0 <= low <= mean + 1e-9
-    assert mean - 1e-9 <= high <= 1
     assert tighter - closer <= high - low
 
 
-def test_no_scores_have_no_interval():
-    with pytest.raises(ValueError, match="no scores"):
-        interval([])
+@pytest.mark.parametrize("mean", [interval, mean_score, mean_cost])
+def test_nothing_has_no_mean_and_no_interval(mean):
+    with pytest.raises(ValueError, match="There are no"):
+        mean([])
 
 
 def test_the_interval_of_a_difference_agrees_with_a_case_worked_by_hand():
@@ -61,19 +92,26 @@ def test_the_interval_of_a_difference_agrees_with_a_case_worked_by_hand():
     assert paired_interval(before, after) == pytest.approx((-0.0105, 0.4658), abs=2e-4)
 
 
-pairs = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=60)
+pairs = st.lists(st.tuples(grades, grades), min_size=1, max_size=60)
+
+
+@given(pairs | scores.map(lambda values: [(value, value) for value in values]), st.data())
+def test_the_interval_of_a_difference_holds_it_to_the_last_digit(scores, data):
+    before, after = zip(*scores, strict=True)
+    clusters = data.draw(st.lists(CLUSTERS, min_size=len(scores), max_size=len(scores)))
+    change = mean_score(after).value - mean_score(before).value
+
+    for low, high in (paired_interval(before, after), paired_interval(before, after, clusters)):
+        assert -1 <= low <= change <= high <= 1
 
 
 @given(pairs)
-def test_the_interval_of_a_difference_holds_it_and_turns_round_with_the_runs(scores):
+def test_the_interval_of_a_difference_turns_round_with_the_runs(scores):
     before, after = zip(*scores, strict=True)
     low, high = paired_interval(before, after)
     back = paired_interval(after, before)
 
-    change = (sum(after) - sum(before)) / len(scores)
-    assert -1 <= low <= change + 1e-9
-    assert change - 1e-9 <= high <= 1
-    assert (-back[1], -back[0]) == pytest.approx((low, high))
+    assert (-back[1], -back[0]) == pytest.approx((low, high), abs=1e-7)
 
 
 def test_samples_that_go_together_narrow_the_interval():
@@ -147,9 +185,8 @@ def test_clusters_of_one_are_no_clusters(values, data):
 
 
 @given(scores, st.data())
-def test_with_clusters_the_interval_holds_the_mean_and_is_never_narrower(values, data):
-    few = st.sampled_from(["a", "b", "c", ""])
-    clusters = data.draw(st.lists(few, min_size=len(values), max_size=len(values)))
+def test_with_clusters_the_interval_is_never_narrower(values, data):
+    clusters = data.draw(st.lists(CLUSTERS, min_size=len(values), max_size=len(values)))
 
     low, high = interval(values, clusters)
     alone = interval(values)

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 from doubles import ScriptedReader
+from matplotlib.figure import Figure
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.evaluation.comparison import differences, table
+from memagent_graph.evaluation.comparison import differences, table, write_comparison
 from memagent_graph.evaluation.report import (
     cells,
     details,
@@ -344,6 +346,62 @@ def test_the_report_is_markdown_a_page_without_links_and_plots(tmp_path):
     for plot in ("accuracy", "cost", "depth"):
         assert f"({plot}.png)" in text
         assert (tmp_path / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
+
+
+SOME = [result(1), result(0.5, unit="whole", length=0)]
+
+
+@pytest.mark.parametrize("score", [0, 1, 0.1 * 3])
+def test_a_report_of_equal_scores_is_drawn_however_many_they_are(score, tmp_path):
+    results = [
+        replace(result(score, unit=unit, length=length), task=f"of {number}")
+        for unit, length in (("whole", 0), ("tokens", 8192))
+        for number in (1, 2, 3, 6, 7, 11, 50)
+        for _ in range(number)
+    ]
+    before = [replace(one, score=0, document=str(n)) for n, one in enumerate(results)]
+    after = [replace(one, score=score) for one in before]
+
+    assert write_report(tmp_path, results, "extractive") == []
+    assert write_comparison(tmp_path, differences(before, after), "before and after") == []
+
+
+def test_a_report_that_cannot_be_drawn_has_its_tables_and_names_what_is_missing(
+    tmp_path, monkeypatch
+):
+    write_report(tmp_path, SOME, "extractive")
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+
+    def fail(self, file):
+        if file.name != "cost.png":
+            raise ValueError("<xerr> is negative.")
+        file.write_bytes(b"")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    failures = write_report(tmp_path, SOME, "extractive")
+
+    reason = "could not be drawn (ValueError: <xerr> is negative)."
+    assert failures == [f"accuracy.png {reason}", f"whole.png {reason}"]
+    assert drawn == {"accuracy.png", "whole.png", "cost.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == {"cost.png"}
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert markdown(cells(SOME)) in text
+    assert all(failure in text for failure in failures)
+    assert "whole.png could not be drawn (ValueError: &lt;xerr&gt;" in (
+        tmp_path / "report.html"
+    ).read_text("utf-8")
+
+
+def test_a_comparison_that_cannot_be_drawn_has_its_table(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    found = differences([result(0)], [result(1)])
+
+    (failure,) = write_comparison(tmp_path, found, "before and after")
+
+    assert 'comparison.png could not be drawn (MissingDependencyError: To draw plots: pip' in failure
+    text = (tmp_path / "comparison.md").read_text("utf-8")
+    assert table(found) in text
+    assert failure in text
 
 
 @pytest.mark.parametrize(
