@@ -90,11 +90,12 @@ test-release: $(INSTALLED_DOCS)  ## Build packages and site, install, and test w
 	$(BIN)/python -m pip install --quiet --group release
 	$(BIN)/python -m pytest -m release tests/release integrations/openai-server
 
-test-mutations: $(INSTALLED_ALL)  ## Take away each protection of docs/security.md, and see its test fail
-	$(BIN)/python tests/mutations/run.py
+test-mutations: $(INSTALLED_ALL)  ## Take away each protection of docs/security.md, and see its test fail (SOME=20: of so many)
+	$(BIN)/python tests/mutations/run.py $(if $(SOME),--some $(SOME))
 
-soak: $(INSTALLED_ALL)  ## Tests that kill processes, with ten times as many kills; property tests, with new examples
+soak: $(INSTALLED_ALL)  ## Tests that kill processes, with ten times as many kills; property tests, with new examples; all mutations
 	MEMAGENT_SOAK=10 $(PYTEST) -m "(soak or hypothesis) and $(ELSEWHERE)" --timeout 3600
+	$(BIN)/python tests/mutations/run.py
 
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM, and what several questions cost there
 	$(VLLM_RUN) benchmarks/vllm_batch.py

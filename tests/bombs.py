@@ -170,4 +170,8 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
     ),
     "nested.html": lambda path: _text(path, "<div>" * 1_000_000 + "a"),
 }
-"""Documents of kilobytes (the page: 5 MB) that take a minute and gigabytes (the page: 0.8)."""
+"""Documents of kilobytes (the page: 5 MB) that take a minute and gigabytes (the page: 0.8).
+
+A test that converts one limits the time of the converting process, never its own: how long it
+takes depends on what else the machine does.
+"""

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from hashlib import sha1
+
 import pytest
-from mutations.mutation import ROOT, claimed, mutations
+from mutations.mutation import Edit, Mutation, choose, claimed, mutations
 
 ALL = mutations()
 
 
-def is_there(file: str) -> bool:
-    """An integration may not be checked out."""
-    return not file.startswith("integrations/") or (ROOT / file).parents[1].exists()
-
-
 @pytest.mark.parametrize("mutation", ALL, ids=lambda mutation: mutation.name)
 def test_a_mutation_applies_to_the_code_as_it_is_and_names_tests_that_are_there(mutation):
-    if not is_there(mutation.file):
-        pytest.skip("it is of an integration that is not checked out")
-    code = (ROOT / mutation.file).read_text("utf-8")
-
-    assert mutation.apply(code) != code
+    assert mutation.mutate()
     assert mutation.nodes()
+
+
+def mutation(root, code, *olds):
+    (root / "code.py").write_text(code)
+    edits = [Edit(old=old, new="c = 3") for old in olds]
+    return Mutation(name="a loss", tests=["test.py::test"], file="code.py", edits=edits)
+
+
+def test_a_mutation_whose_text_is_gone_or_there_twice_is_an_error(tmp_path):
+    assert mutation(tmp_path, "a = 1\nb = 2\n", "a = 1").mutate(tmp_path) == "c = 3\nb = 2\n"
+    for code in ("a = 2", "a = 1\na = 1"):
+        with pytest.raises(ValueError, match=r"a loss: code\.py has [02] times 'a = 1'"):
+            mutation(tmp_path, code, "a = 1").mutate(tmp_path)
+    with pytest.raises(ValueError, match="0 times 'b = 2'"):
+        mutation(tmp_path, "a = 1", "a = 1", "b = 2").mutate(tmp_path)
+    with pytest.raises(ValueError, match=r"a loss: .*code\.py"):
+        mutation(tmp_path, "a = 1", "a = 1").mutate(tmp_path / "elsewhere")
 
 
 def test_every_test_that_the_threat_model_names_has_a_mutation_that_it_must_notice():
@@ -28,3 +38,13 @@ def test_every_test_that_the_threat_model_names_has_a_mutation_that_it_must_noti
 
     assert noticed == set(claimed())
     assert len({mutation.name for mutation in ALL}) == len(ALL)
+
+
+def test_each_commit_chooses_some_and_a_hundred_commits_all():
+    commits = [sha1(bytes([number])).hexdigest() for number in range(100)]
+    chosen = [[one.name for one in choose(ALL, 20, commit)] for commit in commits]
+
+    assert {len(set(names)) for names in chosen} == {20}
+    assert chosen[0] == [one.name for one in choose(ALL, 20, commits[0])] != chosen[1]
+    assert {name for names in chosen for name in names} == {one.name for one in ALL}
+    assert choose(ALL, len(ALL) + 1, commits[0]) == ALL

@@ -58,7 +58,10 @@ def test_the_delimiters_of_ones_own_template_are_guarded_just_so():
 
 @pytest.mark.parametrize(
     "token",
-    ["<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "</s>", "[/INST]", "<end_of_turn>"],
+    [
+        *("<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "</s>", "[/INST]"),
+        *("<start_of_turn>", "<end_of_turn>", "<think>", "</think>", "<thinking>", "</thinking>"),
+    ],
 )
 def test_the_control_tokens_of_chats_are_made_harmless(token):
     prompt = Prompts().for_update("q", "m", f"before {token} after", 1024)
@@ -67,7 +70,10 @@ def test_the_control_tokens_of_chats_are_made_harmless(token):
     assert f"before ‹{token[1:]} after" in prompt
 
 
-@pytest.mark.parametrize("forged", ["</no\u200btes>", "<\u2060/notes>", "</ N O T E S >"])
+@pytest.mark.parametrize(
+    "forged",
+    ["</no\u200btes>", "<\u2060/notes>", "</ N O T E S >", "<\u00ad/notes>", "</no\u00adtes>"],
+)
 def test_a_delimiter_cannot_be_disguised_by_what_nobody_sees(forged):
     assert forged not in Prompts().for_update("q", "m", forged, 1024)
 
@@ -187,3 +193,11 @@ def test_a_merge_prompt_shows_every_memory_in_order_and_none_can_close_its_own()
     assert prompt.count("<notes>") == prompt.count("</notes>") == len(told)
     assert prompt.index("at nine") < prompt.index("{question}") < prompt.index("costs {memories}")
     assert "When {memories}?" in prompt
+
+
+@given(HOSTILE, st.booleans())
+def test_no_question_can_open_or_close_a_delimiter_of_a_merge_prompt(question, lead):
+    prompt = Prompts().for_merge(question, ["a", "b"], 1024, lead=lead)
+
+    tags = [tag for tag in TAG.findall(prompt) if tag != "section"]  # no delimiter of this prompt
+    assert tags == [*["question"] * 2, *["notes"] * 4]

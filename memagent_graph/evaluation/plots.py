@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from memagent_graph.errors import MissingDependencyError
 from memagent_graph.evaluation.intervals import mean_cost
@@ -60,7 +60,10 @@ def draw_differences(out: Path, found: Sequence[Difference]) -> Plots:
     return _draw_all(out, ("comparison", size, partial(_changes, found=found)))
 
 
-def _draw_all(out: Path, *plots: tuple[str, tuple[float, float], Callable[[Figure], bool]]) -> Plots:
+_Plot: TypeAlias = "tuple[str, tuple[float, float], Callable[[Figure], bool]]"
+
+
+def _draw_all(out: Path, *plots: _Plot) -> Plots:
     """Draw each plot, which has a name and a size in inches, unless it has nothing to show."""
     drawn = Plots([], [])
     for name, size, paint in plots:

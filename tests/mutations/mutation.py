@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
 _CLAIMED = re.compile(r"`((?!tests/browser/)(?:tests|integrations/[\w-]+/tests)/[\w/]+\.py::\w+)`")
@@ -53,6 +58,18 @@ class Mutation(BaseModel):
         ast.parse(text)
         return text
 
+    def mutate(self, root: Path = ROOT) -> str:
+        """The text of its file below `root`, after the change.
+
+        Raises:
+            ValueError: The file is not there, or does not have a text that is to be changed once.
+        """
+        try:
+            return self.apply((root / self.file).read_text("utf-8"))
+        except OSError as error:
+            message = f"{self.name}: {error}"
+            raise ValueError(message) from error
+
     def nodes(self, root: Path = ROOT) -> list[str]:
         """The tests as pytest calls them, with the classes that they stand in.
 
@@ -77,6 +94,16 @@ def mutations() -> list[Mutation]:
     files = sorted(Path(__file__).parent.glob("*.toml"))
     found = [tomllib.loads(file.read_text("utf-8"))["mutation"] for file in files]
     return [Mutation.model_validate(each) for mutations in found for each in mutations]
+
+
+def choose(some: Sequence[Mutation], number: int, commit: str) -> list[Mutation]:
+    """So many of them, in their order: others for each commit, always the same for one."""
+
+    def rank(mutation: Mutation) -> str:
+        return sha256(f"{commit} {mutation.name}".encode()).hexdigest()
+
+    chosen = {mutation.name for mutation in sorted(some, key=rank)[:number]}
+    return [mutation for mutation in some if mutation.name in chosen]
 
 
 def claimed(root: Path = ROOT) -> list[str]:

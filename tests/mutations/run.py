@@ -1,14 +1,19 @@
 """Apply each mutation to a copy of the tree, and see the test fail that docs/security.md names.
 
-python tests/mutations/run.py [WORDS OF A NAME]
+python tests/mutations/run.py [--some NUMBER] [WORDS OF A NAME]
+
+`--some` takes so many of them, chosen by the hash of the last commit.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentParser
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,15 +23,20 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mutations.mutation import ROOT, Mutation, mutations
+from mutations.mutation import ROOT, Mutation, choose, mutations
 from servers.warm_python import WarmPython
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-_COPIES = 2
+_COPIES = 3
+"""More than cores: many tests wait."""
 _SECONDS = 1800
 """Longest run of pytest, which ends tests that hang much earlier."""
+_TIMES, _LEAST_SECONDS = 5, 15.0
+"""What a test may take under a mutation, as a multiple of what it takes without, and at least: what
+takes longer waits for what the mutation took away."""
+_TOOK = re.compile(r"^([\d.]+)s (?:setup|call|teardown) +(.+)$", re.MULTILINE)
 _IMPORTS = (
     "fastapi",
     "hypothesis.strategies",
@@ -52,58 +62,78 @@ _PYTEST = (
     "-p",
     "no:xdist",
     "--assert=plain",
-    "--timeout=60",
 )
 
 
 def main() -> int:
-    """Try all mutations, or those whose name has the words; say which were not noticed."""
-    words = " ".join(sys.argv[1:])
-    chosen = [mutation for mutation in mutations() if words in mutation.name]
+    """Try all mutations, or those that were asked for; say which were not noticed."""
+    parser = ArgumentParser()
+    parser.add_argument("--some", type=int)
+    parser.add_argument("words", nargs="*")
+    asked = parser.parse_args()
+    chosen = [mutation for mutation in mutations() if " ".join(asked.words) in mutation.name]
+    if asked.some:
+        commit, number = _git("rev-parse", "HEAD").strip(), len(chosen)
+        chosen = choose(chosen, asked.some, commit)
+        print(f"{len(chosen)} of {number} mutations, chosen by commit {commit}", flush=True)
     begun = monotonic()
     _PYTHON.run(["-c", ""])  # it starts with the first use, which must not be two at once
     with TemporaryDirectory() as folder, ThreadPoolExecutor(_COPIES) as pool:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(_COPIES):
             copies.put(_copy(Path(folder, str(number))))
+        for mutation in chosen:
+            mutation.mutate()  # raises, before anything is run
         nodes = sorted({node for mutation in chosen for node in mutation.nodes()})
         shares = [nodes[number::_COPIES] for number in range(min(_COPIES, len(nodes)))]
-        sound = all([*pool.map(lambda share: _sound(share, copies), shares)])
-        failed = [*pool.map(lambda mutation: _noticed(mutation, copies), chosen)].count(False)
+        took = [*pool.map(lambda share: _durations(share, copies), shares)]
+        seconds = {node: length for share in took if share for node, length in share.items()}
+        tried = pool.map(lambda mutation: _noticed(mutation, seconds, copies), chosen)
+        failed = [*tried].count(False)
     print(f"{len(chosen)} mutations in {monotonic() - begun:.0f} s, {failed} not noticed")
-    return 1 if failed or not sound else 0
+    return 1 if failed or None in took else 0
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True, text=True)
+    return done.stdout
 
 
 def _copy(folder: Path) -> Path:
     """What git knows of the tree, as it is now."""
-    listed = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    for name in filter(None, names.split("\0")):
+    listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     return folder
 
 
-def _sound(nodes: Sequence[str], copies: SimpleQueue[Path]) -> bool:
-    """Whether these tests pass where nothing was changed."""
+def _durations(nodes: Sequence[str], copies: SimpleQueue[Path]) -> Mapping[str, float] | None:
+    """Seconds of each of these tests where nothing was changed; None if one fails there."""
     copy = copies.get()
-    done = _pytest(copy, *nodes)
+    done = _pytest(copy, "--durations=0", *nodes)
     copies.put(copy)
     if done.returncode:
         print(f"Without mutations:\n{done.stdout}{done.stderr}", flush=True)
-    return not done.returncode
+        return None
+    took: dict[str, float] = defaultdict(float)
+    for seconds, test in _TOOK.findall(done.stdout):
+        took[test] += float(seconds)
+    return took
 
 
-def _noticed(mutation: Mutation, copies: SimpleQueue[Path]) -> bool:
+def _noticed(mutation: Mutation, seconds: Mapping[str, float], copies: SimpleQueue[Path]) -> bool:
     """Whether each of its tests fails: itself, and not what it imports or is given."""
     copy, begun = copies.get(), monotonic()
     nodes = mutation.nodes(copy)
+    own = [length for test, length in seconds.items() if test.startswith(tuple(nodes))]
+    words = [f"--timeout={max(_LEAST_SECONDS, _TIMES * max(own, default=0))}", *nodes]
     file = copy / mutation.file
     before = file.read_text("utf-8")
     try:
-        file.write_text(mutation.apply(before), "utf-8")
-        done = _pytest(copy, *(["-x"] if len(nodes) == 1 else []), *nodes)
+        file.write_text(mutation.mutate(copy), "utf-8")
+        done = _pytest(copy, *(["-x"] if len(nodes) == 1 else []), *words)
     finally:
         file.write_text(before, "utf-8")
         copies.put(copy)

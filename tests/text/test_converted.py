@@ -30,11 +30,14 @@ from memagent_graph.errors import (
 from memagent_graph.sync import to_thread
 from memagent_graph.text import converters
 from memagent_graph.text.conversion import CONVERTERS
+from memagent_graph.text.converter import Converter
 from memagent_graph.text.opening import open_source
 
 MB = 1 << 20
 HANG = 300
 """Seconds after which a test waits no longer for what takes a few."""
+CPU_SECONDS = 60
+"""Time of its own in which a conversion that nothing stops ends; the clock has no part in it."""
 
 
 def whole(source):
@@ -71,7 +74,24 @@ def no_process_stays(monkeypatch):
     converters.shared.end()  # tests of other modules leave theirs
     monkeypatch.setattr(converters, "_KEPT_SECONDS", HANG)
     yield
+    for process in converting():
+        with suppress(psutil.Error):
+            if process.status() == psutil.STATUS_STOPPED:  # it would never end
+                process.kill()
     wait_until(lambda: converters.shared.end() or not converting())
+
+
+@pytest.fixture(autouse=True)
+def no_process_takes_long(monkeypatch):
+    """A conversion ends by its own time, however long a busy machine takes to give it that."""
+    start = Converter.__init__
+
+    def start_limited(self):
+        start(self)
+        self._seen.rlimit(psutil.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+
+    monkeypatch.setattr(Converter, "__init__", start_limited)
+    monkeypatch.setenv("MEMAGENT_CONVERSION_SECONDS", "3600")
 
 
 @pytest.fixture

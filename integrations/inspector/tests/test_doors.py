@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
 from inspecting import HERE, TOKEN, at, store_memory, visitor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from memagent_graph.errors import ConfigurationError
 from memagent_inspector import create_app
+from memagent_inspector.http.forms import form_of
 
 CHANGES = ("/edit", "/rollback", "/branch", "/forget", "/login")
 
@@ -129,6 +133,14 @@ def test_tokens_cannot_be_tried_without_end(store):
         assert client.get("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 401
 
 
+def test_tokens_cannot_be_tried_in_a_header_either(store):
+    with visitor(create_app(store, token=TOKEN)) as client:
+        for _ in range(10):
+            assert client.get("/", headers={"authorization": "Bearer guess"}).status_code == 401
+        assert client.get("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 401
+        assert client.post("/login", data={"token": TOKEN}).status_code == 429
+
+
 @pytest.mark.parametrize(
     "place", ["//evil.example", "https://evil.example", "/\\evil.example", "x"]
 )
@@ -149,12 +161,41 @@ def test_forms_are_of_bounded_size(page, bank):
     form = {"of": "lease", "seen": before.id}
 
     assert page.post("/edit", data={**form, "text": "x" * (1 << 20)}).status_code == 413
-    assert page.post("/edit", data={f"f{n}": "x" for n in range(50)}).status_code == 400
     assert page.post("/edit", json=form).status_code == 415
     kind = {"content-type": "application/x-www-form-urlencoded"}
     assert page.post("/edit", content=b"of=%ff", headers=kind).status_code == 400
     assert page.post("/edit", content="of=é", headers=kind).status_code == 400
     assert bank.get("lease").text == "Ann pays."
+
+
+def test_forms_and_addresses_have_few_fields(page, bank):
+    (before,) = store_memory(bank, "lease", "Ann pays.")
+    more = {f"f{n}": "x" for n in range(50)}
+    form = {"of": "lease", "seen": before.id, "text": "Bob pays."}
+
+    assert page.post("/edit", data={**form, **more}).status_code == 400
+    assert page.get(at("/memory", of="lease", **more)).status_code == 400
+    assert bank.get("lease").text == "Ann pays."
+
+
+async def test_a_form_that_comes_too_slowly_is_given_up(monkeypatch):
+    loop, waited = asyncio.get_running_loop(), 0.0
+    now = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now() + waited)
+
+    async def receive():
+        nonlocal waited
+        waited += 5
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"x", "more_body": waited < 300}
+
+    headers = [(b"content-type", b"application/x-www-form-urlencoded")]
+    scope = {"type": "http", "method": "POST", "headers": headers}
+    with pytest.raises(HTTPException) as refused:
+        await form_of(Request(scope, receive))
+
+    assert refused.value.status_code == 408
+    assert waited < 60
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,36 @@ async def test_people_are_not_served_unless_the_operator_says_so(books):
     assert not names & TOOLS
 
 
+async def test_the_id_of_a_person_is_of_bounded_length(books):
+    store = InMemoryStore()
+    server = create_server("extractive", roots=Roots([str(books)]), store=store, users=True)
+    said, calls = {"said": "I breed quokkas."}, {}
+
+    async with Client(server) as client:
+        for tool in (await client.list_tools()).tools:
+            fields = tool.input_schema["properties"]
+            if "user" in fields:
+                text = (
+                    {"text": "Quokkas."} if "text" in fields else said if "said" in fields else {}
+                )
+                calls[tool.name] = [
+                    await client.call_tool(tool.name, {**text, "user": "x" * length})
+                    for length in (512, 513)
+                ]
+        in_a_long_thread = await client.call_tool(
+            "remember", {**said, "user": "ann", "thread": "x" * 513}
+        )
+        users = await client.call_tool("list_users", {})
+
+    assert set(calls) == TOOLS - {"list_users", "search_users"}
+    assert not calls["remember"][0].is_error
+    for _, too_long in calls.values():
+        assert too_long.is_error
+        assert "at most 512 characters" in too_long.content[0].text
+    assert in_a_long_thread.is_error
+    assert users.structured_content["result"] == []  # the one of 512 was forgotten again
+
+
 async def test_what_a_person_said_is_recalled_when_it_bears_on_what_is_said_now(books):
     config = ReadingConfig(memory_tokens=60)
     server = create_server(

@@ -83,7 +83,11 @@ def not_json() -> list[bytes]:
 
 
 def deep() -> list[bytes]:
-    found = []
+    found = [  # JSON, and sound but for its depth
+        body()[:-1] + b',"x":' + opening * depth + closing * depth + b"}"
+        for depth in (101, 200, 500)
+        for opening, closing in ((b"[", b"]"), (b'{"a":[', b"]}"))
+    ]
     for depth in (2_000, 20_000, 100_000, 1_000_000):
         found += [
             b"[" * depth,

@@ -251,6 +251,27 @@ def test_what_means_nothing_is_refused_by_name(shared, method, path, query, body
     assert found.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}),
+        ("POST", "/v1/responses", {"input": "Hello."}),
+        ("GET", MEMORIES, None),
+    ],
+)
+def test_a_users_name_is_of_bounded_length(shared, method, path, body):
+    def ask(user):
+        given = {"json": {"model": "extractive", **body, "user": user}} if body else {}
+        query = {} if body else {"params": {"user": user}}
+        return httpx.request(method, shared.url + path, timeout=240, **given, **query)
+
+    assert ask("x" * 512).status_code == 200
+    refused = ask("x" * 513)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "user"
+
+
 def test_bodies_are_limited_and_pages_of_other_sites_may_not_edit(serve):
     server = serve(limits=Limits(body_bytes=10_000))
     url = f"{server.url}{MEMORIES}?user=ann"

@@ -61,6 +61,10 @@ class StreamOptions(_Fields):
     include_usage: bool | None = None
 
 
+User: TypeAlias = Annotated[str, Field(max_length=512)]
+"""The name of a user, wherever a request names one."""
+
+
 class Continued(BaseModel):
     """The memory to continue from.
 
@@ -80,7 +84,7 @@ class ChatRequest(_Fields):
     messages: list[Message] = Field(min_length=1, fail_fast=True)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = Field(default=None, max_length=512)
+    user: User | None = None
     n: int | None = Field(default=None, ge=1, le=128)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)

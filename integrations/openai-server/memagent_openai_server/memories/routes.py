@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from memagent_openai_server.http.bodies import limited_body
 from memagent_openai_server.http.refusals import Refusal
-from memagent_openai_server.http.requests import aparse, understand, unless_small
+from memagent_openai_server.http.requests import User, aparse, understand, unless_small
 from memagent_openai_server.http.schema import answers, described
 from memagent_openai_server.memories.managing import SESSION, Managing, Name, names_of
 
@@ -25,7 +25,7 @@ class Whose(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    user: str = Field("", max_length=512, description="A user, as requests name them in `user`.")
+    user: User = Field("", description="A user, as requests name them in `user`.")
     session: str = Field("", max_length=200, description="A session's name.")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from memagent_openai_server.http.requests import Continued, Objects
+from memagent_openai_server.http.requests import Continued, Objects, User
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ class ResponseRequest(BaseModel):
     store: bool | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    user: str | None = Field(default=None, max_length=512)
+    user: User | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     max_tool_calls: int | None = Field(default=None, ge=1)
     tools: Objects | None = None
