@@ -4,9 +4,12 @@ import asyncio
 import json
 import sys
 from dataclasses import replace
+from math import isnan
 
 import pytest
 from doubles import ScriptedReader
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from memagent_graph.config import ReadingConfig
@@ -257,6 +260,39 @@ def test_cells_tell_the_mean_with_its_interval_and_where_answers_were_lost():
     assert cell.low < 0.5 < cell.high
     assert cell.kept.value == 0.5
     assert cell.lost_at.value == 0.75
+
+
+SHARES = st.floats(0, 1) | st.sampled_from([0.0, 1.0, 0.1 * 3])
+RESULTS_OF_ALL_KINDS = st.builds(
+    result,
+    st.none() | SHARES,
+    length=st.sampled_from([0, 8192]),
+    metric=st.sampled_from(["all", "any", "judge", "told"]),
+    cluster=st.sampled_from(["", "a", "b"]),
+    raw_score=SHARES,
+    exact_match=SHARES,
+    f1=SHARES,
+    kept=st.none() | st.lists(SHARES, max_size=4),
+    calls=st.integers(0, 9),
+    input_tokens=st.integers(0, 10**6),
+    seconds=st.floats(0, 1e6),
+)
+
+
+@given(st.lists(RESULTS_OF_ALL_KINDS, max_size=30))
+def test_every_figure_of_a_cell_lies_within_its_interval(results):
+    for cell in cells(results):
+        assert 0 <= cell.low <= cell.score <= cell.high <= 1
+        for figure in (
+            *(cell.raw, cell.exact_match, cell.f1, cell.kept, cell.lost_at),
+            *(cell.calls, cell.tokens, cell.seconds),
+        ):
+            assert figure is None or isnan(figure.low) or figure.low <= figure.value <= figure.high
+
+
+def test_a_report_of_nothing_is_empty(tmp_path):
+    assert write_report(tmp_path, [result(None)], "extractive") == []
+    assert markdown([]) in (tmp_path / "report.md").read_text("utf-8")
 
 
 def test_tables_have_a_column_for_each_length():

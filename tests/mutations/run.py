@@ -76,14 +76,14 @@ def main() -> int:
         commit, number = _git("rev-parse", "HEAD").strip(), len(chosen)
         chosen = choose(chosen, asked.some, commit)
         print(f"{len(chosen)} of {number} mutations, chosen by commit {commit}", flush=True)
+    for mutation in chosen:
+        mutation.mutate()  # raises, before anything is run
     begun = monotonic()
     _PYTHON.run(["-c", ""])  # it starts with the first use, which must not be two at once
     with TemporaryDirectory() as folder, ThreadPoolExecutor(_COPIES) as pool:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(_COPIES):
             copies.put(_copy(Path(folder, str(number))))
-        for mutation in chosen:
-            mutation.mutate()  # raises, before anything is run
         nodes = sorted({node for mutation in chosen for node in mutation.nodes()})
         shares = [nodes[number::_COPIES] for number in range(min(_COPIES, len(nodes)))]
         took = [*pool.map(lambda share: _durations(share, copies), shares)]
@@ -124,7 +124,7 @@ def _durations(nodes: Sequence[str], copies: SimpleQueue[Path]) -> Mapping[str, 
 
 
 def _noticed(mutation: Mutation, seconds: Mapping[str, float], copies: SimpleQueue[Path]) -> bool:
-    """Whether each of its tests fails: itself, and not what it imports or is given."""
+    """Whether each of its tests fails, or hangs: itself, and not what it imports or is given."""
     copy, begun = copies.get(), monotonic()
     nodes = mutation.nodes(copy)
     own = [length for test, length in seconds.items() if test.startswith(tuple(nodes))]
@@ -138,7 +138,8 @@ def _noticed(mutation: Mutation, seconds: Mapping[str, float], copies: SimpleQue
         file.write_text(before, "utf-8")
         copies.put(copy)
     noticed = all(f"\nFAILED {node}" in done.stdout for node in nodes)
-    verdict = "noticed" if noticed else "NOT NOTICED"
+    hung = "Failed: Timeout (>" in done.stdout
+    verdict = "NOT NOTICED" if not noticed else "noticed" if not hung else "timed out"
     print(f"{verdict:12} {monotonic() - begun:4.0f} s  {mutation.name}", flush=True)
     if not noticed:
         print(f"    {' '.join(nodes)}\n{done.stdout[-3000:]}{done.stderr[-1000:]}", flush=True)
