@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from memagent_graph.errors import BadRecordError
 from memagent_graph.graph.recalling import recall_of, spans_of
 from memagent_graph.graph.records import is_segmented, looks_of, memory_of
 from memagent_graph.graph.skimming import is_skimmed
@@ -158,6 +159,22 @@ class Lineage:
             sought=_sought(fold["source"]),
         )
 
+    def made(self, fold: Fold, version: MemoryVersion) -> Fold:
+        """Return a fold that ends with a version, and from which `remade` makes it again."""
+        stub, known = version.to_stub(), _known_of(fold)
+        made = {name: value for name, value in stub.items() if known.get(name, known) != value}
+        return {**fold, "progress": {**fold["progress"], "version": version.id, "made": made}}
+
+    def remade(self, fold: Fold) -> MemoryVersion | None:
+        """Return the version of a fold from what a checkpoint has of it; None if it has not."""
+        made = fold["progress"].get("made")
+        if made is None or made["id"] != fold["progress"]["version"]:
+            return None
+        try:
+            return MemoryVersion.from_stub({**_known_of(fold), **made}, memory_of(fold))
+        except BadRecordError:  # of another release
+            return None
+
     def after_merge(
         self, fold: Fold, parts: Sequence[Fold], query: str | None
     ) -> MemoryVersion | None:
@@ -215,6 +232,17 @@ def _from(fingerprint: str, start: int) -> str:
 def _sought(record: SourceRecord) -> str | None:
     """What the last round of a document in segments looked for, if not the question."""
     return record.get("query") if is_segmented(record) else None
+
+
+def _known_of(fold: Fold) -> dict[str, Any]:
+    """The fields of a version that its fold has."""
+    source = fold["source"]
+    return {
+        "question": fold["question"],
+        "source": source["digest"],
+        "source_name": source["name"],
+        "length": source["length"],
+    }
 
 
 def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:
