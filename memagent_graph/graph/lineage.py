@@ -44,6 +44,7 @@ class Lineage:
         fingerprint: tells its versions from those of other settings; if memories are not reused,
             from those of any other run.
         reuses: whether versions are taken over from readings of the same.
+        thins: whether only the newest versions are kept.
         is_segment: whether it is that of a segment.
         is_listed: whether its ids follow from the document alone, before anything is read.
         root: the id before the first chunk.
@@ -61,15 +62,21 @@ class Lineage:
         known = _fingerprint(reading, record)
         self.question, self.reuses = question, reuses
         self.fingerprint = known if reuses else reading_fingerprint(known, uuid4())
+        self.thins = reading.config.keep_versions is not None
         self.is_segment = whole is not None
         self.is_listed = not (is_skimmed(reading.config, question) or reading.config.recalls)
         self.root = root_id(question, self.fingerprint)
+        self._asked = root_id(question, known)
         self._whole = self if whole is None else whole
         self._reading = reading
 
     def memory(self, source: SourceRecord) -> str:
         """Return the memory that the versions belong to: its name, or the reading's key."""
         return source.get("memory_name") or reading_key(self._whole.root, source.get("digest", ""))
+
+    def asked(self, source: SourceRecord) -> str:
+        """Return what tells this reading from others of a memory: question, settings, document."""
+        return reading_fingerprint(self._asked, source["digest"])
 
     def child(self, parent: str, chunk: Chunk, recalled: Sequence[Recalled] = ()) -> str:
         """Return the id after a chunk that is read from `parent`, with what is shown again."""

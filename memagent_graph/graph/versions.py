@@ -25,7 +25,7 @@ from memagent_graph.graph.records import (
     noted,
     span_of,
 )
-from memagent_graph.memory import notices
+from memagent_graph.memory import notices, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.guard import store_seconds
@@ -105,6 +105,7 @@ class Chain:
             else Holding(self.bank.records, self.lineage.memory(record), left)
         )
         self.known = Known(self.lineage, self.bank, self.holding)
+        self.known.mends = whole is not None and whole.known.mends
         self._company = Company(
             reading,
             run,
@@ -421,6 +422,15 @@ class Chain:
             self._writes(fold)
             self._finished = self._last
 
+    async def answered(self, fold: Fold) -> None:
+        """Note that a reading into a named memory was answered: its repeat is another."""
+        name = fold["source"].get("memory_name")
+        if name:
+            with suppress(StoreError):
+                await runs.mark_answered(
+                    self.bank.records, name, self.lineage.asked(fold["source"])
+                )
+
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
         await (self._company.leave() if self._whole is None else self._company.release())
@@ -449,8 +459,8 @@ class Chain:
         try:
             if left:  # a head must not lead to what is not stored
                 raise _unstored(left, writer)
-            if await self.bank.amove_head(name, version, expected=record["head"]):
-                return fold
+            if await self.known.move_head(fold, name, record["head"]):
+                return {**fold, "source": {**record, "head": version}}
         except MemoryNotFoundError:
             pass  # somebody forgot this memory meanwhile: read it again, from its beginning
         except StoreError as error:
