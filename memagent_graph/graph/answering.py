@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import EmptyReplyError, ModelError
-from memagent_graph.graph.chains import finish, wait_while_held
+from memagent_graph.graph.chains import chain_of, finish, wait_while_held
 from memagent_graph.graph.events import AnswerEvent
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.records import Fold, is_segmented, looks_of, span_of
@@ -65,6 +65,8 @@ async def write_answer(
     speech.release()
     for observer in observers(config):
         observer.answered(step_of(config), answer)
+    if (chain := chain_of(reading, run, fold)) is not None:
+        await chain.answered(fold)
     coverage = covered(progress, 0, source["length"]) / source["length"]
     run.emit(
         AnswerEvent(

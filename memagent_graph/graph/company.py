@@ -111,7 +111,7 @@ class Company:
         if self._follows:
             begin = lease_key(fold["source"], self._lineage.root)
             found = await self._sharing.followed(begin, look)
-        if found is None and self._replays:
+        if found is None and (self._replays or self._known.mends):
             found = await look()
             self._replays = found is not None
         if found is None:

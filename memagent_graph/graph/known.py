@@ -13,8 +13,8 @@ from memagent_graph.errors import (
 )
 from memagent_graph.graph.recalling import wanted_of
 from memagent_graph.graph.records import Looks, begun, is_segmented, noted, span_of
-from memagent_graph.memory import notices
-from memagent_graph.memory.lookup import find, newest_edit
+from memagent_graph.memory import notices, runs
+from memagent_graph.memory.lookup import find, is_thinned, newest_edit
 from memagent_graph.memory.version import reading_key
 
 if TYPE_CHECKING:
@@ -34,6 +34,18 @@ _CLOSED = (
     "Memory {name!r} could not be opened: {error} Read again when the store is back, or without "
     "memory_name."
 )
+_KEPT = (
+    "position",
+    "step",
+    "tokens",
+    "skipped",
+    "unreached",
+    "again",
+    "cut",
+    "enough",
+    "stopped",
+)
+"""Fields of the progress from which a reading that has ended is answered again."""
 _IDS_AT_ONCE = 1000
 """Versions that the store is asked for in one round trip."""
 
@@ -51,6 +63,7 @@ class Known:
         given: id and text of the memory that it began with, if that is stored.
         noticed: number of the last notice of forgotten documents before it began; None if unknown.
         missed: why the store was not asked; None if it was.
+        mends: whether versions after a gap are stored: the gap is read, and they are taken over.
     """
 
     def __init__(self, lineage: Lineage, bank: MemoryBank, holding: Holding) -> None:
@@ -59,6 +72,7 @@ class Known:
         self.given: tuple[str, str] | None = None
         self.noticed: int | None = None
         self.missed: str | None = None
+        self.mends = False
 
     async def begin(
         self,
@@ -91,6 +105,9 @@ class Known:
                 if head is not None:
                     fold = {**fold, **noted(head.memory)}
                     fold["progress"]["version"] = head.id
+                    ended = await self._ended(fold, name, head)
+                    if ended is not None:
+                        return ended
             return await self._past_what_is_known(cutter, fold) if self._lineage.reuses else fold
         except MemoryConflictError:  # the name was moved meanwhile
             return await self.begin(cutter, record, name, memory)
@@ -101,6 +118,42 @@ class Known:
                 raise StoreError(_CLOSED.format(name=name, error=error)) from error
             self.missed = str(error)
             return fold
+
+    async def move_head(self, fold: Fold, name: str, expected: str | None) -> bool:
+        """Point a named memory to the fold's version; return whether the memory has it now.
+
+        Raises:
+            MemoryNotFoundError: The version is gone.
+        """
+        records, progress = self._bank.records, fold["progress"]
+        version, asked = str(progress["version"]), self._lineage.asked(fold["source"])
+        kept = {name: progress[name] for name in _KEPT}  # type: ignore[literal-required]
+        noted = await runs.note(records, name, runs.EndedRun(asked, version, kept))
+        if await self._bank.amove_head(name, version, expected=expected, also=[noted]):
+            return True
+        # It may have been moved there by a run that was killed, and on from there by others.
+        run, head = await runs.find(records, name, asked), await self._bank.ahead(name)
+        if run is None or run.version != version or head is None:
+            return False
+        return version in {one.id for one in await self._bank.ahistory(head.id)}
+
+    async def _ended(self, fold: Fold, name: str, head: MemoryVersion) -> Fold | None:
+        """The fold at the end of an earlier run of this reading; None if it is to be read.
+
+        That is one which was killed before its answer, or the last that moved the memory's head.
+        """
+        run = await runs.find(self._bank.records, name, self._lineage.asked(fold["source"]))
+        if run is None or (run.answered and not self._lineage.reuses):
+            return None
+        history = [head] if run.version == head.id else []
+        if not (history or run.answered):
+            history = await self._bank.ahistory(head.id)
+        version = next((one for one in history if one.id == run.version), None)
+        if version is None:
+            return None
+        progress = {**fold["progress"], **run.progress, "version": version.id}
+        source = {**fold["source"], "head": version.id}
+        return {**fold, **noted(version.memory), "source": source, "progress": progress}  # type: ignore[typeddict-item]
 
     async def begun_at(self, cutter: Cutter) -> set[int]:
         """The chunks, counted from 0, at which segments begin of which the store has memories."""
@@ -153,11 +206,14 @@ class Known:
         segmented = is_segmented(fold["source"])
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
-        found = None
+        found = ended = None
         if self._lineage.is_listed and not segmented:
             found = await find(self._bank.records, ids, memory)
-        if found is None and not (name or edited) and not self._lineage.is_segment:
-            found = await self._read_to_its_end(cutter.source)
+        if not (name or edited or self._lineage.is_segment):
+            ended = await self._read_to_its_end(cutter.source)
+            if ended is not None and (found is None or found.end < ended.end):
+                self.mends = found is not None or await self._has_gap(ended)
+                found = found if self.mends else ended
         if found is None:
             return fold
         edit = await newest_edit(self._bank.records, found.id, memory)
@@ -171,12 +227,9 @@ class Known:
         if found.again and found.skipped:
             end = found.skipped[0][0]
         whole = end >= span_of(fold["source"]).end
-        ended = whole or found.enough is not None
-        # All of it may have been read before, by another name or by a run that was killed here.
-        head = fold["source"].get("head")
-        if name and ended and not await self._bank.amove_head(name, found.id, expected=head):
-            message = f"{name!r} was moved on meanwhile."
-            raise MemoryConflictError(message)
+        stops = whole or found.enough is not None
+        if stops and ended is None and not (name or edited or self._lineage.is_segment):
+            await self._bank.arecord_reading(found)  # the run that read it was killed before
         before = fold["progress"]
         fold["progress"] |= {
             "position": end,
@@ -184,18 +237,23 @@ class Known:
             "tokens": before["tokens"] + sum(chunk.tokens for chunk in known),
             "version": found.id,
             "enough": found.enough,
-            "stopped": "end" if whole else "done" if ended else None,
+            "stopped": "end" if whole else "done" if stops else None,
             "cut": found.cut,
             "skipped": [[*span] for span in found.skipped],
             "again": found.again,
         }
         if found.sought is not None:  # as what was skipped will be read, if it has to be
             fold["source"]["query"] = found.sought
-        if not ended and found.recall is not None:
+        if not stops and found.recall is not None:
             wanted = wanted_of(found.recall, [(found.start, found.end)])
             fold["progress"]["looks"] = Looks(wanted=wanted, shown=0, after=0)
         fold = {**fold, **noted(found.memory)}
-        if edit is None or ended:
+        if name and stops:  # by another name, or by a run that was killed here
+            if not await self.move_head(fold, name, fold["source"].get("head")):
+                message = f"{name!r} was moved on meanwhile."
+                raise MemoryConflictError(message)
+            fold["source"]["head"] = found.id
+        if edit is None or stops:
             return fold
         return await self._past_what_is_known(cutter, fold, edited=True)
 
@@ -217,6 +275,16 @@ class Known:
             if found and (found.root, found.source) == (self._lineage.root, source.digest)
             else None
         )
+
+    async def _has_gap(self, found: MemoryVersion) -> bool:
+        """Whether what led to a version is lost, and was neither thinned out nor has expired."""
+        records = self._bank.records
+        if self._lineage.thins or records.lives is not None:
+            return False
+        history = await self._bank.ahistory(found.id)
+        gone = {*history.gaps}  # but what was only shown with a chunk may have been forgotten
+        after = [one.id for one in history if gone & {one.parent, *one.merged}]
+        return any(not is_thinned(value) for _, value in await records.by_id(after))
 
 
 def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from memagent_graph.errors import BadRecordError
 from memagent_graph.graph.recalling import recall_of, spans_of
 from memagent_graph.graph.records import is_segmented, looks_of, memory_of
 from memagent_graph.graph.skimming import is_skimmed
@@ -43,6 +44,7 @@ class Lineage:
         fingerprint: tells its versions from those of other settings; if memories are not reused,
             from those of any other run.
         reuses: whether versions are taken over from readings of the same.
+        thins: whether only the newest versions are kept.
         is_segment: whether it is that of a segment.
         is_listed: whether its ids follow from the document alone, before anything is read.
         root: the id before the first chunk.
@@ -60,15 +62,21 @@ class Lineage:
         known = _fingerprint(reading, record)
         self.question, self.reuses = question, reuses
         self.fingerprint = known if reuses else reading_fingerprint(known, uuid4())
+        self.thins = reading.config.keep_versions is not None
         self.is_segment = whole is not None
         self.is_listed = not (is_skimmed(reading.config, question) or reading.config.recalls)
         self.root = root_id(question, self.fingerprint)
+        self._asked = root_id(question, known)
         self._whole = self if whole is None else whole
         self._reading = reading
 
     def memory(self, source: SourceRecord) -> str:
         """Return the memory that the versions belong to: its name, or the reading's key."""
         return source.get("memory_name") or reading_key(self._whole.root, source.get("digest", ""))
+
+    def asked(self, source: SourceRecord) -> str:
+        """Return what tells this reading from others of a memory: question, settings, document."""
+        return reading_fingerprint(self._asked, source["digest"])
 
     def child(self, parent: str, chunk: Chunk, recalled: Sequence[Recalled] = ()) -> str:
         """Return the id after a chunk that is read from `parent`, with what is shown again."""
@@ -158,6 +166,22 @@ class Lineage:
             sought=_sought(fold["source"]),
         )
 
+    def made(self, fold: Fold, version: MemoryVersion) -> Fold:
+        """Return a fold that ends with a version, and from which `remade` makes it again."""
+        stub, known = version.to_stub(), _known_of(fold)
+        made = {name: value for name, value in stub.items() if known.get(name, known) != value}
+        return {**fold, "progress": {**fold["progress"], "version": version.id, "made": made}}
+
+    def remade(self, fold: Fold) -> MemoryVersion | None:
+        """Return the version of a fold from what a checkpoint has of it; None if it has not."""
+        made = fold["progress"].get("made")
+        if made is None or made["id"] != fold["progress"]["version"]:
+            return None
+        try:
+            return MemoryVersion.from_stub({**_known_of(fold), **made}, memory_of(fold))
+        except BadRecordError:  # of another release
+            return None
+
     def after_merge(
         self, fold: Fold, parts: Sequence[Fold], query: str | None
     ) -> MemoryVersion | None:
@@ -215,6 +239,17 @@ def _from(fingerprint: str, start: int) -> str:
 def _sought(record: SourceRecord) -> str | None:
     """What the last round of a document in segments looked for, if not the question."""
     return record.get("query") if is_segmented(record) else None
+
+
+def _known_of(fold: Fold) -> dict[str, Any]:
+    """The fields of a version that its fold has."""
+    source = fold["source"]
+    return {
+        "question": fold["question"],
+        "source": source["digest"],
+        "source_name": source["name"],
+        "length": source["length"],
+    }
 
 
 def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:

@@ -112,6 +112,8 @@ class Progress(TypedDict):
         enough: the answer with which the reader had enough; None if it had not.
         stopped: why the reading ended; None while it continues.
         version: id of the memory's version, or of the chain's root; None without a store.
+        made: the version's record without its memory, for a run that was killed before the
+            version was stored; see `MemoryVersion.to_stub`.
     """
 
     position: int
@@ -130,6 +132,7 @@ class Progress(TypedDict):
     enough: str | None
     stopped: Stopped | None
     version: str | None
+    made: NotRequired[dict[str, Any]]
 
 
 class Span(NamedTuple):

@@ -25,7 +25,7 @@ from memagent_graph.graph.records import (
     noted,
     span_of,
 )
-from memagent_graph.memory import notices
+from memagent_graph.memory import notices, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.guard import store_seconds
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.records import Progress
     from memagent_graph.graph.state import Run
     from memagent_graph.readers.base import Recalled
     from memagent_graph.text.chunking import Chunk
@@ -106,6 +105,7 @@ class Chain:
             else Holding(self.bank.records, self.lineage.memory(record), left)
         )
         self.known = Known(self.lineage, self.bank, self.holding)
+        self.known.mends = whole is not None and whole.known.mends
         self._company = Company(
             reading,
             run,
@@ -135,20 +135,29 @@ class Chain:
         self.parent = version or self.lineage.root
         if (version, memory.text) in {self._stored_last, self.known.given}:
             return memory
+        made = self.lineage.remade(fold)
         try:
             stored: MemoryVersion | None = await self.bank.aget(self.parent)
         except MemoryNotFoundError:  # the root, or a version that was never written
-            stored = None
+            stored = made
+            if made is not None:  # by a run that was killed after its checkpoint
+                self._writes(fold).add(made)
         except StoreError as error:  # not known: take it for the one that was stored
             self.known.missed, self._holder = str(error), None
+            if made is not None and not made.edited:
+                self._writes(fold).add(made)
             return memory
+        if stored is None and not (fold["progress"]["step"] or fold["source"].get("head")):
+            self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
         self._holder = None if stored is None else stored.unchanged or stored.id
         if stored is None and self.parent == self.lineage.root:
             stored = self.lineage.nothing(fold["source"])
         if stored is not None and stored.text != memory.text:
-            after = edited(stored, memory.text)
-            self.parent = self._holder = after.id
-            self._writes(fold).add(after)
+            stored = edited(stored, memory.text)
+            self.parent = self._holder = stored.id
+            self._writes(fold).add(stored)
+        if made is not None:
+            self._last = stored
         return memory
 
     async def held(self, fold: Fold, *, reads: bool = True) -> Fold:
@@ -289,7 +298,7 @@ class Chain:
         self._takes_long = monotonic() - self._begun_at >= _LONG
         self._stored_last = (version.id, version.text)
         self._holder = version.unchanged or version.id
-        fold = {**fold, "progress": {**progress, "version": version.id}}
+        fold = self.lineage.made(fold, version)
         writer.add(version, *self._company.notes(fold))
         if not progress["stopped"]:
             return fold
@@ -340,10 +349,9 @@ class Chain:
         if version is None:
             return fold
         self._writes(fold).add(version)
-        fold = {**fold, "progress": {**fold["progress"], "version": version.id}}
+        fold = self.lineage.made(fold, version)
         if query is not None and (other := await self._writes(fold).settle()) is not None:
-            at: Progress = {**fold["progress"], "version": other.id}
-            version, fold = other, {**fold, **noted(other.memory), "progress": at}
+            version, fold = other, self.lineage.made({**fold, **noted(other.memory)}, other)
         self._stored_last, self._finished = (version.id, version.text), version
         return fold
 
@@ -353,6 +361,8 @@ class Chain:
         Raises:
             StoreError: Strict, and something could not be stored.
         """
+        if self._writer is None and self.lineage.remade(fold) is not None:
+            await self._end_resumed(fold)
         if self._writer is None:
             missed = (
                 None
@@ -373,8 +383,10 @@ class Chain:
         edits = None if away else await self._company.missed()
         await self._leave()  # not before: who took the lease would read the last chunk again
         message = self._unmoved
-        if left and message is None:
-            message = str(_unstored(left, self._writer.error))
+        if left and self._whole is not None:
+            self._whole.take_over(self, fold)
+        elif left and message is None:
+            message = str(_unstored(left, self._writer))
         elif message is None and self._whole is None:
             try:
                 if self._finished is not None:
@@ -390,6 +402,34 @@ class Chain:
         memory = None if other is None or edited else other.memory
         forgotten = None if away else await self._without_forgotten(self._writer.written)
         return memory, [said for said in (message, edits, forgotten) if said is not None]
+
+    def take_over(self, part: Chain, fold: Fold) -> None:
+        """Write what a segment could not store before anything that is merged from it.
+
+        Args:
+            part: the segment's chain.
+            fold: the segment's fold.
+        """
+        if part._writer is not None:  # noqa: SLF001 - of the same class
+            self._writes(fold).take_over(part._writer)  # noqa: SLF001
+        self._read |= part._read  # noqa: SLF001
+
+    async def _end_resumed(self, fold: Fold) -> None:
+        """Store and list what a run that was killed had read to its end."""
+        await self.before(fold)
+        ended = fold["progress"]["stopped"] != "deadline"
+        if ended and self._last is not None and "memory_name" not in fold["source"]:
+            self._writes(fold)
+            self._finished = self._last
+
+    async def answered(self, fold: Fold) -> None:
+        """Note that a reading into a named memory was answered: its repeat is another."""
+        name = fold["source"].get("memory_name")
+        if name:
+            with suppress(StoreError):
+                await runs.mark_answered(
+                    self.bank.records, name, self.lineage.asked(fold["source"])
+                )
 
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
@@ -418,9 +458,9 @@ class Chain:
         left = await self._flush(writer)
         try:
             if left:  # a head must not lead to what is not stored
-                raise _unstored(left, writer.error)
-            if await self.bank.amove_head(name, version, expected=record["head"]):
-                return fold
+                raise _unstored(left, writer)
+            if await self.known.move_head(fold, name, record["head"]):
+                return {**fold, "source": {**record, "head": version}}
         except MemoryNotFoundError:
             pass  # somebody forgot this memory meanwhile: read it again, from its beginning
         except StoreError as error:
@@ -460,6 +500,7 @@ class Chain:
                 self.bank,
                 self.lineage.memory(fold["source"]),
                 name,
+                after=None if self._whole is None else self._whole._writer,  # noqa: SLF001
                 beside=self.holding.place,
                 saw=self.holding.saw,
             )
@@ -476,5 +517,6 @@ class Chain:
         return most if left is None else min(most, max(left, 0.0) + _BEYOND)
 
 
-def _unstored(left: int, error: Exception | None) -> StoreError:
+def _unstored(left: int, writer: VersionWriter) -> StoreError:
+    error = writer.error or writer.bank.records.guard.refusal or "The store took too long."
     return StoreError(f"{counted(left, 'memory version')} could not be stored: {error}")

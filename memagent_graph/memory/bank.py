@@ -170,13 +170,16 @@ class MemoryBank:
         """Return the newest version of a reading without a name; None if it cannot be read."""
         return await lookup.reading(self.records, key)
 
-    async def amove_head(self, name: str, to: str, *, expected: str | None) -> bool:
+    async def amove_head(
+        self, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
+    ) -> bool:
         """Point a name to another version, unless the name has moved.
 
         Args:
             name: the memory's name.
             to: id of its new head.
             expected: id of the current head; None if the name does not exist.
+            also: further puts in the same step.
 
         Returns:
             Whether the name points to the version now.
@@ -191,7 +194,7 @@ class MemoryBank:
             if stored is None:
                 raise lookup.gone(to)
             given = {(records.heads, name): _pointer(expected), (records.versions, to): stored}
-            puts = [records.put(records.heads, name, {"version": to})]
+            puts = [records.put(records.heads, name, {"version": to}), *also]
             if name not in owners_of(stored):
                 puts += owners.adopting(records, name, to, stored)
             if await records.commit(puts, given):

@@ -145,6 +145,12 @@ class StoreGuard:
             return self._refusing()
 
     @property
+    def refusal(self) -> StoreError | None:
+        """The error with which a call would be refused; None if it would be made."""
+        with self._lock:
+            return self._refusal()
+
+    @property
     def circuit(self) -> Literal["closed", "open", "half-open"]:
         """See `StoreMetrics`."""
         with self._lock:
@@ -239,13 +245,17 @@ class StoreGuard:
     def _refusing(self) -> bool:
         return self.failures > 0 and (self._testing or self._clock() < self._next_try)
 
+    def _refusal(self) -> StoreError | None:
+        if not self._refusing():
+            return None
+        message = f"The memory store is away ({self._reason}). It is retried every few seconds."
+        return StoreError(message)
+
     def _admit(self) -> _Pass:
         with self._lock:
-            if self._refusing():
-                message = (
-                    f"The memory store is away ({self._reason}). It is retried every few seconds."
-                )
-                raise StoreError(message)
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
             test = self.failures > 0
             if test:
                 self._testing = True

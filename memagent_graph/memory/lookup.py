@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EDITS = "edits"
 """Field of a version's record: ids of the versions that replace it, by memory's name."""
+THINNED = "thinned"
+"""Field of a version's record: whether versions that it follows were thinned out."""
 _MEND = "`memagent memory check --repair` restores what is left of it."
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,11 @@ def edit_of(value: object, memory: str | None) -> str | None:
     edits = value.get(EDITS) if isinstance(value, dict) else None
     found = edits.get(memory) if isinstance(edits, dict) else None
     return found if isinstance(found, str) else None
+
+
+def is_thinned(value: object) -> bool:
+    """Return whether versions that a stored version follows were thinned out."""
+    return isinstance(value, dict) and value.get(THINNED) is True
 
 
 async def newest_edit(records: Records, key: str, memory: str) -> MemoryVersion | None:

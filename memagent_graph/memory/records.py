@@ -9,6 +9,7 @@
 | leases | what is being read | its holder: see `Lease` |
 | underway, a digest of a memory's name | a fold | the fold's progress: see `UnderWay` |
 | holds | a memory's name | who holds it: see `Hold` |
+| runs | a digest of a memory's name | `runs`: readings that moved its head; see `EndedRun` |
 | forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
 | threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
@@ -16,7 +17,7 @@
 
 A version may have `edits`: ids of the versions by which a person replaced it, by memory's name. It
 has `read` if versions before it were thinned out or forgotten: digests and names of the documents
-that those had read.
+that those had read. It is `thinned` if a version that it follows was thinned out.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class Records:
         self.leases = (*namespace, "leases")
         self.all_under_way = (*namespace, "underway")
         self.holds = (*namespace, "holds")
+        self.runs = (*namespace, "runs")
         self.threads = (*namespace, "threads")
         self.forgotten = (*namespace, "forgotten")
         self.ttl = ttl

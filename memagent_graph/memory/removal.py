@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
-from memagent_graph.memory import lookup, owners
+from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.history import walk
 from memagent_graph.memory.provenance import READ, Lineage, inherited, listed
-from memagent_graph.memory.version import MemoryVersion, text_of
+from memagent_graph.memory.version import MemoryVersion, followed, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,15 +102,18 @@ async def thin(
         place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
     }
     read: dict[str, Rows] = {}
+    gone = values.keys() - kept
     if tip.thread is None:
-        lineage, gone = Lineage(values), values.keys() - kept
+        lineage = Lineage(values)
         for key in kept:
             if (rows := inherited(lineage, key, gone)) != listed(values[key]) and rows:
                 read[key] = rows
 
     def stays(key: str, value: Value) -> Value:
         after = {**value, READ: read[key]} if key in read else value
-        if text_of(value) in values.keys() - kept and key in known:
+        if tip.thread is None and gone & {*followed(value)}:
+            after = {**after, lookup.THINNED: True}
+        if text_of(value) in gone and key in known:
             whole = replace(known[key], unchanged=None).to_record()
             after = {name: after[name] for name in after if name != "unchanged"} | whole
         return after
@@ -161,7 +164,8 @@ def _sound(values: Mapping[str, Value], stored: Mapping[str, object]) -> Iterato
 
 async def _unname(records: Records, name: str) -> None:
     places = (records.heads, records.readings)
-    await records.items([records.put(place, name, None) for place in places])
+    puts = [records.put(place, name, None) for place in places]
+    await records.items([*puts, runs.forget(records, name)])
 
 
 async def forget_topic(records: Records, topic: str) -> None:

@@ -97,7 +97,7 @@ async def check(bank: MemoryBank, *, repair: bool) -> list[Finding]:
     found = await _contents(records)
     versions = _verified(found)
     bad = [*found.bad]
-    for namespace in (records.all_members, records.leases, records.threads):
+    for namespace in (records.all_members, records.leases, records.threads, records.runs):
         scanned = records.scan(namespace)
         bad += [item async for item in scanned if isinstance(item, BadRecordError)]
     findings = []

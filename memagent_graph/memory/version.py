@@ -135,12 +135,34 @@ class MemoryVersion:
         values["warnings"] = [*self.warnings]
         values["recall"] = None if self.recall is None else _row(self.recall)
         values["recalled"] = [*self.recalled]
-        for name in _RARE:
-            if not values[name] and values[name] != "":
-                del values[name]
+        values = {name: value for name, value in values.items() if _is_kept(name, value)}
         if self.unchanged:
             values = {name: value for name, value in values.items() if name not in _NOTED}
         return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
+
+    def to_stub(self) -> dict[str, Value]:
+        """Return the record without the memory, to be completed by `from_stub`."""
+        record = replace(self, unchanged=None).to_record()
+        return {name: value for name, value in record.items() if name not in _NOTED}
+
+    @classmethod
+    def from_stub(cls, stub: Mapping[str, Value], memory: Memory) -> MemoryVersion:
+        """Return the version of a stub; another memory than that of `to_stub` counts as edited.
+
+        Raises:
+            BadRecordError: It is not a stub.
+        """
+        noted = {
+            "text": memory.text,
+            "evidence": [_told(item) for item in memory.evidence],
+            "unsupported": [[item.text, *item.missing] for item in memory.unsupported],
+        }
+        values = {**stub, **{name: value for name, value in noted.items() if _is_kept(name, value)}}
+        known = {name: values[name] for name in _FIELDS if name in values}
+        if _checksum(known) != values.get("checksum"):
+            values["edited"] = known["edited"] = True
+            values["checksum"] = _checksum(known)
+        return cls.from_record(values)
 
     @property
     def memory(self) -> Memory:
@@ -225,6 +247,11 @@ _RARE = (
 """Fields that are only stored if they are not empty."""
 _NOTED = ("text", "evidence", "unsupported")
 """Fields that are not stored if an earlier version has them."""
+
+
+def _is_kept(name: str, value: object) -> bool:
+    """Whether a record has a field: a rare one only if it is not empty."""
+    return name not in _RARE or bool(value) or value == ""
 
 
 def _told(item: Evidence) -> dict[str, Value]:

@@ -35,6 +35,7 @@ class VersionWriter:
         bank: the bank to write to, with a time limit (`patience`).
         owner: the memory that the versions belong to.
         topic: topic whose watchers are notified of each version.
+        after: another writer; nothing is written before all that it has.
         beside: an item to read with each write.
         saw: called with the value at `beside` after each write.
 
@@ -49,12 +50,14 @@ class VersionWriter:
         owner: str,
         topic: str | None,
         *,
+        after: VersionWriter | None = None,
         beside: Place | None = None,
         saw: Callable[[Value | None], object] = lambda _: None,
     ) -> None:
         self.bank = bank
         self._owner = owner
         self._topic = topic
+        self._after = after
         self._beside = beside
         self._saw = saw
         self._waiting: list[tuple[MemoryVersion, Sequence[PutOp]]] = []
@@ -74,8 +77,18 @@ class VersionWriter:
         """
         self._waiting.append((version, also))
         self._other = None
+        self._begin()
+
+    def take_over(self, other: VersionWriter) -> None:
+        """Queue what another writer has given up."""
+        self._waiting += other._waiting
+        other._waiting = []
+        self.error = other.error
+        self._begin()
+
+    def _begin(self) -> None:
         self._count(len(self._waiting))
-        if self._writing is None or self._writing.done():
+        if self._waiting and self._stuck():
             self._writing = asyncio.ensure_future(self._write())
 
     @property
@@ -117,6 +130,13 @@ class VersionWriter:
         self.bank.records.guard.count(pending=pending - self._counted)
         self._counted = pending
 
+    def _is_behind(self) -> bool:
+        """Whether another writer is to write first; if it has given up, it tries again."""
+        if self._after is None or self._after.idle:
+            return False
+        self._after._begin()
+        return True
+
     def _stuck(self) -> bool:
         return self._writing is None or self._writing.done()
 
@@ -125,7 +145,7 @@ class VersionWriter:
         give_up = loop.time() + _ENOUGH
         try:
             while self._waiting and loop.time() < give_up:
-                if self.bank.records.guard.away:
+                if self.bank.records.guard.away or self._is_behind():
                     self._tried.set()  # another caller may have failed
                     await asyncio.sleep(_PAUSE)
                     continue
