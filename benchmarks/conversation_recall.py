@@ -26,9 +26,9 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
+from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.conversation.messages import TOLD_AT
 from memagent_graph.conversation.rendering import rendered
-from memagent_graph.conversation.salient import SalientReader
 from memagent_graph.readers.base import Memory, Step
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import next_chunk
@@ -82,7 +82,7 @@ def with_memory(said: list[Turn], budget: int) -> str:
 
 def with_summary(said: list[Turn], budget: int) -> str:
     config = ReadingConfig(memory_tokens=budget)
-    reader = SalientReader(config)
+    reader = NewestReader(config)
 
     def extract(messages: list[BaseMessage]) -> str:
         memory, position = Memory(), 0

@@ -31,8 +31,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
-from memagent_graph.conversation.messages import TOLD_AT, rendered
-from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.conversation.built_in import NewestReader
+from memagent_graph.conversation.messages import TOLD_AT
+from memagent_graph.conversation.rendering import rendered
 from memagent_graph.evaluation.search import Passages
 from memagent_graph.readers.base import Memory, Step
 from memagent_graph.text.chunking import next_chunk
@@ -123,7 +124,7 @@ def whole(messages: list[BaseMessage], order: list[int], budget: int) -> str:
 
 def summarized(said: list[BaseMessage], budget: int) -> str:
     """Half of the budget for the summary, half for what was said last."""
-    reader = SalientReader(ReadingConfig(memory_tokens=budget // 2))
+    reader = NewestReader(ReadingConfig(memory_tokens=budget // 2))
 
     def extract(messages: list[BaseMessage]) -> str:
         memory, position = Memory(), 0

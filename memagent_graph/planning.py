@@ -12,7 +12,6 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.merging import calls_each, merge_levels, most_merges, updates_each
 from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.graph.skimming import Lexical, is_skimmed
-from memagent_graph.operations import ModelShape, attention_ratios, model_shape
 from memagent_graph.readers.base import Reader
 from memagent_graph.text.chunking import chunks
 from memagent_graph.text.index import open_index
@@ -50,13 +49,6 @@ class Plan:
         chain_reply_tokens: tokens of these calls' replies.
         dollars: price of all calls; None if no price was given.
         minutes: time of the longest chain; None if no speed was given.
-        attention_of_one_pass: attention of reading the whole document at once, which grows with
-            the square of its length, in units of one window of 8,000 tokens, as the paper counts.
-        attention_of_reading: attention of the reading in the same units, which grows linearly.
-        operations_of_one_pass: all floating-point operations of reading the document at once
-            and answering, for each question.
-        operations_of_reading: all floating-point operations of the reading.
-        model: the model whose sizes were used.
     """
 
     questions: int
@@ -72,11 +64,6 @@ class Plan:
     chain_reply_tokens: int
     dollars: float | None
     minutes: float | None
-    attention_of_one_pass: float
-    attention_of_reading: float
-    operations_of_one_pass: int
-    operations_of_reading: int
-    model: str
 
     def as_dict(self) -> dict[str, object]:
         """The fields, for JSON."""
@@ -87,7 +74,6 @@ def plan(
     question: str,
     document: DocumentLike,
     config: ReadingConfig | None = None,
-    model: str | ModelShape | None = None,
     *,
     questions: int = 1,
     price: tuple[float, float] | None = None,
@@ -101,8 +87,6 @@ def plan(
         question: the question to read for; the longest of several.
         document: anything that the graph reads.
         config: the budgets.
-        model: sizes of the model, or a model string or folder whose config.json has them. If they
-            cannot be found, those of Qwen2.5-7B are assumed.
         questions: number of questions about the document in one pass.
         price: dollars for a million tokens of prompts, and for a million of replies.
         tokens_per_second: tokens of a reply divided by the seconds of its call, reading the prompt
@@ -124,7 +108,6 @@ def plan(
     """
     _check(questions, price, tokens_per_second)
     config = config or ReadingConfig()
-    shape = model if isinstance(model, ModelShape) else model_shape(model)
     counter = load_tokenizer(tokenizer)
     asked, memory = counter.count(question) + config.instruction_tokens, config.memory_tokens
     source = open_source(document)
@@ -188,7 +171,6 @@ def plan(
     if saves:
         waiting, shown = min(waiting, len(calls) - answers), min(shown, len(calls) - 1)
     chained = waiting * memory + answers * config.answer_tokens
-    one_pass, reading = attention_ratios(everything)
     return Plan(
         questions=questions,
         document_tokens=everything,
@@ -203,11 +185,6 @@ def plan(
         chain_reply_tokens=chained,
         dollars=(prompts * price[0] + replies * price[1]) / 1e6 if price else None,
         minutes=chained / tokens_per_second / 60 if tokens_per_second else None,
-        attention_of_one_pass=one_pass,
-        attention_of_reading=reading,
-        operations_of_one_pass=questions * shape.call(asked + everything, config.answer_tokens),
-        operations_of_reading=questions * sum(shape.call(*call) for call in calls),
-        model=shape.name,
     )
 
 

@@ -285,7 +285,7 @@ def test_forgetting_a_user_leaves_nothing_of_them_in_the_store(any_store):
         assert b"{user-ann}" not in names
 
 
-def test_facts_carry_the_day_on_which_they_were_told_and_newer_ones_replace_older():
+def test_facts_carry_the_day_on_which_they_were_told_the_newest_last():
     memory = ConversationMemory()
 
     def tell(text, day):
@@ -295,7 +295,9 @@ def test_facts_carry_the_day_on_which_they_were_told_and_newer_ones_replace_olde
     tell("I live in Paris with my cat Minou.", "2026-03-05")
     tell("I moved to Berlin last week.", "2026-10-01")
 
-    assert memory.load("ann") == "1 Oct 2026\nI moved to Berlin last week."
+    assert memory.load("ann") == (
+        "5 Mar 2026\nI live in Paris with my cat Minou.\n1 Oct\nI moved to Berlin last week."
+    )
 
 
 def test_a_message_longer_than_a_chunk_is_read_chunk_by_chunk():

@@ -30,7 +30,7 @@ def test_an_unknown_name_is_an_attribute_error():
 ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"errors"},
-    {"config", "counted", "matching", "operations", "seams", "sync", "templates"},
+    {"config", "counted", "matching", "seams", "sync", "templates"},
     {"prompts", "text"},
     {"models"},
     {"readers"},

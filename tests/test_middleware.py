@@ -20,7 +20,7 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import Field
 
 from memagent_graph import ConversationMemory, MemAgentMiddleware
-from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
 
 ANN = {"configurable": {"thread_id": "monday", "user_id": "ann"}}
@@ -135,7 +135,7 @@ def turns_in(text):
     return found + [3] * text.count(FACTS[0])
 
 
-class Failing(SalientReader):
+class Failing(NewestReader):
     """The built-in reader, which sometimes is away; knows what it has read."""
 
     def __init__(self, fails):

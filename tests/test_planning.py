@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from doubles import ChainReader, numbered
 from hypothesis import given
@@ -9,18 +7,9 @@ from hypothesis import strategies as st
 
 from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.operations import QWEN_7B, ModelShape, attention_ratios, model_shape
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update
 
 SMALL = ReadingConfig(chunk_tokens=50)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "one_pass", "reading"),
-    [(8_000, 1, 1), (32_000, 16, 4), (128_000, 256, 16), (1_000_000, 15_625, 125)],
-)
-def test_attention_alone_gives_the_published_table(tokens, one_pass, reading):
-    assert attention_ratios(tokens) == (one_pass, reading)
 
 
 @pytest.mark.slow
@@ -158,53 +147,6 @@ def test_tokens_are_upper_bounds_made_of_the_budgets():
         planned.document_tokens + planned.chunks * 30 + fixed, abs=planned.calls
     )
     assert planned.window_tokens <= config.window_tokens
-
-
-def test_the_weights_of_a_known_model_are_those_that_it_publishes():
-    # Qwen2.5-7B has 7.61 billion parameters, 6.53 of them outside of its two embeddings.
-    assert QWEN_7B.weights == pytest.approx(6.53e9, rel=0.001)
-    assert QWEN_7B.weights + 2 * 152_064 * 3584 == pytest.approx(7.61e9, rel=0.002)
-
-
-@given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 10_000))
-def test_operations_add_up_over_a_split_and_grow_with_the_square(first, second, third):
-    shape = ModelShape("tiny", 2, 8, 2, 1, 4, 16, 100)
-    a, b, c = sorted((first, second, third))
-
-    assert shape.operations(a, c) == shape.operations(a, b) + shape.operations(b, c)
-    pairs = sum(range(1, min(c, 100) + 1))
-    assert shape.operations(0, min(c, 100)) == min(c, 100) * 2 * shape.weights + 4 * 2 * 8 * pairs
-
-
-def test_the_whole_model_takes_more_for_short_texts_and_less_for_long_ones():
-    short, long = (plan("What?", numbered(lines)) for lines in (200, 60_000))
-
-    assert short.operations_of_reading > short.operations_of_one_pass
-    assert long.operations_of_reading < long.operations_of_one_pass
-
-
-def test_sizes_come_from_the_models_own_config(tmp_path):
-    config = {
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 3,
-        "intermediate_size": 128,
-        "vocab_size": 500,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    experts = config | {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 32}
-
-    dense = model_shape(f"hf:{tmp_path}")
-    (tmp_path / "config.json").write_text(json.dumps({"text_config": experts}))
-    sparse = model_shape(f"vllm:{tmp_path}")
-
-    assert (dense.layers, dense.width, dense.kv_heads, dense.head_width) == (3, 64, 4, 16)
-    assert (sparse.intermediate, sparse.head_width) == (64, 32)
-
-
-@pytest.mark.parametrize("model", [None, "extractive", "openai:gpt-4o", "hf:not/downloaded"])
-def test_where_sizes_are_not_known_it_says_that_they_are_assumed(model):
-    assert "assumed" in plan("?", "Text.", model=model).model
 
 
 class TestSkim:

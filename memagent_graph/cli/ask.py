@@ -198,7 +198,6 @@ def ask(
                 question,
                 document,
                 config,
-                model,
                 questions=questions,
                 price=chosen_price(price, prices, model),
                 tokens_per_second=tokens_per_second,

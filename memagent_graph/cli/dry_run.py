@@ -55,7 +55,6 @@ calls in a row  {chain_calls:>14,} at most
 _IF_FOUND = "if found        {calls_if_found:>14,} calls, where the words of the question lead\n"
 _DOLLARS = "dollars         {:>14} at most\n"
 _MINUTES = "minutes         {:>14} at most\n"
-_COMPUTATION = "computation     {:>14.2e} FLOP, {} one pass over all of it (sizes: {})\n"
 _NOTE = """
 Each reply is counted as long as its budget. What the store has of earlier readings costs nothing
 again. Calls repeated after errors come on top, and one for each memory that is over its budget."""
@@ -116,16 +115,9 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         text += _DOLLARS.format(_rounded(plan.dollars))
     if plan.minutes is not None:
         text += _MINUTES.format(_rounded(plan.minutes))
-    compared = _compared(plan.operations_of_reading, plan.operations_of_one_pass)
-    print(text + _COMPUTATION.format(plan.operations_of_reading, compared, plan.model) + _NOTE)
+    print(text + _NOTE)
 
 
 def _rounded(number: float) -> str:
     """Format a number with two decimals, or below 1 with two significant digits."""
     return f"{number:,.2f}" if number >= 1 else f"{number:.2g}"
-
-
-def _compared(reading: float, one_pass: float) -> str:
-    if reading <= one_pass:
-        return f"{one_pass / reading:,.1f}x less than"
-    return f"{reading / one_pass:,.1f}x as much as"

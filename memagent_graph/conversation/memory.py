@@ -71,7 +71,7 @@ class ConversationMemory(Generic[Shape]):
     checkpointer has them: see `catch_up`.
 
     A message's time is its `additional_kwargs["told_at"]` (ISO 8601), otherwise the time when it
-    was first seen. The built-in reader keeps the statements with the highest `salience`.
+    was first seen. The built-in reader keeps the newest statements.
 
     Args:
         model: model that folds, as for `create_memagent`; None takes `MEMAGENT_MODEL`, otherwise

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.conversation.asking import NotesReader
+from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.conversation.profiling import ProfileReader
-from memagent_graph.conversation.salient import SalientReader
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.extractive import ExtractiveReader
@@ -63,7 +63,7 @@ def resolve_keeper(
             raise ConfigurationError(message)
         return ProfileReader(reader.model, fields, config=config, name=reader.identity.name)
     if type(reader) is ExtractiveReader:  # no word of the standing question would be found
-        return SalientReader(config, load_tokenizer(tokenizer), keep=keep, never=never)
+        return NewestReader(config, load_tokenizer(tokenizer), keep=keep, never=never)
     if type(reader) is ChatReader and reader is not model:
         return NotesReader(reader.model, config=config, name=reader.identity.name)
     return reader

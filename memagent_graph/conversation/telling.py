@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import regex
 
-from memagent_graph.conversation.salient import Fact, read_facts, write_facts
+from memagent_graph.conversation.built_in import Fact, read_facts, write_facts
 from memagent_graph.templates import render
 from memagent_graph.text.index import Index
 

@@ -1,4 +1,4 @@
-"""The built-in reader of conversations: keeps what people tell of themselves."""
+"""The built-in reader of conversations: keeps the newest statements of users."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import regex
 
 from memagent_graph.conversation.heard import goes_on
 from memagent_graph.conversation.rendering import ASSISTANT, LINE, TOOL, USER
-from memagent_graph.conversation.salience import replaces, salience, topics
-from memagent_graph.conversation.spread import newest, serial, shares
+from memagent_graph.conversation.salience import is_statement, topics
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.readers.base import Memory, Merge, Update
 from memagent_graph.readers.extractive import ExtractiveReader
-from memagent_graph.readers.ranking import ranked
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.terms import terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
@@ -29,29 +27,24 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.tokens import Tokenizer
 
-_VERSION = "salient-2"
-_HEARSAY = 0.3
-"""Weight of a statement of the assistant, relative to one of the person."""
-_WANTED = 2
-"""Weight of a statement with a word of `keep`, relative to others."""
-_RECENT, _SERIAL = 0.3, 0.5
-"""Shares of the memory for what was said last: at least by day, at most with a series of facts."""
+_VERSION = "newest-1"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = regex.compile(rf"(?P<day>\d\d?) (?P<month>{'|'.join(_MONTHS)})(?: (?P<year>\d{{4}}))?")
 
 
-class SalientReader(ExtractiveReader):
-    """Keeps the statements of a conversation that tell most of the people in it.
+class NewestReader(ExtractiveReader):
+    """Keeps the newest statements of users that have room in the memory.
 
-    The memory is one statement a line, below the day on which it was told ("5 Mar 2026"); what
-    others than the user said follows below their name ("@assistant"). `salience` says what is
-    kept when there is no room for all, `replaces` which newer statement takes an older one's
-    place. What the assistant said counts less, what tools were given and returned not at all.
+    The memory is one statement a line, below the day on which it was made ("5 Mar 2026"); the
+    statements of users with a name stand below that ("@Bo"). Questions, requests and small talk
+    are no statements, and neither is what the assistant or a tool said. No statement takes the
+    place of another: which of two is true now, their days say. What has no room is still found
+    among the passages that are kept word for word.
 
     Args:
         config: the budgets, of which it needs `memory_tokens`.
         tokenizer: measures the memory; the built-in estimate by default.
-        keep: statements with one of its telling words count double.
+        keep: statements with one of its telling words stay before all others.
         never: statements with one of its telling words are left out.
 
     Raises:
@@ -78,9 +71,9 @@ class SalientReader(ExtractiveReader):
         self.identity = self._identity(record)
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Keep the most telling statements of the memory and the chunk together."""
+        """Keep the newest statements of the memory and the chunk together."""
         known = list(read_facts(step.memory.text))
-        kept = self._best(self._allowed(_current([*known, *_told(step.chunk)])))
+        kept = self._newest([*known, *_said(step.chunk)])
         if kept == known or not kept:
             return Update(None)
         return Update(Memory(write_facts(kept)))
@@ -93,48 +86,30 @@ class SalientReader(ExtractiveReader):
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Keep the most telling statements of all memories together, newer ones for older."""
+        """Keep the newest statements of all memories together."""
         facts = [fact for memory in memories for fact in read_facts(memory.text)]
-        return Merge(Memory(write_facts(self._best(self._allowed(_current(facts))))))
+        return Merge(Memory(write_facts(self._newest(facts))))
 
-    def _allowed(self, facts: list[Fact]) -> list[Fact]:
-        return [fact for fact in facts if self._banned.isdisjoint(terms(fact.text))]
-
-    def _best(self, facts: list[Fact]) -> list[Fact]:
-        """The most telling facts that fit into the memory, in its order."""
-        costs = [self._counter.count(fact.text + "\n") for fact in facts]
-        series = serial(facts)
-        worth = [
-            self._worth(fact, cost) * share
-            for fact, cost, share in zip(facts, costs, shares(facts, series), strict=True)
-        ]
-        used = 0
-        marks: set[str] = set()
-        chosen: set[int] = set()
-
-        def choose(index: int, most: float) -> None:
-            nonlocal used
-            new = {mark: text for mark, text in facts[index].marks.items() if mark not in marks}
-            cost = costs[index] + sum(map(self._counter.count, new.values()))
-            if index not in chosen and worth[index] > 0 and used + cost <= most:
-                chosen.add(index)
-                marks.update(new)
-                used += cost
-
-        for index in newest(facts, worth, series):
-            choose(index, self.memory_tokens * (_SERIAL if series[index] else _RECENT))
-        for index in ranked(worth):
-            choose(index, self.memory_tokens)
-        return [facts[index] for index in sorted(chosen)]
-
-    def _worth(self, fact: Fact, tokens: int) -> float:
-        heard = _HEARSAY if fact.speaker == ASSISTANT else 1
-        wanted = 1 if self._wanted.isdisjoint(terms(fact.text)) else _WANTED
-        return salience(fact.text, tokens) * heard * wanted
+    def _newest(self, facts: list[Fact]) -> list[Fact]:
+        """The newest facts that fit into the memory, in its order; wanted ones come first."""
+        known = _once(fact for fact in facts if self._banned.isdisjoint(terms(fact.text)))
+        order = sorted(range(len(known)), key=lambda at: (known[at].day, at), reverse=True)
+        if self._wanted:
+            order.sort(key=lambda index: self._wanted.isdisjoint(terms(known[index].text)))
+        left, marks = self.memory_tokens, set[str]()
+        chosen = []
+        for index in order:
+            new = {key: text for key, text in known[index].marks.items() if key not in marks}
+            left -= sum(map(self._counter.count, (known[index].text + "\n", *new.values())))
+            if left < 0:
+                break
+            marks.update(new)
+            chosen.append(index)
+        return [known[index] for index in sorted(chosen)]
 
 
 class Fact(NamedTuple):
-    """A statement, with the day on which it was told, if known, and by whom."""
+    """A statement, with the day on which it was made, if known, and by whom."""
 
     day: str
     speaker: str
@@ -165,37 +140,29 @@ def read_facts(memory: str) -> Iterator[Fact]:
             yield Fact(day, speaker, line)
 
 
-def _told(chunk: Chunk) -> Iterator[Fact]:
-    """The statements of a rendered conversation; what tools were given and returned is left out."""
+def _said(chunk: Chunk) -> Iterator[Fact]:
+    """The statements of users in a rendered conversation."""
     begins = goes_on(chunk)
     begins_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
     for number, line in enumerate(chunk.text.splitlines()):
-        if number > 0 or begins_line:  # else a person could write another's name where chunks end
+        if number > 0 or begins_line:  # else a user could write another's name where chunks end
             begins = LINE.match(line) or begins
-        if begins is None or begins["speaker"].startswith(TOOL):
+        if begins is None or begins["speaker"].startswith((TOOL, ASSISTANT)):
             continue
         said = line[begins.end() :] if begins.string is line else line
         for statement in statements(said.strip()):
             text = statement.text.lstrip("@ ")
-            if not _DAY.fullmatch(text):  # it would pass for one of the memory's own lines
+            # A day would pass for one of the memory's own lines.
+            if is_statement(text) and not _DAY.fullmatch(text):
                 yield Fact(begins["day"], begins["speaker"], text)
 
 
-def _current(facts: list[Fact]) -> list[Fact]:
-    """Facts by speaker and day, without those that a newer one repeats or replaces."""
-    kept: list[Fact] = []
-    for fact in sorted(facts, key=lambda fact: fact.day):
-        words = _words(fact.text)
-        same = [other.speaker for other in kept if _words(other.text) == words]
-        if fact.speaker in same or (same and fact.speaker == ASSISTANT):  # it says what it heard
-            continue
-        kept = [
-            other
-            for other in kept
-            if other.speaker != fact.speaker or not replaces(fact.text, other.text)
-        ]
-        kept.append(fact)
-    return sorted(kept, key=lambda fact: (fact.speaker != USER, fact.speaker, fact.day))
+def _once(facts: Iterable[Fact]) -> list[Fact]:
+    """Facts by speaker and day, each once a day whatever its case and punctuation."""
+    kept: dict[tuple[str, str, tuple[str, ...]], Fact] = {}
+    for fact in facts:
+        kept.setdefault((fact.speaker, fact.day, _words(fact.text)), fact)
+    return sorted(kept.values(), key=lambda fact: (fact.speaker != USER, fact.speaker, fact.day))
 
 
 @lru_cache(1 << 12)
