@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.prompts import NO_MEMORY
+from memagent_graph.readers.judging import scripts
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.terms import telling_terms
 
@@ -356,23 +357,35 @@ def is_foreign(text: str, known: Sequence[str]) -> bool:
     Notes in another script than all of these share no word, and are not called foreign.
     """
     said = telling_terms(text)
-    if len(said) < _LEAST_JUDGED:
+    if len(said) < _LEAST_JUDGED or scripts(text).isdisjoint(scripts("\n".join(known))):
         return False
     had = {term for other in known for term in telling_terms(other)}
-    if not had or not _same_script(said, had):
-        return False
     return sum(term in had for term in said) < max(1, _SHARED * len(said))
 
 
 def lost_statements(before: str, after: str) -> list[str]:
-    """Return the statements of the old notes that the new ones do not have, in order."""
-    has = set(telling_terms(after))
+    """Return the statements of the old notes that the new ones do not have, in order.
+
+    Notes in another script may be a translation: none counts as lost.
+    """
+    if after and scripts(before).isdisjoint(scripts(after)):
+        return []
+    has = set(_terms(after))
     lost = []
     for statement in statements(before):
-        said = telling_terms(statement.text)
-        if said and statement.text not in after and sum(term in has for term in said) < _KEPT * len(said):
+        said = _terms(statement.text)
+        kept = sum(term in has for term in said) >= _KEPT * len(said)
+        if said and not kept and statement.text not in after:
             lost.append(statement.text)
     return lost
+
+
+def _terms(text: str) -> list[str]:
+    """Terms of notes, without the days before them, which many notes share."""
+    return telling_terms(_DAY.sub("", text))
+
+
+_DAY = regex.compile(r"\b\d{4}-\d\d-\d\d\b")
 
 
 def with_statements(text: str, more: Sequence[str], *, first: bool) -> str:
@@ -395,22 +408,3 @@ def _is_loss(lost: Sequence[str], before: str, after: str, question: str) -> boo
     asked = set(telling_terms(question))
     gone = asked & {term for one in lost for term in telling_terms(one)}
     return bool(gone - set(telling_terms(after)))
-
-
-def _same_script(one: Collection[str], other: Collection[str]) -> bool:
-    return bool(_scripts(one) & _scripts(other))
-
-
-def _scripts(words: Collection[str]) -> set[str]:
-    return {_script(word) for word in words} - {""}
-
-
-def _script(word: str) -> str:
-    found = _LETTER.search(word)
-    return "" if found is None else found.lastgroup or ""
-
-
-_LETTER = regex.compile(
-    r"(?P<latin>\p{Latin})|(?P<cyrillic>\p{Cyrillic})|(?P<greek>\p{Greek})"
-    r"|(?P<cjk>[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}])|(?P<other>\p{L})"
-)
