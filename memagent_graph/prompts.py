@@ -55,6 +55,11 @@ You were asked this before, and your notes were longer than there is room for, s
 was lost. Write them again in at most {words} words: say together what belongs together, keep the \
 names, dates and numbers that the question needs, old ones and new ones alike, and drop the rest.
 """
+REPEAT_PROMPT = """
+You were asked this before, and your reply was of no use as notes. Reply with the whole of the new \
+notes, in sentences, and with nothing else: what the old notes say and may still matter, and what \
+the text adds. If it adds nothing, repeat the old notes word for word.
+"""
 UNCHANGED = "unchanged"
 """The whole reply of a model that leaves its notes as they are."""
 UNCHANGED_PROMPT = f"""
@@ -178,6 +183,8 @@ class Prompts(BaseModel):
             first line is ENOUGH, or LOOK FOR: and what to look for; without one it is enough.
         shorter: addition to the update's prompt when the last reply was over the budget; may
             have the field {words}.
+        repeat: addition to the update's prompt when the last reply was no notes, or had lost most
+            of the old ones; has no field.
         unchanged: addition to the update's prompt if the update gate is on; has no field, and
             names the reply "unchanged".
         enough: addition to it if the exit gate is on; has no field, and asks for a last line
@@ -202,6 +209,7 @@ class Prompts(BaseModel):
     merge: str = MERGE_PROMPT
     lead: str = LEAD_PROMPT
     shorter: str = SHORTER_PROMPT
+    repeat: str = REPEAT_PROMPT
     unchanged: str = UNCHANGED_PROMPT
     enough: str = ENOUGH_PROMPT
     look_back: str = LOOK_BACK_PROMPT
@@ -214,6 +222,7 @@ class Prompts(BaseModel):
             ("merge", {"question", "memories"}),
             ("lead", {"question", "memories"}),
             ("shorter", set()),
+            ("repeat", set()),
             ("unchanged", set()),
             ("enough", set()),
             ("look_back", set()),
@@ -269,6 +278,7 @@ class Prompts(BaseModel):
         budget: int,
         *,
         again: bool = False,
+        repeat: bool = False,
         gate: bool = False,
         exit_gate: bool = False,
         recalled: Sequence[tuple[str, str]] = (),
@@ -282,6 +292,7 @@ class Prompts(BaseModel):
             chunk: the text of the chunk.
             budget: longest memory, in tokens.
             again: whether the last reply was over the budget.
+            repeat: whether the last reply was no notes.
             gate: whether the reply may say that the chunk adds nothing.
             exit_gate: whether the reply may say that the notes are enough.
             recalled: places and texts of the passages that the last reply asked for.
@@ -303,6 +314,8 @@ class Prompts(BaseModel):
         # Behind the same words as before, which a server still has in its cache.
         if again:
             return prompt + fill(self.shorter, {"words": _words(_FEWER * budget)})
+        if repeat:
+            return prompt + self.repeat
         prompt += self.unchanged * gate + self.enough * exit_gate
         if look_back is None:
             return prompt

@@ -69,7 +69,6 @@ class TestChatModel:
         "reply",
         [
             "The plan is unchanged",
-            "unchanged\nThe ferry leaves at nine.",
             "Unchanged: the ferry leaves at nine.",
             '"unchanged" is what the sign says',
         ],
@@ -79,24 +78,24 @@ class TestChatModel:
 
         assert (out["memory"], out["usage"]["gated"]) == (reply, 0)
 
-    def test_without_the_gate_a_model_is_told_nothing_of_it_and_the_word_is_a_memory(self):
+    def test_without_the_gate_a_model_is_told_nothing_of_it_and_the_word_is_no_memory(self):
         told, untold = scripted("Notes.", "unchanged", "x"), scripted("Notes.", "unchanged", "x")
 
         read(told, document=numbered(9))
         out = read(untold, document=numbered(9), config=OFF)
 
-        assert (out["memory"], out["usage"]["gated"]) == ("unchanged", 0)
+        assert (out["memory"], out["usage"]["gated"]) == ("Notes.", 0)
         assert all("single word" not in prompt for prompt in untold.heard)
         assert ["single word" in prompt for prompt in told.heard] == [True, True, False]
 
     def test_notes_that_are_too_long_are_not_unchanged(self):
-        long = "The ferry leaves at nine and comes back at ten. " * 40
+        long = " ".join(f"The ferry {n} leaves at nine and comes back at ten." for n in range(40))
         config = ON.model_copy(update={"memory_tokens": 40})
 
         out = read(scripted(long, "unchanged", "x"), document=numbered(4), config=config)
 
         assert (out["usage"]["calls"], out["usage"]["gated"]) == (3, 0)
-        assert out["memory"].startswith("The ferry leaves at nine")
+        assert out["memory"].startswith("The ferry 0 leaves at nine")
         assert any("lost its end" in warning for warning in out["warnings"])
 
 

@@ -58,7 +58,9 @@ and least used first: say several of them in one line, and drop those that no lo
 """
 
 _ENDS = " .!,;:"
-_TOLD = regex.compile(r"^[-*•\s]*+(?:\[?\d{4}-\d\d-\d\d\]?[:\s]*+)?")
+_TOLD = regex.compile(r"^[-*•\s]*+\[?\d{4}-\d\d-\d\d\]?[:\s]")
+"""A fact with its day, which is one fact however often it is written."""
+_HEADING = regex.compile(r"^\s*(?:#|\*\*|[^\n]*:\s*$)")
 
 
 def standing_question(keep: str = "", never: str = "", question: str = STANDING_QUESTION) -> str:
@@ -87,6 +89,7 @@ class NotesReader(ChatReader):
     """
 
     reply_share = 1.5
+    standing = True
 
     def __init__(
         self,
@@ -107,11 +110,15 @@ class NotesReader(ChatReader):
 
 
 def _once(notes: str) -> str:
-    """Notes without the lines that a later one repeats, whatever the day before it."""
-    kept: dict[str, str] = {}
+    """Notes without the lines that a later one below the same heading repeats, day and all."""
+    kept: dict[tuple[str, str], str] = {}
+    heading, fenced = "", False
     for number, line in enumerate(notes.splitlines()):
-        fact = _TOLD.sub("", line, count=1).strip(_ENDS).casefold()
-        key = fact or f"empty line {number}"
+        fenced ^= line.lstrip().startswith("```")
+        text = line.strip(_ENDS).casefold()
+        if _HEADING.match(line):
+            heading = f"{number}"
+        key = (heading, f"line {number}" if fenced or not _TOLD.match(line) else text)
         kept.pop(key, None)
         kept[key] = line
     return "\n".join(kept.values())

@@ -6,15 +6,18 @@ from dataclasses import dataclass, replace
 from math import fsum
 from typing import TYPE_CHECKING, Literal
 
+import regex
+
 from memagent_graph.readers.base import Evidence, Memory, Recalled, Unsupported, locate
-from memagent_graph.readers.citing import evidence_by_note, note_passages
+from memagent_graph.readers.citing import BARE, evidence_by_note, note_passages
 from memagent_graph.readers.figures import figures
-from memagent_graph.readers.judging import Judge
+from memagent_graph.readers.judging import Judge, scripts
 from memagent_graph.readers.matches import LEAST_COVERED, NO_MATCH, Match, Passages
 from memagent_graph.readers.notes import Note, notes
 from memagent_graph.readers.passages import Passage, passage_terms, passages
 from memagent_graph.text.chunking import Chunk
 from memagent_graph.text.source import TextSource
+from memagent_graph.text.terms import telling_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,6 +159,47 @@ def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
     """
     nothing = Chunk("", 0, 0, 0, TextSource(""))
     return align(text, joined(memories), nothing, question)
+
+
+def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
+    """Align an answer with the memory that it was written from, as notes are with a chunk.
+
+    A short answer that is a name has no sentence around it: its first word counts as one too.
+
+    Args:
+        answer: the answer.
+        memory: the memory.
+        question: the question; its names and numbers need no support, and neither does a small
+            count if it asks for one.
+    """
+    read = Chunk(memory.text, 0, len(memory.text), 0, TextSource(memory.text))
+    aligned = align(answer, Memory(), read, question)
+    found = [_as_answer(note, memory.text, question) for note in aligned.notes]
+    return replace(aligned, memory=remember(answer, Memory(), found), notes=tuple(found))
+
+
+_COUNTS = regex.compile(r"\bhow many\b|\bnumber of\b|多少|几|幾", regex.IGNORECASE)
+_SMALL = frozenset("2 3 4 5 6 7 8 9 10 11 12".split())
+"""Counts that a reader can work out from what the memory lists."""
+_NAME = regex.compile(r"\A[\s\"'*_(]*(?P<first>\p{Lu}[\p{L}\p{M}'’-]+)(?:\s+[\p{L}\p{M}\p{N}'’.-]+){0,3}[\s\"'*_).!]*\Z")
+
+
+def _as_answer(note: AlignedNote, memory: str, question: str) -> AlignedNote:
+    missing = note.missing
+    if _COUNTS.search(question):
+        missing = tuple(name for name in missing if _count(name) not in _SMALL)
+    elif not missing and note.state == "unknown" and (name := _NAME.match(note.text)):
+        first, bare = name["first"], note.text.strip(" .*_\"'!").casefold() in BARE
+        had = {term for text in (memory, question) for term in telling_terms(text)}
+        if not bare and had.isdisjoint(telling_terms(note.text)) and scripts(memory) & scripts(first):
+            missing = (first,)
+    if missing == note.missing:
+        return note
+    return replace(note, missing=missing, state="unsupported" if missing else "unknown")
+
+
+def _count(text: str) -> str:
+    return next((value for figure in figures(text) for value in figure.values), "")
 
 
 def joined(memories: Sequence[Memory]) -> Memory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from memagent_graph.errors import ConfigurationError
 
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
+
+
+Fault = Literal["placeholder", "repetition", "refusal", "foreign", "loss"]
+"""What speaks against an overwrite.
+
+- placeholder: nothing but words of the prompt itself.
+- repetition: nothing but one short phrase over and over.
+- refusal: the model declines.
+- foreign: notes that share nothing with the old ones, the text that was read or the question.
+- loss: most of what the old notes say is gone, though there is room for it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +183,10 @@ class Step:
             `Update.recall` is ignored.
         recall_from: names of other memories that it may ask for.
         shorter: whether this repeats a step whose memory was over its budget.
+        fault: what was wrong with the reply to this step, which is asked once more; None if it is
+            asked for the first time.
+        exact: whether a reply is taken word for word, as in recorded rollouts: what is wrong with
+            it is reported, but nothing is taken off.
         update_gate: whether the model may reply "unchanged" instead of writing the memory again.
         exit_gate: whether reading may end here. Without it, `Update.done` is ignored.
     """
@@ -185,6 +200,8 @@ class Step:
     look_back: bool = False
     recall_from: tuple[str, ...] = ()
     shorter: bool = False
+    fault: Fault | None = None
+    exact: bool = False
     update_gate: bool = False
     exit_gate: bool = False
 
@@ -201,6 +218,8 @@ class Update:
         usage: cost of this update.
         finish_reason: why the engine stopped, in its own words ("stop", "length", ...), if known.
         unfinished: whether the memory's end is missing, because the reply was cut off.
+        fault: what speaks against overwriting the old memory with this one; None if nothing does,
+            or if the reader cannot say.
     """
 
     memory: Memory | None
@@ -210,6 +229,7 @@ class Update:
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
     unfinished: bool = False
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +241,14 @@ class Merge:
         done: False asks for another round over the document, looking for `query`.
         query: query of the next round.
         usage: cost of this merge.
+        fault: what speaks against it, as for `Update.fault`.
     """
 
     memory: Memory
     done: bool = True
     query: str | None = None
     usage: Usage = field(default_factory=Usage)
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +260,7 @@ class Answer:
         final: the answer itself, taken from the reply (the content of `\boxed{}`, for example).
         found: whether the memory held the answer; None if the reader cannot say.
         evidence: places of the answer in the document, as far as they are known.
+        unsupported: statements of the answer that nothing in the memory supports.
         usage: cost of this answer.
         finish_reason: why the engine stopped, in its own words, if known.
         structured: the answer in the shape that was asked for, as JSON values; None if no shape
@@ -248,6 +271,7 @@ class Answer:
     final: str
     found: bool | None = None
     evidence: tuple[Evidence, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
     structured: dict[str, Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import aclosing
 from dataclasses import replace
 from hashlib import sha256
@@ -17,7 +18,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError
 from memagent_graph.models.structured import constrained, constraint, fill, shape_of
 from memagent_graph.prompts import LookBack, Prompts, looked_for
-from memagent_graph.readers.alignment import align, carry
+from memagent_graph.readers.alignment import align, align_answer, carry
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.citing import cite
 from memagent_graph.readers.completions import (
@@ -29,6 +30,7 @@ from memagent_graph.readers.completions import (
 )
 from memagent_graph.readers.denial import says_not_found
 from memagent_graph.readers.listening import Telling, listener_of
+from memagent_graph.readers.overwrite import check_overwrite, is_refusal
 from memagent_graph.readers.replies import (
     boxed,
     is_unchanged,
@@ -60,6 +62,10 @@ if TYPE_CHECKING:
     from memagent_graph.readers.verifying import Verify
 
 
+_CLOSING = re.compile(r"</([A-Za-z]\w*)>")
+"""A delimiter of a prompt."""
+
+
 class ChatReader(Reader):
     """Asks a chat model for each new memory and for the answer.
 
@@ -82,6 +88,8 @@ class ChatReader(Reader):
     shortens = True
     reply_share = 1.0
     """Token limit of a reply with a new memory, as a multiple of the memory's budget."""
+    standing = False
+    """Whether every statement bears on the question, so that none may be left out."""
 
     def __init__(
         self,
@@ -112,6 +120,8 @@ class ChatReader(Reader):
         most = getattr(model, "max_concurrency", None) or getattr(model, "max_batch", None)
         self.concurrency = most or Reader.concurrency
         self._leads = config.rounds > 1
+        self._exact = config.exact_cuts
+        self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
         self._memory_tokens = config.memory_tokens
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
@@ -144,6 +154,7 @@ class ChatReader(Reader):
             step.chunk.text,
             self._memory_tokens,
             again=step.shorter,
+            repeat=step.fault is not None,
             gate=step.update_gate,
             exit_gate=step.exit_gate,
             recalled=[(item.place, item.text) for item in step.recalled],
@@ -170,6 +181,19 @@ class ChatReader(Reader):
         if not text and (step.memory.text or recall is not None):
             return update
         text = whole_sentences(reply, text)
+        found = check_overwrite(
+            text,
+            step.memory.text,
+            "\n".join([step.chunk.text, *(item.text for item in step.recalled)]),
+            question="" if self.standing else step.question,
+            tags=self._tags,
+            unfinished=update.unfinished,
+        )
+        update = replace(update, fault=found.fault)
+        if not step.exact:
+            if found.unchanged or not found.text:
+                return update
+            text = found.text
         memory = await self._mark(
             align(text, step.memory, step.chunk, step.question, step.recalled)
         )
@@ -188,8 +212,14 @@ class ChatReader(Reader):
         prompt = self.prompts.for_merge(asked, texts, self._memory_tokens, lead=self._leads)
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
         text, done, wanted = take_verdict(text) if self._leads else (text, True, None)
-        aligned = carry(whole_sentences(reply, text), memories, question)
-        return Merge(await self._mark(aligned), done, wanted, usage_of(reply))
+        text = whole_sentences(reply, text)
+        before = "\n".join(texts)
+        found = check_overwrite(
+            text, before, "", question=question, tags=self._tags, unfinished=is_cut_off(reply)
+        )
+        text = text if self._exact else before if found.unchanged else found.text
+        aligned = carry(text, memories, question)
+        return Merge(await self._mark(aligned), done, wanted, usage_of(reply), found.fault)
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -303,14 +333,24 @@ async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bo
 
 def _answer(reply: AIMessage, text: str, question: str, memory: Memory) -> Answer:
     final = boxed(text)
+    aligned = align_answer(final, memory, question)
     return Answer(
         text,
         final,
-        found=not says_not_found(final),
+        found=_is_found(final, memory, aligned),
         evidence=cite(final, memory, question),
+        unsupported=aligned.memory.unsupported,
         usage=usage_of(reply),
         finish_reason=finish_reason(reply),
     )
+
+
+def _is_found(final: str, memory: Memory, aligned: Aligned) -> bool:
+    """Whether the memory held an answer: it says something, and something of that stands there."""
+    if not memory.text.strip() or says_not_found(final) or is_refusal(final):
+        return False
+    states = {note.state for note in aligned.notes}
+    return "unsupported" not in states or "supported" in states
 
 
 def _model_name(model: BaseChatModel) -> str:

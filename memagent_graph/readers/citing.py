@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CITED = 2
 """Most notes that one sentence of an answer rests on."""
 
-_BARE = frozenset({"yes", "no", "true", "false", "是", "否", "不是", "是的"})
+BARE = frozenset({"yes", "no", "true", "false", "是", "否", "不是", "是的"})
 """Answers that only mean something together with their question."""
 
 
@@ -33,7 +33,7 @@ def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...
     evidence = evidence_by_note(memory.evidence, older)
     index = Passages(note_passages(older))
     asked = passage_terms(question)
-    bare = answer.strip(" .。*_").casefold() in _BARE
+    bare = answer.strip(" .。*_").casefold() in BARE
     scores: dict[Evidence, float] = {}
     for note in notes(question if bare else answer):
         match = index.match(index.want(note, figures(note.text), asked, asked), _CITED)

@@ -181,7 +181,7 @@ class Judge:
     def _can_judge(self, note: Note, own: Known) -> bool:
         """Whether a note shares a script with the text that it is compared with."""
         compared = " ".join(own.texts) if own.texts else self._chunk
-        return not _scripts(note.text) or not _scripts(note.text).isdisjoint(_scripts(compared))
+        return not scripts(note.text) or not scripts(note.text).isdisjoint(scripts(compared))
 
 
 def _known(texts: Sequence[str]) -> Known:
@@ -259,7 +259,8 @@ def _is_foreign(found: str, text: str, start: int, end: int) -> bool:
     return dotted or text[start - 1 : start] in {"《", "「", "『"}
 
 
-def _scripts(text: str) -> set[str]:
+def scripts(text: str) -> set[str]:
+    """Return the scripts that a text is written in: "latin", "unspaced" or "other"."""
     counts = {script: sum(map(len, letters.findall(text))) for script, letters in _LETTERS.items()}
     total = sum(counts.values())
     return {script for script, count in counts.items() if count > _SHARE * total}

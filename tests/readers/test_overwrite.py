@@ -1,0 +1,228 @@
+"""What in a reply is notes, and what speaks against overwriting the old ones with it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_graph.prompts import NO_MEMORY
+from memagent_graph.readers.overwrite import (
+    check_overwrite,
+    is_refusal,
+    lost_statements,
+    notes_in,
+    says_nothing_new,
+    with_statements,
+    without_loops,
+)
+
+OLD = (
+    "2026-03-01: Lives in Husum.\n"
+    "2026-03-01: Allergic to peanuts.\n"
+    "2026-03-02: Sister Edda breeds goats."
+)
+READ = "2026-03-03 user: Thanks a lot! By the way, I sold the boat."
+TAGS = ("notes", "conversation", "task", "question", "section")
+ALPHABET = st.sampled_from("abc xyz\n.:-`#<>/()*ß中1")
+
+
+def check(reply, before=OLD, read=READ, **more):
+    return check_overwrite(reply, before, read, tags=TAGS, **{"standing": True, **more})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        OLD,
+        f"```\n{OLD}\n```",
+        f"```markdown\n{OLD}\n```",
+        f"Here are the updated notes:\n\n{OLD}\n\nLet me know if you need anything else!",
+        f"Sure! Here are the new notes:\n```text\n{OLD}\n```",
+        f"**New notes:**\n{OLD}",
+        f"# Notes\n\n{OLD}",
+        f"<notes>\n{OLD}\n</notes>",
+        f"</notes>\n<notes>{OLD}</notes>",
+        f"<question>\nWho is it?\n</question>\n\n<notes>\n{OLD}\n</notes>",
+        f"{NO_MEMORY}\n{OLD}",
+        f"Hier sind die aktualisierten Notizen:\n{OLD}",
+        f"以下是更新后的笔记：\n{OLD}\n\n如有需要，请告诉我。",
+        f"No new information.\n\n{OLD}",
+        f"{OLD}\n\nI hope this helps!",
+        f"{OLD}\n<notes>\n{NO_MEMORY}\n</notes>\n\n<notes>\n{NO_MEMORY}\n</notes>",
+    ],
+)
+def test_what_models_put_round_notes_is_taken_off(reply):
+    assert check(reply, question="Who is it?") == (OLD, False, None)
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "Keeps two lists:\n- boats\n- goats",
+        "Prefers this config:\n```\na: 1\na: 1\na: 1\na: 1\n```\nLives in Husum.",
+        "Wants answers between <b> and </b>.",
+        "Facts about the boat: sold on 2026-03-03.",
+        "Her notes: one, two, three.",
+        "Is called None.",
+        "New tools are needed for the garden. No new boat was bought.",
+        "The sign says: let me know.",
+        "2026-03-05: Took ibuprofen.\n2026-03-09: Took ibuprofen.\n2026-03-12: Took ibuprofen.",
+        "Nothing to Remember is her favourite song.",
+        "Sorry seems to be the hardest word, she says.",
+    ],
+)
+def test_notes_that_merely_look_so_stay_as_they_are(notes):
+    assert check(notes, before="", read=notes) == (notes, False, None)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "unchanged",
+        "(unchanged)",
+        "**Unchanged.**",
+        "unchanged\n\nReason: the user only said thanks.",
+        "No new information.",
+        "No new information to add.",
+        "There is no new information in this conversation.",
+        "The conversation does not contain any new facts about the user.",
+        "The section adds nothing to the notes.",
+        "(No changes)",
+        "No changes needed.",
+        "Nothing new.",
+        "Keine neuen Informationen.",
+        "Unverändert.",
+        "Aucune nouvelle information.",
+        "Sin cambios.",
+        "Nessuna modifica.",
+        "Ничего нового.",
+        "没有新的信息。",
+        "無變化",
+        "変更なし",
+        "新しい情報はありません。",
+        "변경 사항 없음",
+    ],
+)
+def test_a_reply_that_only_says_that_nothing_is_new_leaves_the_notes_as_they_are(reply):
+    assert check(reply) == ("", True, None)
+    assert says_nothing_new(reply)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "I'm sorry, but I can't assist with that request.",
+        "I’m sorry, I cannot help with this.",
+        "I cannot comply with that.",
+        "As an AI language model, I can't keep notes about people.",
+        "Unfortunately, I am unable to process this section.",
+        "Es tut mir leid, dabei kann ich nicht helfen.",
+        "Je suis désolé, mais je ne peux pas vous aider.",
+        "Lo siento, pero no puedo ayudar con eso.",
+        "Mi dispiace, non posso aiutarti.",
+        "Извините, я не могу помочь с этим.",
+        "很抱歉，我无法提供帮助。",
+        "申し訳ありませんが、お手伝いできません。",
+        "죄송하지만 도와드릴 수 없습니다.",
+    ],
+)
+def test_a_refusal_is_a_fault(reply):
+    assert check(reply).fault == "refusal"
+    assert check(reply, before="").fault == "refusal"
+    assert is_refusal(reply)
+
+
+def test_a_refusal_that_was_read_is_a_note():
+    said = "I'm sorry, but I can't come to the party."
+
+    assert check(said, before="", read=f"Bo: {said} Ann: A pity.").fault is None
+
+
+@pytest.mark.parametrize("reply", [NO_MEMORY, "None", "N/A", f"<notes>\n{NO_MEMORY}\n</notes>\n" * 9])
+def test_words_of_the_prompt_are_a_fault_and_with_nothing_noted_yet_are_nothing(reply):
+    assert check(reply).fault == "placeholder"
+    assert check(reply, before="") == ("", True, None)
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        ("The weather is lovely in Paris today and croissants cost little.", "foreign"),
+        ("2026-03-03: Sold the boat.", "loss"),
+        ("Understood.", "loss"),
+        ("2026-03-01: Lives in Husum.", "loss"),
+    ],
+)
+def test_notes_that_lost_most_of_the_old_ones_are_a_fault(reply, fault):
+    assert check(reply).fault == fault
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"{OLD}\n2026-03-03: Sold the boat.",
+        "2026-03-01: Lives in Husum, allergic to peanuts; sister Edda breeds goats.",
+        "2026-03-01: Lives in Husum. Sister Edda breeds goats.\n2026-03-03: Sold the boat.",
+    ],
+)
+def test_notes_in_other_words_are_no_fault(reply):
+    assert check(reply).fault is None
+
+
+def test_what_does_not_bear_on_the_question_may_be_left_out():
+    before = "The Democratic Party emerged in the 1830s. It was built by Martin Van Buren."
+    after = "The Confederation Bridge is 12.9 kilometres long."
+    asked = {"read": after, "standing": False}
+
+    assert check(after, before, **asked, question="How long is the bridge?").fault is None
+    assert check(after, before, **asked, question="Who built the party?").fault == "loss"
+
+
+def test_a_reply_that_was_cut_off_may_lose_no_statement():
+    reply = "2026-03-01: Lives in Husum.\n2026-03-02: Sister Edda breeds goats."
+
+    assert check(reply).fault is None
+    assert check(reply, unfinished=True).fault == "loss"
+
+
+def test_notes_in_another_script_are_not_foreign():
+    assert check("她住在胡苏姆，对花生过敏，妹妹埃达养山羊。", standing=False).fault is None
+
+
+def test_a_loop_is_said_once():
+    assert without_loops("The boat is sold.\n" * 40) == "The boat is sold."
+    assert without_loops("It rains. " + "The boat is sold, and " * 9) == "It rains. The boat is sold, and"
+    assert without_loops("a\nb\n" * 9 + "c") == "a\nb\nc"
+    assert without_loops("ha ha ha ha") == "ha ha ha ha"
+
+
+@given(st.text(ALPHABET, max_size=200), st.text(ALPHABET, max_size=200))
+def test_the_check_takes_any_text_and_never_adds_to_it(reply, before):
+    found = check(reply, before)
+
+    assert len(found.text) <= len(reply)
+    assert set(found.text) <= set(reply)
+    assert not (found.unchanged and found.text)
+
+
+@given(st.text(ALPHABET, max_size=200))
+def test_taking_off_what_stands_round_notes_leaves_nothing_more_to_take_off(reply):
+    once = notes_in(reply, tags=TAGS)
+
+    assert notes_in(once, tags=TAGS) == once
+
+
+@given(st.lists(st.text("abcdefg ", min_size=3, max_size=20), min_size=1, max_size=6))
+def test_a_line_over_and_over_never_stays_so(lines):
+    loop = "\n".join(lines) + "\n"
+
+    assert len(without_loops(loop * 30)) <= 3 * len(loop)
+
+
+@given(st.lists(st.sampled_from(OLD.split("\n")), unique=True))
+def test_what_is_lost_and_what_is_kept_are_all_that_was_known(kept):
+    lost = lost_statements(OLD, "\n".join(kept))
+
+    assert {*lost, *kept} == {*OLD.split("\n")}
+    assert not lost_statements(OLD, with_statements("\n".join(kept), lost, first=True))
