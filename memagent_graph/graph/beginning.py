@@ -64,14 +64,14 @@ async def open_document(
     stored = state.get("version") if run.document is None else None
     if run.document is None and not stored:
         raise SourceError('There is nothing to read: invoke with {"document": ...}.')
-    if run.store is None and (stored or state.get("memory_name")):
+    name = state.get("memory_name") or run.memory_name
+    if run.store is None and (stored or name):
         kind = "stored" if stored else "named"
         message = f"A {kind} memory needs a store: create_memagent(store=...)."
         raise ConfigurationError(message)
     if run.store is None and reading.config.recall_from:
         message = "recall_from needs a store: create_memagent(store=...)."
         raise ConfigurationError(message)
-    name = state.get("memory_name")
     record = SourceRecord() if stored else await _open(reading, run, len(questions), name)
     # Otherwise `stream_mode="values"` would repeat the document at every step.
     done: Changes = {"document": None}

@@ -82,9 +82,7 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
             config["max_concurrency"] = _THREADS
         run = _new_run(config, options)
         if saver is not None and run.document is None and _continues(input):
-            run.document = _document_of(
-                next(saver.list(_thread_of(config), filter=_FIRST, limit=1), None)
-            )
+            _take_input(run, next(saver.list(_thread_of(config), filter=_FIRST, limit=1), None))
         input = _carry(input, run)
         yield from super().stream(input, config, **_chosen(options, run, saver))
 
@@ -103,7 +101,7 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
                 saver.alist(_thread_of(config), filter=_FIRST, limit=1),
             )
             async with aclosing(saved):
-                run.document = _document_of(await anext(saved, None))
+                _take_input(run, await anext(saved, None))
         input = _carry(input, run)
         parts = cast(
             "AsyncGenerator[Any]", super().astream(input, config, **_chosen(options, run, saver))
@@ -188,10 +186,11 @@ _FIRST = {"source": "input"}
 """Metadata of the checkpoint that has a run's input; the newest is listed first."""
 
 
-def _document_of(saved: CheckpointTuple | None) -> object:
-    if saved is None:
-        return None
-    return (saved.checkpoint["channel_values"].get(START) or {}).get("document")
+def _take_input(run: Run, saved: CheckpointTuple | None) -> None:
+    """Give a resumed run what the checkpoints of its nodes do not have of its input."""
+    if saved is not None:
+        given = saved.checkpoint["channel_values"].get(START) or {}
+        run.document, run.memory_name = given.get("document"), given.get("memory_name")
 
 
 def _plain(document: object) -> bool:

@@ -209,11 +209,10 @@ class Known:
         found = ended = None
         if self._lineage.is_listed and not segmented:
             found = await find(self._bank.records, ids, memory)
-        if not (name or edited or self._lineage.is_segment):
+        alone = not (name or edited or self._lineage.is_segment)
+        if alone:
             ended = await self._read_to_its_end(cutter.source)
-            if ended is not None and (found is None or found.end < ended.end):
-                self.mends = found is not None or await self._has_gap(ended)
-                found = found if self.mends else ended
+            found = await self._last_known(found, ended)
         if found is None:
             return fold
         edit = await newest_edit(self._bank.records, found.id, memory)
@@ -228,7 +227,7 @@ class Known:
             end = found.skipped[0][0]
         whole = end >= span_of(fold["source"]).end
         stops = whole or found.enough is not None
-        if stops and ended is None and not (name or edited or self._lineage.is_segment):
+        if stops and ended is None and alone:
             await self._bank.arecord_reading(found)  # the run that read it was killed before
         before = fold["progress"]
         fold["progress"] |= {
@@ -242,17 +241,10 @@ class Known:
             "skipped": [[*span] for span in found.skipped],
             "again": found.again,
         }
-        if found.sought is not None:  # as what was skipped will be read, if it has to be
-            fold["source"]["query"] = found.sought
-        if not stops and found.recall is not None:
-            wanted = wanted_of(found.recall, [(found.start, found.end)])
-            fold["progress"]["looks"] = Looks(wanted=wanted, shown=0, after=0)
+        _seek(fold, found, stops=stops)
         fold = {**fold, **noted(found.memory)}
-        if name and stops:  # by another name, or by a run that was killed here
-            if not await self.move_head(fold, name, fold["source"].get("head")):
-                message = f"{name!r} was moved on meanwhile."
-                raise MemoryConflictError(message)
-            fold["source"]["head"] = found.id
+        if name and stops:
+            await self._name_known(fold, name)
         if edit is None or stops:
             return fold
         return await self._past_what_is_known(cutter, fold, edited=True)
@@ -266,6 +258,31 @@ class Known:
             parent = self._lineage.child(parent, chunk)
             yield parent
             position = chunk.end
+
+    async def _name_known(self, fold: Fold, name: str) -> None:
+        """Name what was read before, by another name or by a run that was killed.
+
+        Raises:
+            MemoryConflictError: The name was moved meanwhile.
+        """
+        if not await self.move_head(fold, name, fold["source"].get("head")):
+            message = f"{name!r} was moved on meanwhile."
+            raise MemoryConflictError(message)
+        fold["source"]["head"] = fold["progress"]["version"]
+
+    async def _last_known(
+        self, found: MemoryVersion | None, ended: MemoryVersion | None
+    ) -> MemoryVersion | None:
+        """The version to read on from: the end of an earlier reading, or one before a gap.
+
+        Args:
+            found: the last of those whose ids are known ahead.
+            ended: the end of an earlier reading.
+        """
+        if ended is None or (found is not None and found.end >= ended.end):
+            return found
+        self.mends = found is not None or await self._has_gap(ended)
+        return found if self.mends else ended
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
@@ -291,6 +308,15 @@ def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
     """Ask for more ids, each of which adds a chunk to `read`, until one ends at `end`."""
     while (not read or read[-1].end < end) and next(ids, None):
         pass
+
+
+def _seek(fold: Fold, found: MemoryVersion, *, stops: bool) -> None:
+    """Continue with what the reading of a version looked for, and asked to see again."""
+    if found.sought is not None:  # as what was skipped will be read, if it has to be
+        fold["source"]["query"] = found.sought
+    if not stops and found.recall is not None:
+        wanted = wanted_of(found.recall, [(found.start, found.end)])
+        fold["progress"]["looks"] = Looks(wanted=wanted, shown=0, after=0)
 
 
 def _is_within(chunk: Chunk, version: MemoryVersion) -> bool:

@@ -224,6 +224,7 @@ class Run:
 
     Attributes:
         document: the document as given by the caller; None if only its record is known.
+        memory_name: the named memory of a run that is resumed before its document was opened.
         write: writes events to the stream; None until a node knows the run's stream.
         started: time when the call began, in seconds of the monotonic clock.
         config: config of the current node.
@@ -237,6 +238,7 @@ class Run:
     """
 
     document: Any = None
+    memory_name: str | None = None
     write: Callable[[object], None] | None = None
     started: float = field(default_factory=monotonic)
     config: RunnableConfig = field(default_factory=RunnableConfig)

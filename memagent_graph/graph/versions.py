@@ -364,15 +364,7 @@ class Chain:
         if self._writer is None and self.lineage.remade(fold) is not None:
             await self._end_resumed(fold)
         if self._writer is None:
-            missed = (
-                None
-                if self.known.missed is None
-                else f"Nothing stored was used: {self.known.missed}"
-            )
-            if missed is None:
-                missed = await self._company.missed()
-            await self._leave()
-            return None, [] if missed is None else [missed]
+            return None, await self._finish_unwritten()
         await self._writer.settle()
         left = 0
         if self._unmoved is None:  # else it was waited for already
@@ -388,20 +380,33 @@ class Chain:
         elif left and message is None:
             message = str(_unstored(left, self._writer))
         elif message is None and self._whole is None:
-            try:
-                if self._finished is not None:
-                    await self.bank.arecord_reading(self._finished)
-                if self._reading.config.keep_versions is not None:
-                    await self.bank.athin(
-                        self.lineage.memory(fold["source"]), self._reading.config.keep_versions
-                    )
-            except StoreError as error:
-                message = f"The memory is stored, and could not be listed: {error}"
+            message = await self._list(fold)
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
         memory = None if other is None or edited else other.memory
         forgotten = None if away else await self._without_forgotten(self._writer.written)
         return memory, [said for said in (message, edits, forgotten) if said is not None]
+
+    async def _finish_unwritten(self) -> list[str]:
+        missed = (
+            None if self.known.missed is None else f"Nothing stored was used: {self.known.missed}"
+        )
+        if missed is None:
+            missed = await self._company.missed()
+        await self._leave()
+        return [] if missed is None else [missed]
+
+    async def _list(self, fold: Fold) -> str | None:
+        """List the reading, and thin its versions out; return what went wrong."""
+        keep = self._reading.config.keep_versions
+        try:
+            if self._finished is not None:
+                await self.bank.arecord_reading(self._finished)
+            if keep is not None:
+                await self.bank.athin(self.lineage.memory(fold["source"]), keep)
+        except StoreError as error:
+            return f"The memory is stored, and could not be listed: {error}"
+        return None
 
     def take_over(self, part: Chain, fold: Fold) -> None:
         """Write what a segment could not store before anything that is merged from it.
@@ -410,9 +415,9 @@ class Chain:
             part: the segment's chain.
             fold: the segment's fold.
         """
-        if part._writer is not None:  # noqa: SLF001 - of the same class
-            self._writes(fold).take_over(part._writer)  # noqa: SLF001
-        self._read |= part._read  # noqa: SLF001
+        if part._writer is not None:
+            self._writes(fold).take_over(part._writer)
+        self._read |= part._read
 
     async def _end_resumed(self, fold: Fold) -> None:
         """Store and list what a run that was killed had read to its end."""

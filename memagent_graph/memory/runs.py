@@ -1,4 +1,4 @@
-"""The readings that moved the head of a named memory, so that a repeat of one reads nothing twice."""
+"""Readings that moved the head of a named memory: the repeat of one reads nothing twice."""
 
 from __future__ import annotations
 

@@ -77,16 +77,17 @@ class VersionWriter:
         """
         self._waiting.append((version, also))
         self._other = None
-        self._begin()
+        self.begin()
 
     def take_over(self, other: VersionWriter) -> None:
         """Queue what another writer has given up."""
         self._waiting += other._waiting
         other._waiting = []
         self.error = other.error
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Write what waits, if there is anything and it is not being written."""
         self._count(len(self._waiting))
         if self._waiting and self._stuck():
             self._writing = asyncio.ensure_future(self._write())
@@ -134,7 +135,7 @@ class VersionWriter:
         """Whether another writer is to write first; if it has given up, it tries again."""
         if self._after is None or self._after.idle:
             return False
-        self._after._begin()
+        self._after.begin()
         return True
 
     def _stuck(self) -> bool:

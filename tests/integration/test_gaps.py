@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import sqlite3
@@ -9,11 +10,14 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from doubles import Broken, ChainReader
+from integration.stored_child import MODES, read
 from langgraph.store.memory import InMemoryStore
 from servers.tcp_proxy import TCPProxy
-from integration.stored_child import MODES, read
 
-from memagent_graph import MemoryBank
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.errors import ModelError
+from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.stores import open_store
 
 TEXT = "\n\n".join(
@@ -113,3 +117,198 @@ def test_after_a_kill_the_store_has_no_gap_and_the_answer_is_that_of_an_undistur
         with open_store(str(store.where)) as found:
             assert MemoryBank(found).check() == [], (number, saves, at)
     assert midway > 0.4 * soak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saves", ["nothing", "starts anew", "resumes"])
+def test_a_named_reading_killed_at_any_call_of_its_store_reads_its_document_once(
+    saves, redis, start, tmp_path
+):
+    text = TEXT[:600]
+    store = InMemoryStore()
+    read("named", OLDER, store)
+    expected = read("named", text, store)
+    head = MemoryBank(store).head("diary")
+    moved = 0
+
+    for fatal in itertools.count(1):
+        folder = tmp_path / str(fatal)
+        folder.mkdir()
+        with redis.client() as client:
+            client.flushall()
+        with RedisStore.from_url(redis.url) as found:
+            read("named", OLDER, found)
+            older = MemoryBank(found).head("diary")
+        (folder / "document.txt").write_text(text)
+        killed = start("stored_child.py", "named", redis.url, folder, saves, 0, fatal)
+        printed, _ = killed.communicate(timeout=120)
+        if printed:  # it made fewer calls
+            break
+        with RedisStore.from_url(redis.url) as found:
+            moved += MemoryBank(found).head("diary").id != older.id
+        again = start("stored_child.py", "named", redis.url, folder, saves, 0, 0)
+        printed, _ = again.communicate(timeout=120)
+
+        assert json.loads(printed)[0] == expected, fatal
+        with RedisStore.from_url(redis.url) as found:
+            bank = MemoryBank(found)
+            assert bank.head("diary").id == head.id, fatal
+            assert bank.check() == [], fatal
+    assert moved >= 3
+    assert fatal > moved + 3
+
+
+def test_a_killed_reading_that_another_followed_is_answered_from_its_own_memory():
+    store, killed = InMemoryStore(), FailingReader()
+    with pytest.raises(ModelError):
+        ask(killed, store, "Monday was dry. " * 20)
+    ask(ChainReader(), store, "Tuesday was wet. " * 20)
+    head = MemoryBank(store).head("diary")
+
+    reader = ChainReader()
+    out = ask(reader, store, "Monday was dry. " * 20)
+
+    assert (out["memory"], reader.spans) == (killed.memory, [])
+    assert MemoryBank(store).head("diary") == head
+
+
+def test_a_document_that_is_read_again_after_another_goes_into_the_memory_again():
+    store = InMemoryStore()
+    for text in ("The door is open.", "The door is shut."):
+        ask(ChainReader(), store, text)
+
+    reader = ChainReader()
+    ask(reader, store, "The door is open.")
+    ask(reader, store, "The door is open.")
+
+    assert len(reader.spans) == 1
+    assert len(MemoryBank(store).history("diary")) == 3
+
+
+def test_a_memory_that_was_forgotten_or_moved_back_reads_its_document_again():
+    store = InMemoryStore()
+    bank, reader = MemoryBank(store), ChainReader()
+    first = ask(ChainReader(), store, "Older.")["version"]
+    second = ask(ChainReader(), store, "Newer.")["version"]
+
+    bank.move_head("diary", first, expected=second)
+    ask(ChainReader(), store, "Another.")
+    ask(reader, store, "Newer.")
+    bank.forget("diary")
+    ask(reader, store, "Newer.")
+
+    assert len(reader.spans) == 2
+    assert len(bank.history("diary")) == 1
+
+
+class FailingReader(ChainReader):
+    """Fails where it would answer, as if it were killed."""
+
+    async def respond(self, question, memory, *, config=None):
+        self.memory = memory.text
+        raise ModelError("killed")
+
+
+def ask(reader, store, text):
+    agent = create_memagent(reader, config=ReadingConfig(chunk_tokens=40), store=store)
+    return agent.invoke({"question": "?", "document": text, "memory_name": "diary"})
+
+
+def lose(store, version):
+    """Delete a version, as an eviction would."""
+    store.delete(("memagent", "versions"), version.id)
+
+
+@pytest.mark.parametrize("mode", ["plain", "segments", "rounds", "skim"])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.8])
+def test_a_repeated_reading_fills_a_gap_and_takes_over_what_is_after_it(mode, place):
+    store = InMemoryStore()
+    expected = read(mode, TEXT, store)
+    bank = MemoryBank(store)
+    ((name, _),) = bank.list()
+    older = bank.history(name)[1:][::-1]
+    lose(store, older[int(place * len(older))])
+    assert [finding.kind for finding in bank.check()] == ["gap"]
+
+    log = []
+    answers = read(mode, TEXT, store, log=Log(log))
+
+    assert answers == expected
+    assert bank.check() == []
+    assert log in (["update", "answer"], ["merge", "answer"])
+
+
+class Log:
+    """A file that only counts."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def open(self, _mode):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def write(self, line):
+        self.lines.append("update" if line[0].isdigit() else line.strip())
+
+
+def test_what_was_thinned_out_is_not_read_again():
+    store = InMemoryStore()
+    read("segments", TEXT, store)
+    bank = MemoryBank(store)
+    ((name, _),) = bank.list()
+    bank.thin(name, 1)
+
+    log = []
+    read("segments", TEXT, store, log=Log(log))
+
+    assert log == ["answer"]
+
+
+class Recovering(ChainReader):
+    """Its store is unreachable from some chunk on, until the merge."""
+
+    def __init__(self, store):
+        super().__init__(delay=0.01)
+        self.store, self.recovers = store, True
+
+    async def update(self, step, *, config=None):
+        self.store.away = self.store.away or len(self.spans) == 6
+        return await super().update(step, config=config)
+
+    async def merge(self, question, query, memories, *, config=None):
+        self.store.away = self.store.away and not self.recovers
+        return await super().merge(question, query, memories, config=config)
+
+
+def test_a_merge_is_stored_after_all_that_it_was_merged_from(monkeypatch):
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "0.5")
+    store = Broken()
+    config = ReadingConfig(chunk_tokens=40, segments=4)
+    agent = create_memagent(Recovering(store), config=config, store=store)
+
+    out = agent.invoke({"question": "?", "document": TEXT})
+
+    assert out["warnings"] == []
+    bank = MemoryBank(store)
+    assert bank.history(out["version"]).gaps == bank.check() == []
+
+
+def test_a_warning_says_why_versions_could_not_be_stored(monkeypatch):
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "0.5")
+    store = Broken()
+    config = ReadingConfig(chunk_tokens=40, segments=4)
+    reader = Recovering(store)
+    reader.recovers = False
+
+    agent = create_memagent(reader, config=config, store=store)
+    out = agent.invoke({"question": "?", "document": TEXT})
+
+    (warning,) = out["warnings"]
+    assert "could not be stored: " in warning
+    assert "None" not in warning

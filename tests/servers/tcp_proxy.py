@@ -85,7 +85,7 @@ class TCPProxy:
         self._replies(client, server, turn)
 
     def _requests(self, client, server, turn) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             while data := self._burst(client):
                 self._flowing.wait()
                 if turn[0] == "server":
