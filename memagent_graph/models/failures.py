@@ -42,7 +42,7 @@ _TOO_LONG = re.compile(
     r"""
     # codes and settings: OpenAI, llama.cpp, Anthropic, z.ai, LM Studio, vLLM, TabbyAPI, OpenVINO
     \b(?:n_ctx|n_keep|max_model_len|max_seq_len\w*|max_position_embeddings|model_cap_exceeded)\b
-    | exceed_context | context[ _-](?:the[ ])?(?:length|window|size|limit|overflow)
+    | exceed_context | context[ _-]?(?:the[ ])?(?:length|window|size|limit|overflow)
     # "maximum prompt length" (xAI), "input token count" (Gemini), "input length" (DashScope, SGLang)
     | max(?:imum|[ ])?[ _](?:allowed[ ])?(?:context|model|input|prompt|sequence|message)
     | \b(?:input|prompt|sequence|message|request)s?[ _-](?:token[ _-])?(?:length|count|size|limit)\b
