@@ -43,7 +43,7 @@ _TOO_LONG = re.compile(
     # codes and settings: OpenAI, llama.cpp, Anthropic, z.ai, LM Studio, vLLM, TabbyAPI, OpenVINO
     \b(?:n_ctx|n_keep|max_model_len|max_seq_len\w*|max_position_embeddings|model_cap_exceeded)\b
     | exceed_context | context[ _-]?(?:the[ ])?(?:length|window|size|limit|overflow)
-    # "maximum prompt length" (xAI), "input token count" (Gemini), "input length" (DashScope, SGLang)
+    # "maximum prompt length" (xAI), "input token count" (Gemini), "input length" (DashScope)
     | max(?:imum|[ ])?[ _](?:allowed[ ])?(?:context|model|input|prompt|sequence|message)
     | \b(?:input|prompt|sequence|message|request)s?[ _-](?:token[ _-])?(?:length|count|size|limit)\b
     | max(?:imum)?[ ]length[ ]of[ ](?:the[ ])?(?:current[ ])?(?:question|prompt|message)
@@ -52,7 +52,7 @@ _TOO_LONG = re.compile(
       (?:(?!max_)[^\n]){0,60}?
       (?:too[ ](?:long|large|big)|(?:long|larg|great)er[ ]than|exceed
         |must[ ](?:be[ ](?:<=|less|at[ ]most|under|shorter)|have[ ](?:less|fewer|at[ ]most)))
-    # "token limit" (Moonshot, MiniMax), "too many tokens" (Cohere), "requested tokens exceed" (llama)
+    # "token limit" (Moonshot, MiniMax), "too many tokens" (Cohere), "requested tokens exceed"
     | too[ ]many[ ](?:\w+[ ]){0,2}(?:tokens|bytes) | \btoken[ _]limit
     | (?<!max_)(?<!completion_)(?<!output_)(?<!new_)(?<!completion\ )(?<!output\ )
       tokens?\b[^\n]{0,60}?(?:exceed|too[ ](?:long|large|many)|must[ ]be[ ]<=)
@@ -89,9 +89,23 @@ _FILTER = re.compile(
     re.IGNORECASE,
 )
 _SPOKEN = (
-    "message msg error errors detail details error_message error_msg errorMessage status_msg "
-    "base_resp title reason description raw metadata"
-).split()
+    "message",
+    "msg",
+    "error",
+    "errors",
+    "detail",
+    "details",
+    "error_message",
+    "error_msg",
+    "errorMessage",
+    "status_msg",
+    "base_resp",
+    "title",
+    "reason",
+    "description",
+    "raw",
+    "metadata",
+)
 """Names under which servers put what an error says, or what holds it."""
 _CODED = ("code", "type", "status", "status_code", "error_code", "error_type")
 _STATUS_CODES = frozenset(map(str, range(400, 600)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SDK_OPTIONS = ("stream", "extra_headers", "extra_query", "extra_body", "timeout")
 """Arguments of the SDK's `create` that it handles itself; all others are fields of the request."""
-_AFTER = r"(?:[`'\"“\[({.]|\b(?:parameter|field|argument|property|supplied|name|key)s?\W{1,4})"
+_AFTER = r"(?:: |[`'\"“\[({.]|\b(?:parameter|field|argument|property|supplied|name|key)s?\W{1,4})"
 """Signs that a word is the name of a field."""
 _OPTIONAL = {  # fields that a request can do without, and how errors write them
     name: re.compile(written, re.IGNORECASE)
@@ -35,7 +35,7 @@ _OPTIONAL = {  # fields that a request can do without, and how errors write them
 _NOT_TAKEN = (400, 422, 501)
 _UNSUPPORTED = re.compile(
     r"un(?:supported|known|recogni[sz]ed|expected)|extra(?:neous)?\b|extra_forbidden|deprecated"
-    r"|(?:not|n't|isn.t|no longer)(?: \w+){0,2} (?:support|permit|allow|accept|valid|recogni|avail|use)"
+    r"|(?:not|n't|no longer)(?: \w+){0,2} (?:support|permit|allow|accept|valid|recogni|avail)"
     r"|not a valid|cannot find field|does ?n[o']t (?:have|exist)|forbidden|incompatible|drop_params"
     r"|不支持",
     re.IGNORECASE,

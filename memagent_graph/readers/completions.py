@@ -30,9 +30,7 @@ _QUOTES = frozenset("`'\"“”‘’«»()[]{}*_")
 _AFTER_A_WORD = frozenset(" \t.,;:!?…)/-")
 
 
-async def take_reply(
-    replying: Awaitable[AIMessage], prompt: str = ""
-) -> tuple[AIMessage, str]:
+async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[AIMessage, str]:
     """Await a reply, and return it with its text without reasoning.
 
     Args:
@@ -93,7 +91,9 @@ def without_reasoning(text: str) -> str:
     return _without_head(kept + text[at:])
 
 
-def is_tag(text: str, tag: re.Match[str], *, begins: bool = False, whole: bool = True) -> bool | None:
+def is_tag(
+    text: str, tag: re.Match[str], *, begins: bool = False, whole: bool = True
+) -> bool | None:
     """Return whether a tag marks reasoning, and is not merely named, as in "the <think> tag".
 
     A named tag is quoted, or stands in a line like a word.
@@ -102,7 +102,7 @@ def is_tag(text: str, tag: re.Match[str], *, begins: bool = False, whole: bool =
         text: a reply.
         tag: the tag in it.
         begins: whether nothing but space and reasoning comes before the tag.
-        whole: whether the reply is complete. If not, and the tag is its end, the answer may be None.
+        whole: whether the reply is complete. If not, the answer for a tag at its end may be None.
     """
     before, after = text[: tag.start()][-1:], text[tag.end() : tag.end() + 1]
     if begins or not before:
@@ -194,10 +194,16 @@ def usage_of(reply: AIMessage) -> Usage:
     if not found:  # classes that report it in the provider's words
         metadata = reply.response_metadata
         reports = [metadata, *(metadata.get(name) for name in _REPORTS)]
-        found = {key: value for report in reports if isinstance(report, dict) for key, value in report.items()}
+        found = {
+            key: value
+            for report in reports
+            if isinstance(report, dict)
+            for key, value in report.items()
+        }
     read, written = ([count_of(found.get(name)) for name in names] for names in (_READ, _WRITTEN))
     return Usage(
-        1, *(next((count for count in counts if count is not None), 0) for counts in (read, written))
+        1,
+        *(next((count for count in counts if count is not None), 0) for counts in (read, written)),
     )
 
 

@@ -283,7 +283,7 @@ _RARE_WEIGHTS = {  # classes beyond ASCII; marks count as letters
     "h": 115,  # Devanagari
     "i": 150,  # other scripts of India
     "o": 175,  # letter of another script
-    "x": 210,  # letter of a script with three bytes a letter and few tokens, digit of another script
+    "x": 210,  # letter of a script with few tokens, digit of another script
 }
 _BY_BLOCK = (  # first code point of a range of scripts, and their class
     (0x0370, "g"),
@@ -322,10 +322,7 @@ def _class(character: str) -> str:
     if "\u0300" <= character <= "\u036f" or (category == "Mn" and character >= "\u1ab0"):
         return "k"
     if category[0] in "LM":
-        if unicodedata.name(character, "").startswith("LATIN"):
-            return "A" if category == "Lu" else "a"
-        block = bisect_right(_BY_BLOCK, ord(character), key=lambda each: each[0]) - 1
-        return _BY_BLOCK[max(block, 0)][1]
+        return _class_of_letter(character, category)
     if ord(character) >= _ASTRAL:
         return "e"
     if character.isascii():
@@ -333,6 +330,13 @@ def _class(character: str) -> str:
     if "\u2500" <= character <= "\u259f":
         return "b"
     return "m" if category in ("Sm", "So") else "q"
+
+
+def _class_of_letter(character: str, category: str) -> str:
+    if unicodedata.name(character, "").startswith("LATIN"):
+        return "A" if category == "Lu" else "a"
+    block = bisect_right(_BY_BLOCK, ord(character), key=lambda each: each[0]) - 1
+    return _BY_BLOCK[max(block, 0)][1]
 
 
 def _weight(classes: str, start: int, end: int, *, plain: bool = False) -> int:
