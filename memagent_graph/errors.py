@@ -94,6 +94,13 @@ class ContextLengthError(ModelError):
     """The prompt is longer than the model's window; the graph halves the chunk."""
 
 
+class BadRequestError(ModelError):
+    """The server rejected the request, for a reason that is not recognized.
+
+    If the prompt was long, the graph tries once with half the chunk: the reason may be its length.
+    """
+
+
 class RefusalError(ModelError):
     """The model, or its provider's filter, declined to answer."""
 
@@ -170,6 +177,7 @@ _KINDS: dict[str, type[MemAgentError]] = {
         ModelError,
         EmptyReplyError,
         ContextLengthError,
+        BadRequestError,
         RefusalError,
         ResponseFormatError,
         StoreError,

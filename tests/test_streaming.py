@@ -124,7 +124,9 @@ def test_an_answer_that_is_put_aside_to_read_on_is_not_said():
 @given(st.text(st.sampled_from(list("ab<>/ {}\\")), max_size=30), st.booleans(), st.data())
 def test_what_is_certain_of_a_reply_is_a_beginning_of_its_answer(tail, box, data):
     head = data.draw(
-        st.sampled_from(["", "<think>so</think>", "<thinking>", "a <reasoning>", "<th"])
+        st.sampled_from(
+            ["", "<think>so</think>", "<thinking>", "a <reasoning>", "<th", "the <think> tag", "`<"]
+        )
     )
     reply = head + (rf"x \boxed{{{tail.replace('{', '').replace('}', '')}}} y" if box else tail)
     text = without_reasoning(reply).strip()

@@ -8,7 +8,12 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from memagent_graph.errors import ContextLengthError, EmptyReplyError, RefusalError
+from memagent_graph.errors import (
+    BadRequestError,
+    ContextLengthError,
+    EmptyReplyError,
+    RefusalError,
+)
 from memagent_graph.graph.observing import observers, step_of
 from memagent_graph.graph.recalling import is_last_look, look_on, may_look_back, recall
 from memagent_graph.graph.records import Progress, looks_of, memory_of, noted, query_of, span_of
@@ -27,6 +32,9 @@ if TYPE_CHECKING:
     from memagent_graph.graph.versions import Chain
     from memagent_graph.readers.base import Memory, Recalled
     from memagent_graph.text.tokens import Tokenizer
+
+_LONG = 512
+"""Tokens from which a prompt may be too long for a model whose context is unknown."""
 
 
 async def advance(
@@ -178,18 +186,25 @@ def overwritten(
 
 
 async def overwrite(
-    reading: Reading, step: Step, *, again: bool, config: RunnableConfig | None = None
+    reading: Reading,
+    step: Step,
+    *,
+    again: bool,
+    config: RunnableConfig | None = None,
+    guessed: bool = False,
 ) -> Update:
     """Ask the reader for the new memory, in as many calls as the model's window requires.
 
-    A chunk that does not fit the model's context is halved until it does. White space costs no
-    call. A memory over its budget is asked for once more.
+    A chunk that does not fit the model's context is halved until it does; one that the server
+    rejects for a reason that is not recognized, and may not fit, is halved once. White space costs
+    no call. A memory over its budget is asked for once more.
 
     Args:
         reading: the reader and its budgets.
         step: the step.
         again: whether there are calls left for asking once more.
         config: the run's config.
+        guessed: whether the chunk is half of one that was rejected for an unknown reason.
 
     Raises:
         EmptyReplyError: The reader returned an empty memory, which must not replace one.
@@ -201,16 +216,31 @@ async def overwrite(
     started = perf_counter()
     try:
         update = await _within_budget(reading, step, again=again, config=config)
-    except ContextLengthError:
+    except (ContextLengthError, BadRequestError) as error:
+        unknown = isinstance(error, BadRequestError)
+        if unknown and (guessed or not _may_be_too_long(reading, step)):
+            raise
         failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
         if step.recalled and len(step.chunk.text) <= 1:
             less = replace(step, recalled=())
-            update = await overwrite(reading, less, again=again, config=config)
+            update = await overwrite(
+                reading, less, again=again, config=config, guessed=guessed or unknown
+            )
             return replace(update, usage=failed.usage + update.usage)
         if len(step.chunk.text) == 1:
             raise
-        return await _overwrite_halves(reading, step, failed, again=again, config=config)
+        return await _overwrite_halves(
+            reading, step, failed, again=again, config=config, guessed=guessed or unknown
+        )
     return replace(update, usage=replace(update.usage, seconds=perf_counter() - started))
+
+
+def _may_be_too_long(reading: Reading, step: Step) -> bool:
+    """Whether a prompt is so long that its length may be why the server rejected it."""
+    window = reading.reader.identity.window_tokens
+    texts = [step.memory.text, *(item.text for item in step.recalled)]
+    shown = step.chunk.tokens + sum(map(reading.tokenizer.count, texts))
+    return shown >= (_LONG if window is None else window // 2)
 
 
 async def _within_budget(
@@ -256,12 +286,18 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
 
 
 async def _overwrite_halves(
-    reading: Reading, step: Step, before: Update, *, again: bool, config: RunnableConfig | None
+    reading: Reading,
+    step: Step,
+    before: Update,
+    *,
+    again: bool,
+    config: RunnableConfig | None,
+    guessed: bool,
 ) -> Update:
     total = before
     for half in _halves(step.chunk, reading.tokenizer):
         part = replace(step, memory=total.memory or step.memory, chunk=half)
-        update = await overwrite(reading, part, again=again, config=config)
+        update = await overwrite(reading, part, again=again, config=config, guessed=guessed)
         usage = total.usage + update.usage
         unfinished = total.unfinished or update.unfinished
         memory = update.memory or total.memory

@@ -295,7 +295,8 @@ class ChatEndpoint(BaseChatModel):
             try:
                 return await client.chat.completions.create(**as_extra_body(request))
             except OpenAIError as error:
-                name = refused_field(error, fields | request)
+                constrained = fields.get("json_schema") is not None
+                name = refused_field(error, request, constrained=constrained)
                 if name is None:
                     raise
                 self._refused.add(name)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from html import unescape
 from typing import TYPE_CHECKING
 
 from langchain_core.exceptions import ContextOverflowError
 
 from memagent_graph.errors import (
+    BadRequestError,
     ContextLengthError,
     ModelError,
     RefusalError,
@@ -20,6 +23,7 @@ from memagent_graph.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _TRANSIENT_NAME = re.compile(
@@ -34,24 +38,91 @@ _LASTING_TEXT = re.compile(
     r"certificate.verify.failed|unsupported protocol|missing an 'http", re.IGNORECASE
 )
 _MALFORMED_NAME = re.compile(r"JSONDecodeError|UnicodeDecodeError|ResponseValidationError")
-_CONTEXT = re.compile(
-    r"context[_ ](length|window|size|limit)|maximum (context|model|input|sequence)|max_model_len"
-    r"|prompt is too long|input (is )?too long|longer than the (maximum|model)"
-    r"|too many (input )?tokens|token count.{1,40}exceeds|tokens.{1,40}must be <=",
-    re.IGNORECASE,
+_TOO_LONG = re.compile(
+    r"""
+    # codes and settings: OpenAI, llama.cpp, Anthropic, z.ai, LM Studio, vLLM, TabbyAPI, OpenVINO
+    \b(?:n_ctx|n_keep|max_model_len|max_seq_len\w*|max_position_embeddings|model_cap_exceeded)\b
+    | exceed_context | context[ _-]?(?:the[ ])?(?:length|window|size|limit|overflow)
+    # "maximum prompt length" (xAI), "input token count" (Gemini), "input length" (DashScope)
+    | max(?:imum|[ ])?[ _](?:allowed[ ])?(?:context|model|input|prompt|sequence|message)
+    | \b(?:input|prompt|sequence|message|request)s?[ _-](?:token[ _-])?(?:length|count|size|limit)\b
+    | max(?:imum)?[ ]length[ ]of[ ](?:the[ ])?(?:current[ ])?(?:question|prompt|message)
+    # "prompt is too long" (Anthropic), "`inputs` must have less than" (TGI), "exceeds max length"
+    | \b(?:prompt|input|content|message|conversation|request|query|text|history)s?\b
+      (?:(?!max_)[^\n]){0,60}?
+      (?:too[ ](?:long|large|big)|(?:long|larg|great)er[ ]than|exceed
+        |must[ ](?:be[ ](?:<=|less|at[ ]most|under|shorter)|have[ ](?:less|fewer|at[ ]most)))
+    # "token limit" (Moonshot, MiniMax), "too many tokens" (Cohere), "requested tokens exceed"
+    | too[ ]many[ ](?:\w+[ ]){0,2}(?:tokens|bytes) | \btoken[ _]limit
+    | (?<!max_)(?<!completion_)(?<!output_)(?<!new_)(?<!completion\ )(?<!output\ )
+      tokens?\b[^\n]{0,60}?(?:exceed|too[ ](?:long|large|many)|must[ ]be[ ]<=)
+    | exceed(?![^\n]{0,60}(?:output|completion|new)[ _]tokens)
+      [^\n]{0,40}\b(?:context|prompt|input|tokens[ ]allowed|max(?:imum)?[ ]length)
+    | \d[ ]tokens?[ ]>[ ]\d
+    # what to do about it: Groq, Cerebras, llama-cpp-python, Mistral, Bedrock
+    | (?:reduce|decrease|shorten)[ ](?:the[ ]length|(?:your[ ]|the[ ])?(?:prompt|input|messages))
+    | shorter[ ](?:prompt|input) | current[ ]length[ ]is | cannot[ ]truncate | expected[ ]maxLength
+    | max_tokens[ ]must[ ]be[ ]at[ ]least[ ]1,[ ]got[ ]-  # vLLM, where nothing is left for a reply
+    # DashScope, Zhipu, Baidu, gateways: too long, over the limit
+    | 过长|超长|太长|超[过出限][^\n]{0,12}(?:长度|上下文|[Tt]oken|限制)
+    | (?:长度|上下文|[Tt]oken|输入)[^\n]{0,20}(?:超[过出限]|限制)
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
+"""How servers say that a prompt is too long; the tests list them, with the source of each."""
 _FEWER = "fewer output tokens"
 """In vLLM's error for `max_tokens` above its window, where a shorter prompt does not help."""
+_RATE = re.compile(
+    r"rate[ _-]?limit|too many requests|throttl|quota|per (?:second|minute|min|hour|day|month)\b"
+    r"|wait before|try again (?:in|later)|请求频率|速率|并发|余额|额度|配额",
+    re.IGNORECASE,
+)
+_NEVER_FITS = "request too large"
+"""In the error of a rate limit that the request exceeds on its own, so that waiting is no help."""
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
-_FILTER = re.compile(r"content_filter|content management policy|safety system", re.IGNORECASE)
+_SPENT = re.compile(r"insufficient (?:balance|credit|quota|funds)|余额不足|欠费", re.IGNORECASE)
+_FILTER = re.compile(
+    r"content[ _-]?(?:filter|policy|management policy)|safety (?:system|setting)"
+    r"|responsible_?ai|usage polic(?:y|ies)|data_inspection|inappropriate content|guardrail"
+    r"|content exists risk|considered high risk|requires moderation|new_sensitive"
+    r"|(?:unsafe|sensitive) (?:or \w+ )?(?:content|word|information)|敏感",
+    re.IGNORECASE,
+)
+_SPOKEN = (
+    "message",
+    "msg",
+    "error",
+    "errors",
+    "detail",
+    "details",
+    "error_message",
+    "error_msg",
+    "errorMessage",
+    "status_msg",
+    "base_resp",
+    "title",
+    "reason",
+    "description",
+    "raw",
+    "metadata",
+)
+"""Names under which servers put what an error says, or what holds it."""
+_CODED = ("code", "type", "status", "status_code", "error_code", "error_type")
+_STATUS_CODES = frozenset(map(str, range(400, 600)))
+_MARKUP = re.compile(r"<(style|script)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_PAGE = re.compile(r"\s*<(?:!doctype|html|\?xml|head|body)\b", re.IGNORECASE)
 _LONGEST_TEXT = 600
 """Characters passed on of a provider's message."""
+_LONGEST_PAGE = 20_000
+"""Characters read of a provider's error page."""
+_DEEPEST = 8
+_SILENCE = "it gave no reason."
 
 
 def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
     """Return the `ModelError` whose class says what a caller can do about `error`.
 
-    Errors are classified by status code and name, not by class, so that the clients of all
+    Errors are classified by status code, name and words, not by class, so that the clients of all
     providers are covered and none needs to be installed.
 
     Args:
@@ -60,13 +131,14 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
     """
     if isinstance(error, ModelError):
         return error
-    text, status = _text(error), _status(error)
-    if isinstance(error, ContextOverflowError) or _is_too_long(status, text):
-        return ContextLengthError(
-            f"The prompt is too long for the model; lower chunk_tokens or memory_tokens. {text}"
-        )
+    body, status = _body(error), _status(error)
+    text, codes = _text(error, body, status), {_code(error), *_codes(body)}
+    if isinstance(error, ContextOverflowError) or is_too_long(text, status, codes):
+        return _too_long(text)
     if status is not None:
-        return _from_status(status, text, error, served)
+        return _from_status(status, text, codes, _retry_after(error), served)
+    if (error_within := getattr(error, "body", None)) and not hasattr(error, "response"):
+        return reply_error({"error": error_within}) or TransientModelError(text)  # of a stream
     lineage = " ".join(kind.__name__ for kind in reversed(type(error).__mro__))
     if _MALFORMED_NAME.search(lineage):
         return TransientModelError(f"The model's reply is malformed: {text}")
@@ -76,6 +148,89 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
             retry_after=_retry_after(error),
         )
     return ModelError(f"The model call failed: {type(error).__name__}: {text}")
+
+
+def reply_error(reply: object) -> ModelError | None:
+    """Return the error in a server's reply of status 200, or in a part of one; None without one.
+
+    Gateways send errors that occur behind them in place of a completion, and MiniMax all errors.
+
+    Args:
+        reply: the parsed JSON.
+    """
+    if not isinstance(reply, Mapping):
+        return None
+    base = reply.get("base_resp")
+    failed = isinstance(base, Mapping) and base.get("status_code") not in (None, 0, "0")
+    error = reply.get("error") or (base if failed else None)
+    if not error and not reply.get("choices"):
+        error = {name: reply[name] for name in (*_SPOKEN, *_CODED) if reply.get(name)}
+        if not words_of(error):
+            return None
+    if not error or (reply.get("choices") and not words_of(error)):
+        return None
+    text, codes = words_of(error) or _SILENCE, _codes(error)
+    status = next((int(code) for code in codes if code in _STATUS_CODES), None)
+    text = _with_code(text, next(iter(codes), ""))[:_LONGEST_TEXT]
+    if is_too_long(text, status, codes):
+        return _too_long(text)
+    return _from_status(status, text, codes, None, ())
+
+
+def words_of(body: object, depth: int = 0) -> str:
+    """Return what the body of an error says to people, whatever its shape; "" if it says nothing.
+
+    Args:
+        body: parsed JSON, text, or bytes; text may itself be JSON, or a page of HTML.
+        depth: how deep in a body this is.
+    """
+    if depth > _DEEPEST:
+        return ""
+    if isinstance(body, bytes):
+        body = body.decode(errors="replace")
+    if isinstance(body, str):
+        return _words_of_text(body.strip(), depth)
+    if isinstance(body, Mapping):
+        if "loc" in body and "msg" in body:  # FastAPI: the place, without the input it repeats
+            place = body["loc"]
+            place = ".".join(map(str, place)) if isinstance(place, list | tuple) else place
+            return f"{place}: {body['msg']}"
+        named = [body[name] for name in _SPOKEN if body.get(name)]
+        found = [words_of(part, depth + 1) for part in named]
+        if not any(found):  # a sentence under a name of its own
+            found = [words_of(part, depth + 1) for part in body.values() if _may_speak(part)]
+    elif isinstance(body, list | tuple):
+        found = [words_of(part, depth + 1) for part in body]
+    else:
+        return ""
+    kept: list[str] = []
+    for words in found:
+        if words and not any(words in other for other in kept):
+            kept.append(words)
+    return "; ".join(kept)[:_LONGEST_PAGE]
+
+
+def _words_of_text(text: str, depth: int) -> str:
+    if text[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return words_of(json.loads(text), depth + 1)
+    if _PAGE.match(text):
+        text = unescape(_MARKUP.sub(" ", text[:_LONGEST_PAGE]))
+    return " ".join(text.split())
+
+
+def _may_speak(part: object) -> bool:
+    return " " in part.strip() if isinstance(part, str) else isinstance(part, Mapping | list)
+
+
+def _codes(body: object, depth: int = 0) -> set[str]:
+    """The codes in the body of an error, in any letter case."""
+    if depth > _DEEPEST or not isinstance(body, Mapping):
+        return set()
+    found = {str(body[name]) for name in _CODED if isinstance(body.get(name), str | int)}
+    for name in _SPOKEN:
+        found |= _codes(body.get(name), depth + 1)
+    return found - {""}
 
 
 def is_unreachable(error: Exception) -> bool:
@@ -95,12 +250,26 @@ def is_unreachable(error: Exception) -> bool:
     return isinstance(error, OSError) or bool(_BROKEN_NAME.search(lineage))
 
 
-def _is_too_long(status: int | None, text: str) -> bool:
-    if status == 429:  # noqa: PLR2004 - HTTP's number
-        return "request too large" in text.lower()  # it never fits, so waiting does not help
-    if status in (401, 402, 403, 404) or _FEWER in text.lower():
+def is_too_long(text: str, status: int | None, codes: AbstractSet[str] = frozenset()) -> bool:
+    """Return whether an error says that the prompt is too long for the model.
+
+    Args:
+        text: what the error says.
+        status: its HTTP status; None if it has none.
+        codes: its codes.
+    """
+    said = " ".join((text, *codes))
+    if status in (401, 402, 403, 404) or _FEWER in said.lower():
         return False
-    return status == 413 or bool(_CONTEXT.search(text))  # noqa: PLR2004 - HTTP's number
+    if status == 413 or _NEVER_FITS in said.lower():  # noqa: PLR2004 - HTTP's number
+        return True
+    return status != 429 and not _RATE.search(said) and bool(_TOO_LONG.search(said))  # noqa: PLR2004 - HTTP's number
+
+
+def _too_long(text: str) -> ContextLengthError:
+    return ContextLengthError(
+        f"The prompt is too long for the model; lower chunk_tokens or memory_tokens. {text}"
+    )
 
 
 def _is_transient(error: Exception, lineage: str, text: str) -> bool:
@@ -111,15 +280,23 @@ def _is_transient(error: Exception, lineage: str, text: str) -> bool:
     return bool(_TRANSIENT_NAME.search(lineage))
 
 
-def _from_status(status: int, text: str, error: Exception, served: Sequence[str]) -> ModelError:
-    if status in (400, 403, 422) and _FILTER.search(text):
+def _from_status(
+    status: int | None,
+    text: str,
+    codes: AbstractSet[str],
+    retry_after: float | None,
+    served: Sequence[str],
+) -> ModelError:
+    said = " ".join((text, *codes))
+    if status in (None, 400, 403, 422) and _FILTER.search(said):
         return RefusalError(f"The provider refused the prompt: {text}")
-    if status == 402 or (status == 429 and _code(error) in _QUOTA_CODES):  # noqa: PLR2004 - HTTP's
+    spent = codes & _QUOTA_CODES or _SPENT.search(said)
+    if status == 402 or (status in (None, 429) and spent):  # noqa: PLR2004 - HTTP's
         return ModelError(f"The account's quota is spent: check its plan and billing. {text}")
+    if status is None:
+        return TransientModelError(f"The server replied with an error: {text}")
     if status in _TRANSIENT_STATUS or status >= 500:  # noqa: PLR2004 - HTTP's number
-        return TransientModelError(
-            f"The server answered {status}: {text}", retry_after=_retry_after(error)
-        )
+        return TransientModelError(f"The server answered {status}: {text}", retry_after=retry_after)
     if status in (401, 403):
         return ModelError(
             f"The server refused the credentials ({status}): check OPENAI_API_KEY or the "
@@ -134,6 +311,8 @@ def _from_status(status: int, text: str, error: Exception, served: Sequence[str]
         return ModelError(
             f"The server does not know this model or path (404): {hint}. The server said: {text}"
         )
+    if status in (400, 422) and _FEWER not in said.lower():
+        return BadRequestError(f"The server answered {status}: {text}")
     return ModelError(f"The server answered {status}: {text}")
 
 
@@ -145,16 +324,41 @@ def _place(error: Exception) -> str:
     return ""
 
 
-def _text(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    if (code := _code(error)) and code not in text:
-        text = f"{text} ({code})"
+def error_text(error: Exception) -> str:
+    """Return what an error of any client says, with the words of the server's reply."""
+    return _text(error, _body(error), _status(error))
+
+
+def _text(error: Exception, body: object, status: int | None) -> str:
+    text = words_of(body)
+    if status is None or not text:
+        own = str(error) or type(error).__name__
+        silent = own == f"Error code: {status}"
+        text = _SILENCE if silent else own if text in own else f"{own}: {text}"
+    text = _with_code(text, _code(error))
     root: BaseException = error
     while root.__cause__ is not None:
         root = root.__cause__
-    if str(root) not in text:  # SDKs say "Connection error." without the reason
+    if root is not error and str(root) not in text:  # "Connection error." without the reason
         text = f"{text} ({root})"
     return text[:_LONGEST_TEXT]
+
+
+def _with_code(text: str, code: str) -> str:
+    told = code in text or code.isdecimal()
+    return text if told else f"{text} ({code})"
+
+
+def _body(error: Exception) -> object:
+    """The body of the server's reply, parsed or not; None if the client does not keep it."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # botocore
+        return response.get("Error")
+    with suppress(Exception):  # a stream that was not read
+        if text := response.text:
+            return text
+    names = ("body", "details", "error")  # OpenAI and Anthropic; Google; Ollama
+    return next((found for name in names if (found := getattr(error, name, None))), None)
 
 
 def _code(error: Exception) -> str:
@@ -169,7 +373,7 @@ def _status(error: Exception) -> int | None:
         found.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
     code = _code(error)  # Google's errors, and errors within a stream
     found.append(int(code) if code.isdecimal() else None)
-    return next((n for n in found if isinstance(n, int) and 400 <= n < 600), None)  # noqa: PLR2004 - HTTP's
+    return next((n for n in found if isinstance(n, int) and str(n) in _STATUS_CODES), None)
 
 
 def _retry_after(error: Exception) -> float | None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ModelError
+from memagent_graph.models.generation import count_of
 
 if TYPE_CHECKING:
     from openai.pagination import AsyncPage
     from openai.types import Model
 
-_WINDOW_NAMES = ("max_model_len", "context_length", "context_window", "max_context_length")
-"""Names of the context length at vLLM and SGLang, OpenRouter and Together, Groq, Mistral."""
+_WINDOW_NAMES = (
+    "max_model_len",  # vLLM, SGLang
+    "loaded_context_length",  # LM Studio, where `max_context_length` is what it could load
+    "context_length",  # OpenRouter, Together
+    "context_window",  # Groq
+    "max_context_length",  # Mistral
+)
+"""Names of the context length."""
 
 
 def windows(listed: AsyncPage[Model]) -> dict[str, int | None]:
@@ -19,7 +26,9 @@ def windows(listed: AsyncPage[Model]) -> dict[str, int | None]:
 
     A length is None if the server does not report it.
     """
-    return {model.id: _window(model) for model in getattr(listed, "data", None) or ()}
+    entries = getattr(listed, "data", None)
+    entries = entries if isinstance(entries, list) else []
+    return {str(name): _window(model) for model in entries if (name := getattr(model, "id", None))}
 
 
 def window_of(model: str, listed: AsyncPage[Model]) -> int | None:
@@ -30,7 +39,7 @@ def window_of(model: str, listed: AsyncPage[Model]) -> int | None:
             names than they list.
     """
     known = windows(listed)
-    exact = any(getattr(entry, "owned_by", None) == "vllm" for entry in listed.data or ())
+    exact = known and any(getattr(entry, "owned_by", None) == "vllm" for entry in listed.data)
     if exact and model not in known:
         message = f"The server does not know the model {model!r}: it serves {', '.join(known)}."
         raise ModelError(message)
@@ -38,5 +47,5 @@ def window_of(model: str, listed: AsyncPage[Model]) -> int | None:
 
 
 def _window(model: Model) -> int | None:
-    found = (getattr(model, name, None) for name in _WINDOW_NAMES)
-    return next((length for length in found if isinstance(length, int)), None)
+    found = (count_of(getattr(model, name, None)) for name in _WINDOW_NAMES)
+    return next((length for length in found if length), None)

@@ -255,9 +255,9 @@ class ChatReader(Reader):
                 reply ends there.
             config: the run's config.
         """
-        message = [HumanMessage(self.prompts.for_answer(question, memory.text))]
-        parts = self.model.astream(message, config, **self._answer_options)
-        return _answer(*await take_reply(_listen(parts, hear)), question, memory)
+        prompt = self.prompts.for_answer(question, memory.text)
+        parts = self.model.astream([HumanMessage(prompt)], config, **self._answer_options)
+        return _answer(*await take_reply(_listen(parts, hear), prompt), question, memory)
 
     async def _fill(
         self, shape: Shape, question: str, memory: Memory, config: RunnableConfig | None
@@ -292,7 +292,8 @@ class ChatReader(Reader):
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
     ) -> tuple[AIMessage, str]:
-        return await take_reply(self.model.ainvoke([HumanMessage(prompt)], config, **options))
+        asked = self.model.ainvoke([HumanMessage(prompt)], config, **options)
+        return await take_reply(asked, prompt)
 
 
 def _leaves(plain: object) -> Iterator[str]:

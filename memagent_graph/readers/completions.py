@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langgraph.errors import GraphBubbleUp
 
-from memagent_graph.errors import EmptyReplyError, RefusalError
+from memagent_graph.errors import (
+    EmptyReplyError,
+    ModelError,
+    RefusalError,
+    TransientModelError,
+)
 from memagent_graph.models.failures import model_error
+from memagent_graph.models.generation import count_of, ending_of
 from memagent_graph.readers.base import Usage
 from memagent_graph.text.chunking import last_sentence_end
+from memagent_graph.text.tokens import least_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from langchain_core.messages import AIMessage
 
-_CUT_OFF = ("length", "max_tokens", "MAX_TOKENS")
-_REFUSED = ("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII")
-_THINKING = ("think", "thinking", "reasoning")
-_HEADLESS_THINKING = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.DOTALL)
-_OPEN_THINKING = re.compile(r"<(?:think|thinking|reasoning)>.*\Z", re.DOTALL)
+OPENING = re.compile(r"<(think|thinking|reasoning)>")
+CLOSING = re.compile(r"</(?:think|thinking|reasoning)>")
+_QUOTES = frozenset("`'\"“”‘’«»()[]{}*_")
+_AFTER_A_WORD = frozenset(" \t.,;:!?…)/-")
 
 
-async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
+async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[AIMessage, str]:
     """Await a reply, and return it with its text without reasoning.
+
+    Args:
+        replying: the call.
+        prompt: the prompt, if it is to be compared with what the server says that it read.
 
     Raises:
         EmptyReplyError: The reply has no text beside reasoning.
         RefusalError: The model or the provider's filter declined.
-        ModelError: The call failed.
+        ModelError: The call failed, or the server cut the prompt.
     """
     try:
         reply = await replying
@@ -38,7 +48,8 @@ async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
         raise
     except Exception as error:
         raise model_error(error) from error
-    _check_refusal(reply)
+    _check_ending(reply)
+    _check_prompt(reply, prompt)
     text = without_reasoning(reply.text).strip()
     if not text:
         cut = is_cut_off(reply)
@@ -54,7 +65,7 @@ async def take_reply(replying: Awaitable[AIMessage]) -> tuple[AIMessage, str]:
 
 def is_cut_off(reply: AIMessage) -> bool:
     """Whether a reply ended at its token limit."""
-    return finish_reason(reply) in _CUT_OFF
+    return ending_of(finish_reason(reply)) == "cut off"
 
 
 def whole_sentences(reply: AIMessage, text: str) -> str:
@@ -65,23 +76,66 @@ def whole_sentences(reply: AIMessage, text: str) -> str:
 
 
 def without_reasoning(text: str) -> str:
-    """The reply without reasoning: closed, cut off, or opened by the chat template."""
-    for name in _THINKING:
-        text = _without_closed(text, f"<{name}>", f"</{name}>")
-    text = _HEADLESS_THINKING.sub("", text)
-    return _OPEN_THINKING.sub("", text)
+    """The reply without reasoning: closed, cut off, or opened by the chat template.
+
+    Tags that the text merely names are part of the text; see `is_tag`.
+    """
+    kept, at = "", 0
+    while (opened := _opening(text, at, begins=not kept.strip())) is not None:
+        kept += text[at : opened.start()]
+        closing = f"</{opened[1]}>"
+        closed = text.find(closing, opened.end())
+        if closed < 0:
+            return _without_head(kept)
+        at = closed + len(closing)
+    return _without_head(kept + text[at:])
 
 
-def _without_closed(text: str, opening: str, closing: str) -> str:
-    """A text without its marked spans. A regex would be quadratic where marks stay open."""
-    kept, at = [], 0
-    while (begin := text.find(opening, at)) >= 0 and (end := text.find(closing, begin)) >= 0:
-        kept.append(text[at:begin])
-        at = end + len(closing)
-    return "".join([*kept, text[at:]])
+def is_tag(
+    text: str, tag: re.Match[str], *, begins: bool = False, whole: bool = True
+) -> bool | None:
+    """Return whether a tag marks reasoning, and is not merely named, as in "the <think> tag".
+
+    A named tag is quoted, or stands in a line like a word.
+
+    Args:
+        text: a reply.
+        tag: the tag in it.
+        begins: whether nothing but space and reasoning comes before the tag.
+        whole: whether the reply is complete. If not, the answer for a tag at its end may be None.
+    """
+    before, after = text[: tag.start()][-1:], text[tag.end() : tag.end() + 1]
+    if begins or not before:
+        return True
+    closes = tag[0].startswith("</")
+    if before in _QUOTES and not closes:
+        return False
+    if before not in _QUOTES and before not in " \t":
+        return True
+    if not after:
+        return (before in _QUOTES) if whole else None
+    return after not in (_QUOTES if before in _QUOTES else _AFTER_A_WORD)
 
 
-def _check_refusal(reply: AIMessage) -> None:
+def _opening(text: str, at: int, *, begins: bool) -> re.Match[str] | None:
+    for opened in OPENING.finditer(text, at):
+        if is_tag(text, opened, begins=begins and not text[at : opened.start()].strip()):
+            return opened
+    return None
+
+
+def _without_head(text: str) -> str:
+    """A text without the reasoning that it begins with, if the chat template opened that."""
+    named = OPENING.search(text)
+    head = [
+        closed.end()
+        for closed in CLOSING.finditer(text, 0, named.start() if named else len(text))
+        if is_tag(text, closed)
+    ]
+    return text[head[-1] :] if head else text
+
+
+def _check_ending(reply: AIMessage) -> None:
     refusal = reply.additional_kwargs.get("refusal")
     blocks = reply.content if isinstance(reply.content, list) else []
     for block in blocks:
@@ -90,20 +144,80 @@ def _check_refusal(reply: AIMessage) -> None:
     if refusal:
         message = f"The model declined: {refusal}"
         raise RefusalError(message)
-    if finish_reason(reply) in _REFUSED:
+    reason = finish_reason(reply)
+    ending = ending_of(reason)
+    if ending == "refused":
         raise RefusalError("The provider's content filter stopped the reply.")
+    if ending == "failed":
+        message = f"The server broke off the reply ({reason})."
+        raise TransientModelError(message)
+
+
+def _check_prompt(reply: AIMessage, prompt: str) -> None:
+    """Raise an error if the server reports a prompt far shorter than the one it was sent.
+
+    Ollama, for one, cuts a prompt that exceeds its context and answers as if it had read it all.
+    """
+    read = usage_of(reply).input_tokens
+    if read < _SMALLEST_WINDOW or len(prompt) < read:
+        return
+    details = (reply.usage_metadata or {}).get("input_token_details") or {}
+    read += details.get("cache_read") or 0  # some servers count without it
+    least = least_tokens(prompt)
+    if read < _CUT * least:
+        message = (
+            f"The server cut the prompt: it reports {read} tokens for one of at least {least}, so "
+            "a part of the text was never read. Give the model a longer context (num_ctx of "
+            "Ollama, --ctx-size of llama.cpp, --max-model-len of vLLM, --context-length of SGLang "
+            "and LM Studio), or lower chunk_tokens."
+        )
+        raise ModelError(message)
 
 
 def finish_reason(reply: AIMessage) -> str | None:
     """Return why a reply ended, in the provider's words; None if it does not say."""
     metadata = reply.response_metadata
-    names = ("finish_reason", "stop_reason", "done_reason", "stopReason")  # as providers call it
-    return next((metadata[name] for name in names if metadata.get(name)), None)
+    blocked = (metadata.get("prompt_feedback") or {}).get("block_reason")  # Gemini
+    unfinished = (metadata.get("incomplete_details") or {}).get("reason")  # OpenAI's Responses
+    named = [metadata.get(name) for name in _REASONS]
+    found = next((value for value in (blocked, unfinished, *named) if value), None)
+    return None if found is None else str(getattr(found, "name", found))
+
+
+_REASONS = ("finish_reason", "stop_reason", "done_reason", "stopReason", "completionReason")
+"""What providers call it."""
 
 
 def usage_of(reply: AIMessage) -> Usage:
     """The cost of one call, with the token counts that the model reports, if any."""
-    found = reply.usage_metadata
-    if found is None:
-        return Usage(calls=1)
-    return Usage(1, found["input_tokens"], found["output_tokens"])
+    found: dict[str, Any] = {**(reply.usage_metadata or {})}
+    if not found:  # classes that report it in the provider's words
+        metadata = reply.response_metadata
+        reports = [metadata, *(metadata.get(name) for name in _REPORTS)]
+        found = {
+            key: value
+            for report in reports
+            if isinstance(report, dict)
+            for key, value in report.items()
+        }
+    read, written = ([count_of(found.get(name)) for name in names] for names in (_READ, _WRITTEN))
+    return Usage(
+        1,
+        *(next((count for count in counts if count is not None), 0) for counts in (read, written)),
+    )
+
+
+_REPORTS = ("usage", "token_usage", "usage_metadata")
+_READ = ("input_tokens", "prompt_tokens", "prompt_token_count", "prompt_eval_count", "inputTokens")
+_WRITTEN = (
+    "output_tokens",
+    "completion_tokens",
+    "candidates_token_count",
+    "eval_count",
+    "outputTokens",
+)
+"""What providers call the counts."""
+_SMALLEST_WINDOW = 256
+"""Tokens of the smallest context that a server is given. Smaller counts are no sign of a cut."""
+_CUT = 0.9
+"""Share of the least tokens of a prompt below which a server cut it."""

@@ -483,3 +483,194 @@ async def test_what_the_sdk_is_asked_for_besides_the_body_is_no_field_of_it(open
     ]
     assert openai_server.headers[0]["x-trace"] == "seven"
     await model.aclose()
+
+
+REFUSALS = [  # field, what servers say when they refuse it
+    ("max_tokens", "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
+    ("temperature", "Unsupported value: 'temperature' does not support 0.0 with this model."),
+    ("temperature", "invalid temperature: only 1 is allowed for this model"),
+    ("temperature", "`temperature` must be strictly positive"),
+    (
+        "temperature",
+        "litellm.UnsupportedParamsError: o1 does not support parameters: {'temperature': 0.0}",
+    ),
+    ("top_p", "The model does not support the topP parameter."),
+    ("seed", "Unrecognized request argument supplied: seed"),
+    ("seed", 'json: unknown field "seed"'),
+    ("seed", "unknown field `seed`, expected one of `temperature`, `top_p`, `stop`"),
+    ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.'),
+    ("seed", "Malformed input request: #: extraneous key [seed] is not permitted"),
+    ("seed", "seed: Extra inputs are not permitted"),
+    ("seed", "property 'seed' is unsupported"),
+    ("stop", "Argument not supported on this model: stop"),
+    ("stop", "Model grok-4 does not support parameter stop."),
+]
+
+
+@pytest.mark.parametrize(("field", "said"), REFUSALS)
+def test_a_refused_field_is_left_out_in_whatever_words_it_is_refused(openai_server, field, said):
+    fields = {"temperature": 0.0, "top_p": 0.9, "seed": 7, "max_tokens": 50, "stop": ["END"]}
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url, **fields)
+    openai_server.script = [{"status": 400, "error": {"message": said, "param": None}}]
+
+    model.invoke("Hello")
+    model.invoke("Hello")
+    model.close()
+
+    sent = openai_server.requests
+    assert [field in request for request in sent] == [True, False, False]
+    assert set(sent[0]) - set(sent[1]) == {field}
+
+
+def test_a_field_that_fastapi_forbids_is_left_out(openai_server, model):
+    item = {"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra inputs"}
+    openai_server.script = [{"status": 422, "error": [{**item, "input": {"stop": 1}}]}]
+
+    model.invoke("Hello")
+
+    assert "temperature" not in openai_server.requests[1]
+
+
+def test_a_limit_with_a_wrong_value_is_not_left_out(openai_server):
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url, max_tokens=9000)
+    said = "max_tokens must be at most 4096"
+    openai_server.script = [{"status": 400, "error": {"message": said}}]
+
+    with pytest.raises(ModelError, match="at most 4096"):
+        model.invoke("Hello")
+    model.close()
+
+
+def completion(**fields):
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}}
+    return json.dumps({"choices": [{**choice, "finish_reason": "stop"}], **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        (None, None),
+        ({}, None),
+        ({"total_tokens": 12}, None),
+        ({"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}, None),
+        ({"prompt_tokens": 9.0, "completion_tokens": "3"}, (9, 3)),
+        ({"prompt_tokens": 9, "total_tokens": 12}, (9, 3)),
+        ({"completion_tokens": 3, "total_tokens": 12}, (9, 3)),
+        ({"input_tokens": 9, "output_tokens": 3}, (9, 3)),
+        ({"prompt_tokens": "many", "completion_tokens": True}, None),
+        ("none", None),
+    ],
+)
+def test_usage_is_taken_as_far_as_it_is_reported(openai_server, model, usage, counts):
+    openai_server.script = [completion(usage=usage)]
+
+    found = model.invoke("Hello").usage_metadata
+
+    assert (found and (found["input_tokens"], found["output_tokens"])) == counts
+
+
+def stream(*parts):
+    return b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in parts)
+
+
+def part(delta, **fields):
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}], **fields}
+
+
+COUNTED = {"prompt_tokens": 9, "total_tokens": 12}
+TEXT = [
+    part({"content": "The "}, usage=COUNTED | {"completion_tokens": 1}),
+    part({"content": "keeper."}, usage=COUNTED | {"completion_tokens": 3}),
+]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        [{"choices": [{"index": 0, "delta": None, "finish_reason": "stop"}]}],
+        [{"choices": [{"index": 0, "finish_reason": "stop"}]}],
+        [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, {"choices": None}],
+        [
+            {
+                "choices": [
+                    {"index": 0, "message": {"content": "The keeper."}, "finish_reason": "stop"}
+                ]
+            }
+        ],
+        [{"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"usage": COUNTED}],
+    ],
+)
+def test_a_stream_is_whole_whatever_its_last_parts_lack(openai_server, model, last):
+    openai_server.script = [stream(*TEXT, *last)]
+
+    heard = [*model.stream("Hello")]
+
+    assert "".join(each.text for each in heard) == "The keeper."
+    whole = heard[0]
+    for each in heard[1:]:
+        whole += each
+    assert whole.usage_metadata["input_tokens"] == 9
+    assert whole.usage_metadata["output_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        part({}) | {"choices": [{"delta": {}, "finish_reason": "error"}]},
+        {"choices": None, "base_resp": {"status_code": 1000, "status_msg": "unknown error"}},
+        {"error": "upstream died"},
+    ],
+)
+def test_an_error_within_a_stream_is_a_failed_call(openai_server, model, failing):
+    openai_server.script = [stream(*TEXT, failing)]
+
+    with pytest.raises(TransientModelError):
+        [*model.stream("Hello")]
+
+
+def test_a_reply_that_ended_in_an_error_is_asked_for_again(openai_server):
+    broken = {"finish_reason": "error", "error": {"code": 502, "message": "upstream died"}}
+    openai_server.script = [broken]
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    agent = create_memagent(model, config=ReadingConfig(retry_interval=0.001))
+
+    agent.invoke({"question": "Who?", "document": "The keeper is Odo."})
+    model.close()
+
+    assert len(openai_server.requests) == 3
+
+
+def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_once_in_halves(openai_server):
+    openai_server.models = [{"id": "small"}]
+    openai_server.script = [{"status": 400, "error": {"message": "Nope."}}]
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    text = "The sea was calm again and the gulls were loud. " * 100
+
+    out = create_memagent(model).invoke({"question": "Who?", "document": text})
+
+    assert out["coverage"] == 1
+    assert len(openai_server.requests) in (4, 5)  # rejected, its halves and a rest, the answer
+    openai_server.requests.clear()
+    openai_server.script = [{"status": 400, "error": {"message": "Nope."}}] * 9
+    with pytest.raises(ModelError, match="Nope"):
+        create_memagent(model).invoke({"question": "Who?", "document": text})
+    model.close()
+    assert len(openai_server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("reported", "cut"), [(512, True), (2048, True), (5200, False), (7, False)]
+)
+def test_a_prompt_that_the_server_cut_ends_the_reading(openai_server, reported, cut):
+    usage = {"prompt_tokens": reported, "completion_tokens": 3}
+    openai_server.script = [completion(usage=usage)] * 2
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    text = "The sea was calm again and the gulls were loud. " * 400
+    agent = create_memagent(model, config=ReadingConfig(chunk_tokens=5000))
+
+    if cut:
+        with pytest.raises(ModelError, match=f"reports {reported} tokens.*num_ctx"):
+            agent.invoke({"question": "Who?", "document": text})
+    else:
+        assert agent.invoke({"question": "Who?", "document": text})["coverage"] == 1
+    model.close()

@@ -7,7 +7,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.errors import GraphInterrupt
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.errors import EmptyReplyError, RefusalError, TransientModelError
+from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Evidence, Memory, Step
@@ -250,3 +250,99 @@ async def test_a_merged_memory_has_the_places_of_those_that_it_was_made_of():
 
     (found,) = made.memory.evidence
     assert (found.text, found.start, found.end) == ("Ann Lee owns project P003.", 20, 57)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Each record has a `<reasoning>` element. He keeps 14 lamps.",
+        "The log is written in <thinking> tags. He keeps 14 lamps.",
+        "It ends with </think>. He keeps 14 lamps.",
+        "A block is `<think>…</think>` there. He keeps 14 lamps.",
+    ],
+)
+async def test_notes_that_name_a_tag_of_reasoning_keep_it(said):
+    assert (await update(said)).memory.text == said
+    assert (await update(f"<think>so</think>{said}")).memory.text == said
+
+
+@pytest.mark.parametrize(
+    ("metadata", "whole"),
+    [
+        ({"finish_reason": "stop"}, True),
+        ({"finish_reason": "STOP"}, True),
+        ({"stop_reason": "end_turn"}, True),
+        ({"finish_reason": "COMPLETE"}, True),
+        ({"finish_reason": "eos_token"}, True),
+        ({"finish_reason": "stop_sequence"}, True),
+        ({"finish_reason": "length"}, False),
+        ({"finish_reason": "lengthlength"}, False),  # LangChain joins the parts of a stream
+        ({"finish_reason": "MAX_TOKENS"}, False),
+        ({"finish_reason": "FinishReason.MAX_TOKENS"}, False),
+        ({"finish_reason": "model_length"}, False),
+        ({"finish_reason": "token_limit"}, False),
+        ({"finish_reason": "ERROR_LIMIT"}, False),
+        ({"stop_reason": "max_tokens"}, False),
+        ({"stop_reason": "model_context_window_exceeded"}, False),
+        ({"stopReason": "max_tokens"}, False),
+        ({"done_reason": "length"}, False),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, False),
+    ],
+)
+async def test_the_last_sentence_of_a_cut_off_reply_goes_in_every_provider_s_words(metadata, whole):
+    found = await update("It leaves at nine. It ret", response_metadata=metadata)
+
+    assert found.memory.text == ("It leaves at nine. It ret" if whole else "It leaves at nine.")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        ({"finish_reason": "SAFETY"}, RefusalError),
+        ({"finish_reason": "RECITATION"}, RefusalError),
+        ({"stop_reason": "refusal"}, RefusalError),
+        ({"stopReason": "guardrail_intervened"}, RefusalError),
+        ({"finish_reason": "sensitive"}, RefusalError),
+        ({"finish_reason": "STOP", "prompt_feedback": {"block_reason": "SAFETY"}}, RefusalError),
+        ({"incomplete_details": {"reason": "content_filter"}}, RefusalError),
+        ({"finish_reason": "error"}, TransientModelError),
+        ({"finish_reason": "network_error"}, TransientModelError),
+        ({"finish_reason": "insufficient_system_resource"}, TransientModelError),
+        ({"finish_reason": "abort"}, TransientModelError),
+        ({"finish_reason": "ERROR"}, TransientModelError),
+    ],
+)
+async def test_a_reply_that_was_refused_or_broken_off_is_no_memory(metadata, error):
+    with pytest.raises(error):
+        await update("It leaves", response_metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"usage_metadata": {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}},
+        {"response_metadata": {"token_usage": {"prompt_tokens": 9, "completion_tokens": 3}}},
+        {"response_metadata": {"usage": {"input_tokens": 9, "output_tokens": 3}}},
+        {"response_metadata": {"prompt_eval_count": 9, "eval_count": 3}},
+        {"response_metadata": {"usage": {"prompt_tokens": 9.0, "completion_tokens": "3"}}},
+    ],
+)
+async def test_usage_is_read_in_every_class_s_words(fields):
+    usage = (await update("x", **fields)).usage
+
+    assert (usage.input_tokens, usage.output_tokens) == (9, 3)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"usage_metadata": {"input_tokens": 512, "output_tokens": 3, "total_tokens": 515}},
+        {"response_metadata": {"prompt_eval_count": 512, "eval_count": 3}},
+    ],
+)
+async def test_a_prompt_that_the_server_cut_is_noticed_with_any_class(fields):
+    asked = reader("At nine.", **fields)
+    text = "The ferry leaves at nine. " * 300
+
+    with pytest.raises(ModelError, match="num_ctx"):
+        await asked.update(Step("When?", "When?", Memory(text), CHUNK))

@@ -176,3 +176,20 @@ def test_the_estimate_does_not_depend_on_how_much_is_counted_at_once(text, size)
         patched.setattr(tokens, "_LONG_BLOCK", size)
 
         assert EstimatingTokenizer().count(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),  # the mean of Qwen's count and cl100k's
+    [
+        ("48213957 2026 73018264 " * 20, 340),
+        ("┌──────┬────────┐\n│ a    │ b      │\n├──────┼────────┤\n" * 20, 500),
+        ("∀ε>0 ∃δ>0: |x−a|<δ ⇒ |f(x)−f(a)|<ε. A ⊆ B ∧ B ⊂ C → A ∪ B ≠ ∅. " * 10, 472),
+        ("सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता " * 10, 616),
+        ("மனிதப் பிறிவியினர் சகலரும் சுதந்திரமாகவே பிறக்கின்றனர் " * 10, 650),
+        ("ప్రతిపత్తిస్వత్వముల విషయమున మానవులెల్లరును జన్మతః స్వతంత్రులును " * 10, 1061),
+        ("Le\u0301on a\u0300 cafe\u0301 nai\u0308ve re\u0301sume\u0301 " * 20, 321),
+        ("ყველა ადამიანი იბადება თავისუფალი და თანასწორი " * 10, 675),
+    ],
+)
+def test_the_estimate_is_near_for_digits_symbols_and_other_scripts(text, tokens):
+    assert tokens / 1.5 < EstimatingTokenizer().count(text) < tokens * 1.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memagent_graph.readers.completions import without_reasoning
@@ -13,8 +13,10 @@ from memagent_openai_server.chat.speech import Attempt, Speech
 from memagent_openai_server.chat.spoken import begins_in_thought
 
 WORDS = st.text("ab <>/{}\\", max_size=12)
+NAMED = st.sampled_from([" the <think> tag ", "a `<reasoning>` or ", " </think>.", "<thinking>"])
 THOUGHTS = st.builds("<{0}>{1}</{0}>".format, st.sampled_from(["think", "reasoning"]), WORDS)
 REPLIES = st.lists(WORDS | THOUGHTS, max_size=6).map("".join)
+NAMING = st.lists(WORDS | THOUGHTS | NAMED, max_size=6).map("".join)
 
 
 def pieces(text: str, cuts: list[int]) -> list[str]:
@@ -32,7 +34,8 @@ def hear(parts: list[str], *, headless: bool = False, **wishes) -> tuple[str, li
     return attempt.text, sent, speech.finish_reason
 
 
-@given(REPLIES, st.lists(st.integers(0, 99)), st.sampled_from(["", "<think>b", "<reasoning>"]))
+@given(NAMING, st.lists(st.integers(0, 99)), st.sampled_from(["", "<think>b", "<reasoning>"]))
+@example("a </think> b", [], "")
 def test_thoughts_are_left_out_however_a_reply_comes_in_pieces(reply, cuts, cut_off):
     reply += cut_off
 
@@ -41,7 +44,7 @@ def test_thoughts_are_left_out_however_a_reply_comes_in_pieces(reply, cuts, cut_
 
 @given(REPLIES, WORDS, st.lists(st.integers(0, 99)))
 def test_a_thought_that_the_template_opened_is_left_out(reply, thought, cuts):
-    whole = f"{thought}</think>{reply}"
+    whole = f"{thought}.</think>{reply}"
 
     assert hear(pieces(whole, cuts), headless=True)[0] == hear([reply])[0]
     assert begins_in_thought(whole)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-_OPENED = re.compile(r"<(think|thinking|reasoning)>")
-_CLOSED = re.compile(r"</(?:think|thinking|reasoning)>")
+from memagent_graph.readers.completions import CLOSING, OPENING, is_tag
+
 _OPENING = ("<think>", "<thinking>", "<reasoning>")
 _LONGEST = len("</reasoning>") - 1
 """Longest incomplete tag, in characters."""
@@ -22,39 +22,65 @@ class Thoughts:
 
     def __init__(self, *, headless: bool) -> None:
         self._headless = headless
-        self._end: re.Pattern[str] | None = _CLOSED if headless else None
+        self._end: re.Pattern[str] | None = CLOSING if headless else None
         self._held = ""
+        self._before = ""  # the last character that was said
+        self._begins = True
 
     def feed(self, piece: str) -> str:
         """Take the next piece of the reply, and return the text that is now certain."""
-        looked = max(0, len(self._held) - _LONGEST)
+        return self._feed(piece, whole=False)
+
+    def _feed(self, piece: str, *, whole: bool) -> str:
+        looked = max(0, len(self._held) - _LONGEST - 1)
         self._held += piece
         said = ""
         while True:
             if self._end is not None:
-                closed = self._end.search(self._held, looked)
+                closed = self._closed(looked)
                 if closed is None:
                     if not self._headless:
                         self._held = self._held[-_LONGEST:]
                     return said
-                if not (self._headless and _OPENED.search(self._held, 0, closed.start())):
+                if not (self._headless and OPENING.search(self._held, 0, closed.start())):
                     self._held = self._held[closed.end() :]
+                    self._before = ">"
                 self._headless, self._end = False, None
-            opened = _OPENED.search(self._held)
+            opened, sure = self._opened(whole=whole)
+            said += self._say(sure)
             if opened is None:
-                sure = len(self._held) - _overlap(self._held, _OPENING)
-                said, self._held = said + self._held[:sure], self._held[sure:]
                 return said
-            said, self._held = said + self._held[: opened.start()], self._held[opened.end() :]
+            self._held, self._before = self._held[len(opened[0]) :], ">"
             self._end, looked = re.compile(f"</{opened[1]}>"), 0
+
+    def _closed(self, looked: int) -> re.Match[str] | None:
+        """The tag that ends this thought; one that a headless reply merely names does not."""
+        found = (self._end or CLOSING).finditer(self._held, looked)
+        if not self._headless:
+            return next(found, None)
+        return next((tag for tag in found if is_tag(self._held, tag, whole=False)), None)
+
+    def _opened(self, *, whole: bool) -> tuple[re.Match[str] | None, int]:
+        """The tag that opens the next thought, and the characters that are certain before it."""
+        seen = self._before + self._held
+        for tag in OPENING.finditer(seen, len(self._before)):
+            begins = self._begins and not seen[len(self._before) : tag.start()].strip()
+            opens = is_tag(seen, tag, begins=begins, whole=whole)
+            if opens is not False:
+                return (tag if opens else None), tag.start() - len(self._before)
+        return None, len(self._held) - (0 if whole else _overlap(self._held, _OPENING))
+
+    def _say(self, size: int) -> str:
+        said, self._held = self._held[:size], self._held[size:]
+        self._before = said[-1:] or self._before
+        self._begins = self._begins and not said.strip()
+        return said
 
     def finish(self) -> str:
         """Take the end of the reply, and return the rest of the text."""
-        said = ""
         if self._headless:  # no thought was closed, so that none was open
             self._headless, self._end = False, None
-            said = self.feed("")
-        return said if self._end is not None else said + self._held
+        return "" if self._end is not None else self._feed("", whole=True)
 
 
 class Boxes:
@@ -92,8 +118,8 @@ class Boxes:
 
 def begins_in_thought(reply: str) -> bool:
     """Whether a complete reply closes reasoning that it did not open."""
-    closed = _CLOSED.search(reply)
-    return closed is not None and not _OPENED.search(reply, 0, closed.start())
+    closed = next((tag for tag in CLOSING.finditer(reply) if is_tag(reply, tag)), None)
+    return closed is not None and not OPENING.search(reply, 0, closed.start())
 
 
 def _overlap(text: str, words: tuple[str, ...]) -> int:
