@@ -49,8 +49,8 @@ def reporting(on_interrupt: str = "") -> Iterator[None]:
         raise typer.Exit(1) from None
     except sqlite3.Error as error:
         message = (
-            f"memagent: error: SQLite failed: {_one_line(error)}. Check that the disk has room, and "
-            "that no other program has locked the file."
+            f"memagent: error: SQLite failed: {_one_line(error)}. Check that the disk has room, "
+            "and that no other program has locked the file."
         )
         print(message, file=sys.stderr)
         raise typer.Exit(1) from None
