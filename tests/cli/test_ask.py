@@ -169,6 +169,15 @@ def test_a_server_that_cannot_be_reached_is_named_at_once_and_not_asked_again(bo
 
 
 @pytest.mark.slow
+def test_an_output_that_cannot_be_written_is_an_error_of_one_line(book):
+    with Path("/dev/full").open("w") as full:
+        done = new_memagent("ask", QUESTION, book, "--model", "extractive", stdout=full)
+
+    assert done.returncode == 1
+    assert done.stderr == "memagent: error: the output is incomplete: No space left on device.\n"
+
+
+@pytest.mark.slow
 def test_an_answer_survives_an_output_that_lacks_its_letters(tmp_path):
     file = tmp_path / "cafe.txt"
     file.write_text("The café of Zoë opens at 7.", "utf-8")
