@@ -14,6 +14,7 @@ def main() -> None:
         import typer  # noqa: F401
     except ImportError:
         sys.exit('memagent: error: the command line needs: pip install "memagent-graph[cli]"')
+    _replace_closed_streams()
     from memagent_graph.cli.app import app
 
     # vLLM would log to standard output, between the answers.
@@ -23,3 +24,11 @@ def main() -> None:
         # An answer that the terminal's encoding lacks a letter for must not be lost.
         sys.stdout.reconfigure(errors="backslashreplace")
     app()
+
+
+def _replace_closed_streams() -> None:
+    """Make the use of a closed standard stream an error like any other; Python has None there."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            unusable = os.open(os.devnull, os.O_WRONLY if mode == "r" else os.O_RDONLY)
+            setattr(sys, name, os.fdopen(unusable, mode))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from memagent_graph.cli import cache, memory, prompts
 from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
 from memagent_graph.cli.evaluate import evaluate
+from memagent_graph.cli.reporting import printing
 from memagent_graph.cli.train import train
 
 _HELP = """Read documents of any length through a small memory, and answer from it.
@@ -20,8 +22,22 @@ _HELP = """Read documents of any length through a small memory, and answer from 
 Try `memagent ask "Who signed the lease?" lease.pdf`, or `memagent doctor`.
 """
 
+
+class _Group(TyperGroup):
+    """The commands; what they and their help print is lost only with an error."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with printing():
+            return super().make_context(*args, **options)
+
+    def invoke(self, *args: Any) -> Any:
+        with printing():
+            return super().invoke(*args)
+
+
 app = typer.Typer(
     name="memagent",
+    cls=_Group,
     help=_HELP,
     no_args_is_help=True,
     add_completion=False,

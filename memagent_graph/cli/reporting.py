@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import TextIO
+
+
+_UNWRITTEN = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPIPE)
+"""Errors of writing; those of sockets become errors of ours."""
 
 
 @contextmanager
@@ -21,6 +28,8 @@ def reporting(on_interrupt: str = "") -> Iterator[None]:
     Args:
         on_interrupt: message after an interrupt; "{command}" stands for the command line.
     """
+    import sqlite3
+
     from memagent_graph.errors import MemAgentError, SourceChangedError
 
     def stop(*_: object) -> NoReturn:
@@ -38,13 +47,48 @@ def reporting(on_interrupt: str = "") -> Iterator[None]:
         hint = " (--restart starts over)" if isinstance(error, SourceChangedError) else ""
         print(f"memagent: error: {_one_line(error)}{hint}", file=sys.stderr)
         raise typer.Exit(1) from None
-    except BrokenPipeError:  # the reader of the output has enough; typer ends quietly
-        raise
-    except OSError as error:
-        print(f"memagent: error: {_one_line(error)}", file=sys.stderr)
+    except sqlite3.Error as error:
+        message = (
+            f"memagent: error: SQLite failed: {_one_line(error)}. Check that the disk has room, "
+            "and that no other program has locked the file."
+        )
+        print(message, file=sys.stderr)
         raise typer.Exit(1) from None
+    except OSError as error:
+        _end_with(error)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Write out what was printed; turn a failure into one line and exit code 1."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        _end_with(error)
+
+
+def _end_with(error: OSError) -> NoReturn:
+    message = _one_line(error)
+    if error.filename is None and error.errno in _UNWRITTEN:
+        message = f"the output is incomplete: {error.strerror}."
+    for stream, text in ((sys.stdout, ""), (sys.stderr, f"memagent: error: {message}\n")):
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            _discard(stream)
+    raise typer.Exit(1) from None
+
+
+def _discard(stream: TextIO) -> None:
+    """Drop what cannot be written; Python would write it again when it ends, and report that."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _one_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_saver(file: Path) -> Iterator[SqliteSaver]:
-    """The checkpoints of an SQLite file, which is made if it is not there.
+    """Open the checkpoints of an SQLite file, which is created if it does not exist.
 
     Raises:
-        StoreError: It cannot be used.
+        StoreError: The file cannot be opened.
     """
     import sqlite3
 
@@ -32,13 +32,17 @@ def open_saver(file: Path) -> Iterator[SqliteSaver]:
 
     from memagent_graph.errors import StoreError
 
-    try:
-        with SqliteSaver.from_conn_string(str(file)) as saver:
+    with ExitStack() as stack:
+        try:
+            saver = stack.enter_context(SqliteSaver.from_conn_string(str(file)))
             saver.setup()
-            yield saver
-    except sqlite3.Error as error:
-        message = f"The checkpoint file {file} cannot be used: {error}"
-        raise StoreError(message) from error
+        except sqlite3.Error as error:
+            message = (
+                f"The checkpoint file {file} cannot be used: {error}. Check the disk and the "
+                "permissions of its folder, or name another file."
+            )
+            raise StoreError(message) from error
+        yield saver
 
 
 def thread_of(

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
-import time
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import orjson
-from langgraph.store.base import PutOp, validate_op_namespace
+from langgraph.store.base import GetOp, PutOp, validate_op_namespace
 from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph.errors import StoreError
 from memagent_graph.memory.atomic import Announcement, Present, agrees, arrange
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 
-    from langgraph.store.base import Item, Op
+    import aiosqlite
+    from langgraph.store.base import Op
     from langgraph.store.sqlite import AsyncSqliteStore
 
     from memagent_graph.memory.atomic import Given, Value
+
+    AnyStore: TypeAlias = SqliteStore | AsyncSqliteStore
 
 T = TypeVar("T")
 Namespace = tuple[str, ...]
@@ -32,9 +37,10 @@ Steps = Generator[Statement, Rows, T]
 _POLL_SECONDS = 0.25
 _KEPT = 1_000  # announcements of a topic
 _AT_ONCE = 100
-_SETUPS = 100
-_SETUP_WAIT = 0.03
+_TAKEN = re.compile("duplicate column name|already exists")
+"""What SQLite reports of a step that was taken before."""
 
+_HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 _READ = "SELECT value FROM store WHERE prefix = ? AND key = ?"
 _DELETE = "DELETE FROM store WHERE prefix = ? AND key = ?"
 _WRITE = """
@@ -58,7 +64,6 @@ DELETE FROM memagent_news WHERE prefix = ? AND topic = ? AND id <= (
     ORDER BY id DESC LIMIT 1 OFFSET ?
 )
 """
-_HAS_NEWS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'memagent_news'"
 _FORGET_NEWS = "DELETE FROM memagent_news WHERE prefix = ? AND topic = ?"
 _LAST_NEWS = "SELECT MAX(id) FROM memagent_news WHERE prefix = ? AND topic = ?"
 _NEWS = """
@@ -110,7 +115,7 @@ class AtomicSqlite:
         while True:
             news = await self._run(_news(prefix, topic, last))
             for last, key in news:
-                item = await self._get(namespace, key)
+                (item,) = await self.abatch([GetOp(namespace, key)])
                 if item is not None:
                     yield Announcement(str(last), item)
             if not news:
@@ -119,8 +124,8 @@ class AtomicSqlite:
     async def abatch(self, ops: Sequence[Op]) -> list[Any]:
         """See `AtomicStore`."""
         if isinstance(self._store, SqliteStore):
-            return await asyncio.to_thread(self._store.batch, ops)
-        return await _whole(self._store.abatch(ops))
+            return await asyncio.to_thread(_batch, self._store, ops)
+        return await _whole(_abatch(self._store, ops))
 
     async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
         """See `AtomicStore`."""
@@ -156,11 +161,6 @@ class AtomicSqlite:
             yield from _announce(puts[0], topic)
         return True
 
-    async def _get(self, namespace: Namespace, key: str) -> Item | None:
-        if isinstance(self._store, SqliteStore):
-            return await asyncio.to_thread(self._store.get, namespace, key)
-        return await self._store.aget(namespace, key)
-
     async def _run(self, steps: Steps[T]) -> T:
         if isinstance(self._store, SqliteStore):
             return await asyncio.to_thread(_transact, self._store, steps)
@@ -168,89 +168,157 @@ class AtomicSqlite:
 
 
 def set_up(store: SqliteStore) -> None:
-    """Create the tables of a store, even while other processes create them in the same file.
+    """Create the tables of a store, or finish what a killed process left half created.
 
-    LangGraph's stores create them in several steps without a lock, so a second process can find a
-    step half done and fail. The setup is then repeated.
+    LangGraph's own setup takes a step and records it afterwards, so a kill between the two leaves
+    a file that it cannot open again. Here all steps are one transaction, and a step that was taken
+    but not recorded is only recorded.
 
     Raises:
-        sqlite3.Error: The setup fails for another reason.
+        sqlite3.Error: The setup fails.
     """
-    for attempt in range(_SETUPS):
-        try:
-            return store.setup()
-        except sqlite3.Error as error:
-            if attempt == _SETUPS - 1 or not _other_sets_up(error):
-                raise
-            time.sleep(_SETUP_WAIT)
-    return None
+    if store.is_setup:
+        return
+    with store.lock:
+        if _perform(store.conn, _lacks_steps(store)):
+            _perform(store.conn, _transaction(_migrate(store)))
+    store.setup()  # with nothing left to create, it only prepares the connection
 
 
 async def _aset_up(store: AsyncSqliteStore) -> None:
-    for attempt in range(_SETUPS):
-        try:
-            return await store.setup()
-        except sqlite3.Error as error:
-            if attempt == _SETUPS - 1 or not _other_sets_up(error):
-                raise
-            await asyncio.sleep(_SETUP_WAIT)
-    return None
+    if store.is_setup:
+        return
+    async with store.lock:
+        if await _aperform(store.conn, _lacks_steps(store)):
+            await _aperform(store.conn, _transaction(_migrate(store)))
+    await store.setup()
 
 
-def _other_sets_up(error: sqlite3.Error) -> bool:
-    return isinstance(error, sqlite3.IntegrityError) or "duplicate column" in str(error)
+def _steps(store: AnyStore) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield each table that records steps, with the scripts of all its steps."""
+    yield "store_migrations", store.MIGRATIONS
+    if store.index_config:
+        yield "vector_migrations", store.VECTOR_MIGRATIONS
+
+
+def _lacks_steps(store: AnyStore) -> Steps[bool]:
+    """Whether a step is not recorded; it takes no lock, so a file that cannot be written opens."""
+    for table, scripts in _steps(store):
+        if not (yield _HAS_TABLE, (table,)):
+            return True
+        if (yield from _steps_taken(table)) < len(scripts):
+            return True
+    return False
+
+
+def _migrate(store: AnyStore) -> Steps[None]:
+    for table, scripts in _steps(store):
+        yield f"CREATE TABLE IF NOT EXISTS {table} (v INTEGER PRIMARY KEY)", ()
+        taken = yield from _steps_taken(table)
+        for number, script in enumerate(scripts[taken:], taken):
+            for statement in _statements(script):
+                try:
+                    yield statement, ()
+                except sqlite3.OperationalError as error:
+                    if not _TAKEN.search(str(error)):
+                        raise
+            yield f"INSERT INTO {table} (v) VALUES (?)", (number,)  # noqa: S608 - our own names
+
+
+def _steps_taken(table: str) -> Steps[int]:
+    ((last,),) = yield f"SELECT MAX(v) FROM {table}", ()  # noqa: S608 - our own names
+    return 0 if last is None else last + 1
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for part in re.split("(?<=;)", script):
+        statement += part
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    yield statement
+
+
+def _batch(store: SqliteStore, ops: Sequence[Op]) -> list[Any]:
+    try:
+        set_up(store)
+        return store.batch(ops)
+    except sqlite3.Error as error:
+        raise _refused(error) from error
+
+
+async def _abatch(store: AsyncSqliteStore, ops: Sequence[Op]) -> list[Any]:
+    try:
+        await _aset_up(store)
+        return await store.abatch(ops)
+    except sqlite3.Error as error:
+        raise _refused(error) from error
 
 
 def _transact(store: SqliteStore, steps: Steps[T]) -> T:
     try:
         set_up(store)
+        with store.lock:
+            return _perform(store.conn, _transaction(steps))
     except sqlite3.Error as error:
         raise _refused(error) from error
-    with store.lock:
-        try:
-            store.conn.execute("BEGIN IMMEDIATE")
-            try:
-                statement = next(steps)
-                while True:
-                    statement = steps.send(store.conn.execute(*statement).fetchall())
-            except StopIteration as stop:
-                store.conn.execute("COMMIT")
-                result: T = stop.value
-                return result
-            except BaseException:
-                store.conn.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise _refused(error) from error
-
-
-async def _whole(transaction: Coroutine[object, object, T]) -> T:
-    """Shield a transaction, which would stay open if it were cancelled."""
-    return await asyncio.shield(asyncio.create_task(transaction))
 
 
 async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
     try:
         await _aset_up(store)
+        async with store.lock:
+            return await _aperform(store.conn, _transaction(steps))
     except sqlite3.Error as error:
         raise _refused(error) from error
-    async with store.lock:
+
+
+def _transaction(steps: Steps[T]) -> Steps[T]:
+    yield "BEGIN IMMEDIATE", ()
+    try:
+        result = yield from steps
+        yield "COMMIT", ()
+    except BaseException:
+        with suppress(sqlite3.Error):  # after some errors, SQLite has rolled back by itself
+            yield "ROLLBACK", ()
+        raise
+    return result
+
+
+def _perform(connection: sqlite3.Connection, steps: Steps[T]) -> T:
+    """Execute statements and send back their rows; an error is thrown in where it arose."""
+    advance: Callable[[], Statement] = partial(next, steps)
+    while True:
         try:
-            await store.conn.execute("BEGIN IMMEDIATE")
-            try:
-                statement = next(steps)
-                while True:
-                    rows = await store.conn.execute_fetchall(*statement)
-                    statement = steps.send(list(rows))
-            except StopIteration as stop:
-                await store.conn.execute("COMMIT")
-                result: T = stop.value
-                return result
-            except BaseException:
-                await store.conn.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise _refused(error) from error
+            statement = advance()
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        try:
+            advance = partial(steps.send, connection.execute(*statement).fetchall())
+        except BaseException as error:  # noqa: BLE001 - the steps roll back, and raise it
+            advance = partial(steps.throw, error)
+
+
+async def _aperform(connection: aiosqlite.Connection, steps: Steps[T]) -> T:
+    advance: Callable[[], Statement] = partial(next, steps)
+    while True:
+        try:
+            statement = advance()
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        try:
+            rows = await connection.execute_fetchall(*statement)
+            advance = partial(steps.send, list(rows))
+        except BaseException as error:  # noqa: BLE001 - likewise
+            advance = partial(steps.throw, error)
+
+
+async def _whole(transaction: Coroutine[object, object, T]) -> T:
+    """Shield a transaction, which would stay open if it were cancelled."""
+    return await asyncio.shield(asyncio.create_task(transaction))
 
 
 def _read(namespace: Namespace, key: str) -> Steps[Value | None]:
@@ -276,7 +344,7 @@ def _announce(op: PutOp, topic: str) -> Steps[None]:
 
 
 def _forget(prefix: str, topic: str) -> Steps[None]:
-    if (yield _HAS_NEWS, ()):
+    if (yield _HAS_TABLE, ("memagent_news",)):
         yield _FORGET_NEWS, (prefix, topic)
 
 
@@ -302,6 +370,10 @@ def _as_stored(value: Mapping[str, object]) -> Value:
 
 
 def _refused(error: sqlite3.Error) -> StoreError:
+    cause: BaseException = error
+    while isinstance(cause.__context__, sqlite3.Error):  # a failed write, and then a failed commit
+        cause = cause.__context__
     return StoreError(
-        f"The SQLite store refused: {error}. Check that no other program has locked the file."
+        f"The SQLite store refused: {cause}. Check that the disk has room, and that no other "
+        "program has locked the file."
     )

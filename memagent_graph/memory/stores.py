@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ NO_STORE = "none"
 
 @contextmanager
 def open_store(where: str | None = None) -> Iterator[BaseStore | None]:
-    """Open a store, and close it at the end.
+    """Open a store, and close it at the end; errors in between are raised unchanged.
 
     Args:
         where: a Redis URL ("redis://", "rediss://", "unix://", ...), the path of an SQLite file,
@@ -29,7 +29,7 @@ def open_store(where: str | None = None) -> Iterator[BaseStore | None]:
 
     Raises:
         ConfigurationError: The URL is not one of Redis.
-        StoreError: The store cannot be opened.
+        StoreError: The store cannot be opened or closed.
         MissingDependencyError: The package for SQLite is not installed.
     """
     where = where or os.environ.get("MEMAGENT_STORE") or str(default_file())
@@ -60,18 +60,25 @@ def _sqlite(file: Path) -> Iterator[BaseStore]:
     except ImportError as error:
         message = 'To keep memories in SQLite: pip install "memagent-graph[cli]"'
         raise MissingDependencyError(message) from error
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
-        with SqliteStore.from_conn_string(str(file)) as store:
+    with ExitStack() as stack:
+        with _blaming(file):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
+            store = stack.enter_context(SqliteStore.from_conn_string(str(file)))
             set_up(store)
-            try:
-                yield store
-            finally:
-                with store.lock:  # an interrupted reading may still write in another thread;
-                    store.conn.close()  # closing the file meanwhile would crash the process
+        try:
+            yield store
+        finally:
+            with _blaming(file), store.lock:  # an interrupted reading may still write in another
+                store.conn.close()  # thread; closing the file meanwhile would crash the process
+
+
+@contextmanager
+def _blaming(file: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, sqlite3.Error) as error:
         message = (
-            f"The store {file} cannot be used: {error} Check its folder's permissions, or name "
-            "another file or a Redis URL in MEMAGENT_STORE."
+            f"The store {file} cannot be used: {error}. Check the disk and the permissions of its "
+            "folder, or name another file or a Redis URL in MEMAGENT_STORE."
         )
         raise StoreError(message) from error

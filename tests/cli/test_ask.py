@@ -174,7 +174,7 @@ def test_an_output_that_cannot_be_written_is_an_error_of_one_line(book):
         done = new_memagent("ask", QUESTION, book, "--model", "extractive", stdout=full)
 
     assert done.returncode == 1
-    assert done.stderr == "memagent: error: [Errno 28] No space left on device\n"
+    assert done.stderr == "memagent: error: the output is incomplete: No space left on device.\n"
 
 
 @pytest.mark.slow

@@ -775,12 +775,12 @@ def test_a_locked_sqlite_file_is_a_store_error(tmp_path):
 class Overtaken(sqlite3.Connection):
     """A connection whose setup is overtaken by another process, after it has looked how far."""
 
-    def executescript(self, script):
-        if "ADD COLUMN" in script:
-            file = self.execute("PRAGMA database_list").fetchone()[2]
+    def execute(self, sql, *parameters):
+        if sql == "BEGIN IMMEDIATE":
+            file = super().execute("PRAGMA database_list").fetchone()[2]
             with SqliteStore.from_conn_string(file) as other:
                 other.setup()
-        return super().executescript(script)
+        return super().execute(sql, *parameters)
 
 
 def test_two_processes_make_the_tables_of_one_file_at_once(tmp_path):
@@ -814,3 +814,141 @@ def test_opening_a_file_that_another_process_just_makes(tmp_path):
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(opened, range(8))) == ["one"] * 8
+
+
+class Killed(BaseException):
+    """The process ends; each of its statements so far is in the file."""
+
+
+def set_up_partly(file, statements, index):
+    """Set a file up as LangGraph does, up to a kill; return whether the kill came too late."""
+
+    class Connection(sqlite3.Connection):
+        left = statements
+
+        def execute(self, sql, *parameters):
+            if not self.left:
+                raise Killed
+            self.left -= 1
+            return super().execute(sql, *parameters)
+
+        def executescript(self, script):
+            for statement in script.split(";"):
+                self.execute(statement)
+
+        def enable_load_extension(self, _):
+            """Do nothing: not every build of Python can, and no step needs the extension."""
+
+    with closing(sqlite3.connect(file, factory=Connection, isolation_level=None)) as connection:
+        try:
+            SqliteStore(connection, index=index).setup()
+        except Killed:
+            return False
+    return True
+
+
+def schema(file):
+    with closing(sqlite3.connect(file)) as connection:
+        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql > '' ORDER BY name")
+        steps = connection.execute("SELECT v FROM store_migrations ORDER BY v")
+        return ["".join(sql.split()) for (sql,) in made], [*steps]
+
+
+def use(file, index):
+    class Connection(sqlite3.Connection):
+        def enable_load_extension(self, _):
+            """Likewise."""
+
+    connecting = sqlite3.connect(
+        file, factory=Connection, isolation_level=None, check_same_thread=False
+    )
+    with closing(connecting) as connection:
+        store = SqliteStore(connection, index=index)
+        return atomically.compare_and_put(store, AT, "head", {"n": 1}, expected=None)
+
+
+def use_in_a_loop(file, index):
+    async def run():
+        async with AsyncSqliteStore.from_conn_string(file, index=index) as store:
+            store.conn.enable_load_extension = store.conn.load_extension = skip
+            return await atomic(store).abatch([PutOp(AT, "head", {"n": 1})]) == [None]
+
+    async def skip(_):
+        """Likewise."""
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("index", [None, {"dims": 2, "embed": lambda texts: [[0, 1]] * len(texts)}])
+@pytest.mark.parametrize("use", [use, use_in_a_loop])
+def test_a_setup_that_was_killed_after_any_statement_is_finished_by_the_next_opener(
+    tmp_path, monkeypatch, use, index
+):
+    monkeypatch.setattr("sqlite_vec.load", lambda _: None)
+    assert set_up_partly(tmp_path / "whole.db", 1_000, index)
+    for statements in range(1_000):
+        file = tmp_path / f"{statements}.db"
+        is_whole = set_up_partly(file, statements, index)
+
+        assert use(str(file), index)
+
+        assert schema(file) == schema(tmp_path / "whole.db")
+        if is_whole:
+            break
+    assert statements > len(SqliteStore.MIGRATIONS)
+
+
+def test_a_failed_commit_leaves_no_transaction_open(tmp_path):
+    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        store.setup()
+        store.conn.execute("PRAGMA foreign_keys = ON")
+        store.conn.execute("CREATE TABLE owner (id INTEGER PRIMARY KEY)")
+        store.conn.execute(
+            "CREATE TABLE owned (id INTEGER REFERENCES owner DEFERRABLE INITIALLY DEFERRED)"
+        )
+        store.conn.execute(
+            "CREATE TRIGGER fails AFTER INSERT ON store BEGIN INSERT INTO owned VALUES (1); END"
+        )
+        with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
+            atomically.compare_and_put(store, AT, "head", {}, expected=None)
+
+        store.conn.execute("DROP TRIGGER fails")
+        assert atomically.compare_and_put(store, AT, "head", {}, expected=None)
+
+
+def test_a_file_that_cannot_be_written_is_opened_and_read(tmp_path):
+    file = tmp_path / "store.db"
+    with open_store(str(file)) as store:
+        store.put(AT, "one", {"n": 1})
+
+    with closing(
+        sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    ) as connection:
+        (item,) = asyncio.run(atomic(SqliteStore(connection)).abatch([GetOp(AT, "one")]))
+
+    assert item.value == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(2, "No such file", "/no/such/file"), sqlite3.OperationalError("mine"), KeyError("k")],
+)
+def test_what_fails_while_a_store_is_open_is_not_blamed_on_it(tmp_path, error):
+    async def fail():
+        raise error
+
+    with (
+        pytest.raises(type(error)) as raised,
+        open_store(str(tmp_path / "outer.db")),
+        open_store(str(tmp_path / "inner.db")),
+    ):
+        asyncio.run(fail())
+
+    assert raised.value is error
+
+
+def test_a_store_that_cannot_be_opened_says_what_to_check(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match="cannot be used: .* Check the disk"):
+        open_store(str(tmp_path / "file" / "store.db")).__enter__()
