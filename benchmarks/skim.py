@@ -36,8 +36,8 @@ from memagent_graph.evaluation.intervals import paired_interval
 from memagent_graph.evaluation.search import Passages
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.records import Progress, begun, memory_of, record_of
-from memagent_graph.graph.skimming import is_skimmed, reopen
+from memagent_graph.graph.skim import is_skimmed, reopen
+from memagent_graph.graph.state import Progress, begun, memory_of, record_of
 from memagent_graph.readers import extractive, ranking
 from memagent_graph.readers.base import Memory, Step
 from memagent_graph.readers.extractive import ExtractiveReader

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.runnables.config import merge_configs
 
 from memagent_graph.errors import MemAgentError, QuestionError, error_of
-from memagent_graph.graph.beginning import CALLS_EACH
+from memagent_graph.graph.nodes import CALLS_EACH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -223,7 +223,7 @@ def about(document, *numbers):
 def test_tasks_about_one_document_that_follow_one_another_are_read_in_one_pass(monkeypatch):
     opened = []
     monkeypatch.setattr(
-        "memagent_graph.graph.beginning.open_source",
+        "memagent_graph.graph.nodes.open_source",
         lambda document: opened.append(document) or open_source(document),
     )
     one, two = numbered(20), numbered(30)

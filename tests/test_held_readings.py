@@ -27,7 +27,7 @@ from langgraph.store.base import GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, create_memagent
-from memagent_graph.graph import holding
+from memagent_graph.graph import sharing
 
 SEGMENTED = SMALL.model_copy(update={"segments": 2})
 
@@ -271,7 +271,7 @@ class Away(Broken):
 
 @pytest.fixture
 def away(monkeypatch):
-    monkeypatch.setattr(holding, "LAPSE", 0.05)
+    monkeypatch.setattr(sharing, "LAPSE", 0.05)
     return Away()
 
 
@@ -300,7 +300,7 @@ async def test_a_reading_whose_store_goes_away_while_it_is_held_goes_on_and_says
 async def test_a_store_that_is_away_at_the_first_look_does_not_end_a_hold(away):
     bank, told = MemoryBank(away, patience=lambda: PATIENT), []
     hold = await bank.ahold("diary", "ann")
-    waiting = holding.Holding(bank.records, "diary", lambda: None)
+    waiting = sharing.Holding(bank.records, "diary", lambda: None)
     waiting.saw(asdict(hold))
 
     note = bank.records.put(bank.records.under_way("diary"), "1", {})
@@ -599,7 +599,7 @@ async def test_a_reading_that_is_cancelled_takes_no_other_out_of_the_list(store,
     await second.read(1)
 
     await first.stop()
-    await until(lambda: not holding._ending)
+    await until(lambda: not sharing._ending)
 
     (fold,) = await bank.aunder_way("diary")
     assert fold.length == len(TEXT) - 1
@@ -637,7 +637,7 @@ async def test_readings_that_share_no_work_are_listed_apart(store, bank):
     assert sorted(fold.step for fold in await bank.aunder_way()) == [1, 3]
 
     await readings[0].stop()
-    await until(lambda: not holding._ending)
+    await until(lambda: not sharing._ending)
 
     (fold,) = await bank.aunder_way()
     assert fold.step == 3

@@ -40,7 +40,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "how many ", ""),
     ],
     "memagent_graph.conversation.telling._DAY": [("", "2026-01-0", "")],
-    "memagent_graph.graph.merging._WORD": [("", "a ", "")],
+    "memagent_graph.graph.segments._WORD": [("", "a ", "")],
     "memagent_graph.memory.personal._ESCAPED": [("", "%2", "")],
     "memagent_graph.models.request._SCHEMA": [("", "guide", ""), ("", "response_forma", "")],
     "memagent_graph.models.resolve._OPENAI": [("o", "1", "")],

@@ -75,7 +75,7 @@ def test_each_question_gets_the_answer_that_it_gets_alone_in_order_and_all_at_on
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_the_document_is_cut_once_for_all_questions(how, monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
 
     class Watched(TextSource):
         def read(self, start, size):
@@ -206,7 +206,7 @@ def test_questions_that_cannot_be_asked_are_refused_before_anything_is_read(aske
 
 
 def test_a_question_that_failed_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
 
     def fails(step):
         return ModelError("No.") if step.question == QUESTIONS[0] else None
@@ -222,7 +222,7 @@ def test_a_question_that_failed_is_not_waited_for(monkeypatch):
 
 
 def test_a_question_that_hangs_is_waited_for_only_for_a_while(monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 0.05)
+    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 0.05)
     others_done = threading.Event()
 
     class Hanging(Asked):
@@ -260,7 +260,7 @@ def test_all_questions_stop_and_go_on_where_they_are_told_to(when):
 
 
 def test_the_deadline_holds_while_one_question_waits_for_another(monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
 
     class Hanging(Asked):
         async def update(self, step, *, config=None):

@@ -23,9 +23,8 @@ from memagent_graph.errors import (
     ModelError,
     TransientModelError,
 )
-from memagent_graph.graph.merging import groups, merge, most_merges
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.segments import Room, starts
+from memagent_graph.graph.segments import Room, groups, merge, most_merges, starts
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.chunking import chunks
@@ -557,7 +556,7 @@ def test_a_deadline_ends_all_segments_and_what_was_read_is_merged():
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
     reads = []
 
     class Watched(TextSource):
@@ -586,7 +585,7 @@ def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, mo
 
 
 async def test_no_segment_waits_for_another(monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
     *_, (last, _) = bounds(TEXT, 4)
     done = asyncio.Event()
 
@@ -628,7 +627,7 @@ def test_a_question_whose_segment_fails_says_so_and_takes_no_other_with_it():
 
 
 async def test_no_segment_waits_for_one_of_a_question_that_failed(monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.cutting._LONGEST_WAIT", 600.0)
+    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
     *_, (last, _) = bounds(TEXT, 4)
     begun, failed, moved = set(), asyncio.Event(), asyncio.Event()
 

@@ -178,7 +178,7 @@ def test_sources_without_distinct_names_are_refused(tmp_path):
 def test_several_questions_of_one_call_are_read_for_in_one_pass(lease, monkeypatch):
     opened = []
     monkeypatch.setattr(
-        "memagent_graph.graph.beginning.open_source",
+        "memagent_graph.graph.nodes.open_source",
         lambda document: opened.append(document) or open_source(document),
     )
     lease.write_text(LEASE + "Next door lives Mrs. Owl.")

@@ -10,8 +10,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
-from memagent_graph.graph.records import memory_of
-from memagent_graph.graph.state import fold_of
+from memagent_graph.graph.state import fold_of, memory_of
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Unsupported, Update
 

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, StoreError
-from memagent_graph.graph import cutting
+from memagent_graph.graph import chunks
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.readers.base import Memory
 
@@ -236,7 +236,7 @@ def test_a_node_uses_the_store_of_its_host():
 
 
 async def test_a_text_that_is_known_is_cut_in_a_thread_beside_the_event_loop(monkeypatch):
-    cut, threads, store = cutting.next_chunk, [], InMemoryStore()
+    cut, threads, store = chunks.next_chunk, [], InMemoryStore()
 
     def noted(*args, **options):
         threads.append(threading.get_ident())
@@ -244,7 +244,7 @@ async def test_a_text_that_is_known_is_cut_in_a_thread_beside_the_event_loop(mon
 
     agent = create_memagent(ChainReader(), config=SMALL, store=store)
     await agent.ainvoke({"question": "?", "document": TEXT})
-    monkeypatch.setattr(cutting, "next_chunk", noted)
+    monkeypatch.setattr(chunks, "next_chunk", noted)
     await agent.ainvoke({"question": "?", "document": TEXT})
 
     assert len(threads) > 10

@@ -20,7 +20,7 @@ from memagent_graph.conversation.room import fold_within, keep_newest
 from memagent_graph.conversation.telling import prepare
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, StoreError
 from memagent_graph.graph.reading import Reading, check_window
-from memagent_graph.graph.records import begun, memory_of, record_of
+from memagent_graph.graph.state import begun, memory_of, record_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, child_id, reading_fingerprint, root_id
 from memagent_graph.text.source import TextSource

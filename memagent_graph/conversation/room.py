@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.records import Fold
+    from memagent_graph.graph.state import Fold
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 

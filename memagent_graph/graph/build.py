@@ -19,21 +19,32 @@ from langgraph.types import RetryPolicy, Send
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import TransientModelError
-from memagent_graph.graph.answering import write_answer
-from memagent_graph.graph.beginning import begin_question, begin_round, open_document
-from memagent_graph.graph.compiled import ReadingGraph
-from memagent_graph.graph.faces import fold_node, question_node, text_node, waiting_node
-from memagent_graph.graph.overwriting import overwrite_memory, read_chunk
+from memagent_graph.graph.compiled import (
+    ReadingGraph,
+    fold_node,
+    question_node,
+    text_node,
+    waiting_node,
+)
+from memagent_graph.graph.nodes import (
+    begin_question,
+    begin_round,
+    merge_memories,
+    open_document,
+    overwrite_memory,
+    read_chunk,
+    write_answer,
+)
 from memagent_graph.graph.reading import Reading, check_window
-from memagent_graph.graph.records import Fold, fold_name
-from memagent_graph.graph.rounds import merge_memories
 from memagent_graph.graph.state import (
     Answered,
+    Fold,
     QuestionState,
     ReadingInput,
     ReadingOutput,
     ReadingState,
     Run,
+    fold_name,
 )
 from memagent_graph.memory.records import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
@@ -48,7 +59,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
-    from memagent_graph.graph.faces import Questioning, Segmenting
+    from memagent_graph.graph.compiled import Questioning, Segmenting
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader

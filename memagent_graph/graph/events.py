@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from contextvars import ContextVar
+from math import ceil
+from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
 
+from langchain_core.messages import AIMessageChunk
+from langchain_core.runnables.config import merge_configs, set_config_context
+from langgraph.graph.message import push_message
 from typing_extensions import TypedDict
+
+from memagent_graph.graph.skim import covered
+from memagent_graph.graph.state import round_of, span_of
+from memagent_graph.readers.listening import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Fold, Progress, Run
+    from memagent_graph.readers.base import Answer
+    from memagent_graph.text.chunking import Chunk
 
 
 class OpenedEvent(TypedDict):
@@ -188,3 +209,174 @@ Event = (
     | ReleasedEvent
     | AnswerEvent
 )
+
+
+class Observer:
+    """A mixin for a `BaseCallbackHandler` that observes readings; all methods are optional.
+
+    `step` is the run id of a node's attempt: model calls in it are its children, and its parent is
+    the run of its fold. An error in a method ends the run.
+    """
+
+    def opened(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
+        """The document was opened; `fold` begins, and `about` is the run's metadata."""
+
+    def begins(self, step: UUID) -> None:
+        """The reader is about to be called; if it fails, no further method is called."""
+
+    def refused(self, step: UUID, reply: int) -> None:
+        """A reply was refused, because it was empty or over the budget; another was asked for.
+
+        Args:
+            step: the attempt.
+            reply: -1 for the last reply of the attempt, or of its current `part`; -2 for the one
+                before.
+        """
+
+    def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
+        """A chunk was read."""
+
+    def merged(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
+        """The memories of the segments were merged into that of `after`."""
+
+    def answered(self, step: UUID, answer: Answer) -> None:
+        """The answer was written."""
+
+
+part: ContextVar[object] = ContextVar("part", default=None)
+"""The current one of several concurrent calls of a step."""
+
+
+def observers(config: RunnableConfig) -> list[Observer]:
+    """Return the observers in a node's config."""
+    handlers = getattr(config.get("callbacks"), "handlers", ())
+    return [handler for handler in handlers if isinstance(handler, Observer)]
+
+
+def step_of(config: RunnableConfig) -> UUID:
+    """Return the run id of the node with this config."""
+    found: UUID = config["callbacks"].parent_run_id  # type: ignore[assignment,union-attr]
+    return found
+
+
+class Speech:
+    """Puts the pieces of an answer into the message stream.
+
+    Args:
+        config: config of the node that answers.
+        host: config of the host's node that the graph runs in, if any. The pieces are then
+            messages of that node, visible with and without `subgraphs=True`.
+        held: whether the answer may still be discarded; pieces are then kept until `release`.
+
+    Attributes:
+        config: config for the reader's call.
+    """
+
+    def __init__(
+        self, config: RunnableConfig, host: RunnableConfig | None = None, *, held: bool = False
+    ) -> None:
+        self.config = merge_configs(config, {"callbacks": [Listener(self._hear)]})
+        self._target = host or config
+        self._id = f"answer-{uuid4()}"
+        self._held: list[str] | None = [] if held else None
+
+    def release(self) -> None:
+        """Stream the pieces that were kept."""
+        held, self._held = self._held, None
+        if held:
+            self._hear("".join(held), True)  # noqa: FBT003 - the listener's signature
+
+    def _hear(self, piece: str, last: bool) -> None:  # noqa: FBT001 - the listener's signature
+        if self._held is not None:
+            self._held.append(piece)
+            return
+        message = AIMessageChunk(
+            content=piece, id=self._id, chunk_position="last" if last else None
+        )
+        with set_config_context(self._target) as context:
+            context.run(push_message, message, state_key=None)
+
+
+def about(reading: Reading, run: Run, fold: Fold, source: str) -> FoldEvent:
+    """What all events of a fold tell, for a document of this name."""
+    return FoldEvent(
+        agent=reading.name,
+        task=run.task,
+        question=fold["question"],
+        fold=span_of(fold["source"]).fold,
+        round=round_of(fold["source"]),
+        source=source,
+    )
+
+
+def chunk_event(
+    reading: Reading,
+    run: Run,
+    chunk: Chunk,
+    before: Fold,
+    after: Fold,
+    tokens: int,
+    recalled: list[str],
+) -> ChunkEvent:
+    """What an update read and changed.
+
+    Args:
+        reading: the reading's settings.
+        run: the run.
+        chunk: the chunk that was read.
+        before: the fold before the chunk.
+        after: the fold after it.
+        tokens: length of the new memory in tokens.
+        recalled: places of the passages that were looked up.
+    """
+    progress, same = after["progress"], after["memory"] == before["memory"]
+    closed = progress["gated"] > before["progress"]["gated"]
+    old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
+    _, start, end = span_of(after["source"])
+    step, read = progress["step"], covered(progress, start, end)
+    left = end - start - read if progress["again"] else end - chunk.end
+    passed = read if progress["again"] else chunk.end - start
+    return ChunkEvent(
+        event="chunk",
+        **about(reading, run, after, chunk.source.name),
+        chunk=step,
+        chunks=step + ceil(left * step / passed),
+        position=passed,
+        length=end - start,
+        tokens=progress["tokens"],
+        memory_tokens=tokens,
+        gate="closed" if closed else "open",
+        enough=progress["stopped"] == "done",
+        recalled=recalled,
+        added=[line for line in new if line not in old],
+        removed=[line for line in old if line not in new],
+    )
+
+
+def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEvent:
+    """A chunk that was skipped, and the position after it."""
+    _, start, end = span_of(after["source"])
+    return SkipEvent(
+        event="skip",
+        **about(reading, run, after, chunk.source.name),
+        start=chunk.start,
+        end=chunk.end,
+        position=chunk.end - start,
+        length=end - start,
+    )
+
+
+def fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) -> FallbackEvent:
+    """The return to skipped chunks, because the answer was not found without them."""
+    name, start, end = span_of(fold["source"])
+    read = covered(further, start, end)
+    return FallbackEvent(
+        event="fallback",
+        agent=reading.name,
+        task=run.task,
+        question=fold["question"],
+        fold=name,
+        source=fold["source"]["name"],
+        position=read,
+        length=end - start,
+    )

@@ -14,10 +14,10 @@ from memagent_graph.errors import (
     EmptyReplyError,
     RefusalError,
 )
-from memagent_graph.graph.observing import observers, step_of
-from memagent_graph.graph.recalling import is_last_look, look_on, may_look_back, recall
-from memagent_graph.graph.records import Progress, looks_of, memory_of, noted, query_of, span_of
-from memagent_graph.graph.skimming import is_skipped, move, skip
+from memagent_graph.graph.events import observers, step_of
+from memagent_graph.graph.look_back import is_last_look, look_on, may_look_back, recall
+from memagent_graph.graph.skim import is_skipped, move, skip
+from memagent_graph.graph.state import Progress, looks_of, memory_of, noted, query_of, span_of
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunking import Chunk, next_chunk
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.records import Fold, Looks
-    from memagent_graph.graph.skimming import Skim
+    from memagent_graph.graph.skim import Skim
+    from memagent_graph.graph.state import Fold, Looks
     from memagent_graph.graph.versions import Chain
     from memagent_graph.readers.base import Memory, Recalled
     from memagent_graph.text.tokens import Tokenizer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -15,14 +15,13 @@ from memagent_graph.errors import (
     QuestionError,
     TransientModelError,
 )
-from memagent_graph.graph.indexes import Indexes
-from memagent_graph.graph.records import backed, round_of
-from memagent_graph.graph.skimming import Skims
-from memagent_graph.graph.support import drop_unsupported
+from memagent_graph.graph.skim import Indexes, Skims
+from memagent_graph.graph.state import backed, round_of
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.retry import obey
 from memagent_graph.readers.exhaustive import scope
+from memagent_graph.readers.notes import leave_out
 from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
 
 if TYPE_CHECKING:
@@ -31,11 +30,41 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.records import Fold, SourceRecord
-    from memagent_graph.graph.state import Run
+    from memagent_graph.graph.state import Fold, Run, SourceRecord
     from memagent_graph.readers.base import Identity, Memory, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
+
+
+_SHOWN = 80
+"""Code points quoted of a statement in a warning."""
+
+
+def drop_unsupported(memory: Memory) -> Memory:
+    """Return the memory without its unsupported statements, which are counted in `dropped`."""
+    if not memory.unsupported:
+        return memory
+    text = leave_out(memory.text, {item.text for item in memory.unsupported})
+    dropped = memory.dropped + len(memory.unsupported)
+    return replace(backed(text, memory), unsupported=(), dropped=dropped)
+
+
+def warn(memory: Memory) -> list[str]:
+    """Return warnings about unsupported statements in the final memory, kept or left out."""
+    warnings = []
+    if memory.unsupported:
+        first, count = memory.unsupported[0], len(memory.unsupported)
+        names = f" ({', '.join(first.missing)})" if first.missing else ""
+        quoted = first.text if len(first.text) <= _SHOWN else f"{first.text[: _SHOWN - 1]}…"
+        has = "statement of the memory has" if count == 1 else "statements of the memory have"
+        warnings.append(f'{count} {has} no support in what was read: "{quoted}"{names}')
+        warnings[0] += "." if count == 1 else ", for example."
+    if memory.dropped:
+        were = "statement was" if memory.dropped == 1 else "statements were"
+        warnings.append(
+            f"{memory.dropped} {were} left out of the memory, without support in what was read."
+        )
+    return warnings
 
 
 @dataclass(frozen=True)

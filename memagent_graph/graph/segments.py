@@ -1,13 +1,44 @@
-"""Cut a document into segments: runs of whole chunks, counted from its beginning."""
+"""Cut a document into segments, which are read at once, and merge their memories."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from functools import reduce
+from itertools import combinations
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
+import regex
+
+from memagent_graph.config import PART_TOKENS
+from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
+from memagent_graph.graph.events import observers, part, step_of
+from memagent_graph.graph.skim import common_spans, merge_spans
+from memagent_graph.graph.state import (
+    Looks,
+    Progress,
+    SourceRecord,
+    looks_of,
+    memory_of,
+    noted,
+    round_of,
+    segment_name,
+    span_of,
+)
+from memagent_graph.models.retry import repeat
+from memagent_graph.readers.base import Memory, Usage
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
+
+    from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Fold, Stopped
+    from memagent_graph.readers.base import Merge
+
 
 _LEAST_ALONE = 4
 """Least number of chunks in a segment with `segments="auto"`."""
@@ -85,3 +116,301 @@ def _sizes(most: int) -> Iterator[int]:
 
 def _step(size: int) -> int:
     return 1 << max((size - 1).bit_length() - 3, 0)
+
+
+_BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "done", "end")
+"""Reasons why a reading ended; the first one that applies to any segment is the document's."""
+
+
+def parts_of(
+    record: SourceRecord, spans: Sequence[tuple[int, int]], calls: int | None
+) -> list[SourceRecord]:
+    """Return the records of the segments of a question's document.
+
+    Args:
+        record: the document's record.
+        spans: starts and ends of the segments, in code points.
+        calls: most updates per segment; None for no limit.
+    """
+    whole = record.get("fold", "")
+    return [
+        {
+            **record,
+            "fold": segment_name(whole, number),
+            "start": start,
+            "end": end,
+            "calls": calls,
+            "segments": len(spans),
+            "whole": whole,
+        }
+        for number, (start, end) in enumerate(spans)
+    ]
+
+
+class Merged(NamedTuple):
+    """The result of merging the memories of several segments.
+
+    Attributes:
+        memories: one memory at the end; none if all were empty.
+        usage: cost of the calls.
+        cut: whether a memory was over its budget and lost its end.
+        query: query of the next round; None if the memory is enough.
+    """
+
+    memories: list[Memory]
+    usage: Usage
+    cut: bool = False
+    query: str | None = None
+
+    def with_(self, other: Merged) -> Merged:
+        """Return both, in order."""
+        usage = self.usage + other.usage
+        memories = [*self.memories, *other.memories]
+        return Merged(memories, usage, self.cut or other.cut, other.query)
+
+
+async def merge(
+    reading: Reading,
+    question: str,
+    memories: Sequence[Memory],
+    *,
+    query: str | None = None,
+    lead: bool = False,
+    config: RunnableConfig | None = None,
+) -> Merged:
+    """Merge the memories of several segments, by a tree of calls that each fit the window.
+
+    An empty memory costs no call. A group that does not fit the model's context is halved. The last
+    call decides what to look for next, if anything.
+
+    Args:
+        reading: the reader and its budgets.
+        question: the question of the reading.
+        memories: the memories, in the order of their segments.
+        query: query of this round; the question by default.
+        lead: whether to call the reader even for a single memory, to ask what to look for next.
+        config: the run's config, for the reader.
+
+    Returns:
+        The memory, if any, within its budget, and the cost of all calls.
+
+    Raises:
+        ModelError: A call failed for good.
+    """
+    whole = Merged([memory for memory in memories if memory.text.strip()], Usage())
+    query, judged = query or question, not lead
+    while len(whole.memories) > 1 or (whole.memories and not judged):
+        judged = True
+        sizes = [reading.tokenizer.count(memory.text) for memory in whole.memories]
+        calls = [
+            asyncio.ensure_future(
+                _merged(reading, question, query, whole.memories[start:end], config)
+                if end - start > 1 or len(sizes) == 1
+                else _kept(whole.memories[start])
+            )
+            for start, end in groups(sizes, reading.config.merge_tokens)
+        ]
+        try:
+            level = await asyncio.gather(*calls)
+        finally:
+            for call in calls:
+                call.cancel()
+        whole = reduce(Merged.with_, level, whole._replace(memories=[]))
+    return whole
+
+
+async def _kept(memory: Memory) -> Merged:
+    return Merged([memory], Usage())
+
+
+async def _merged(
+    reading: Reading,
+    question: str,
+    query: str,
+    memories: list[Memory],
+    config: RunnableConfig | None,
+) -> Merged:
+    """Merge one group to one memory, or to two if the context cannot hold all."""
+
+    async def ask() -> Merged:
+        started = perf_counter()
+        try:
+            made = await _asked(reading, question, query, memories, config)
+        except EmptyReplyError:
+            for observer in observers(config or {}):
+                observer.refused(step_of(config or {}), -1)
+            raise
+        whole = replace(made.memory, dropped=sum(memory.dropped for memory in memories))
+        kept = reading.supported(whole)
+        memory, _, cut = reading.within_budget(kept if kept.text.strip() else whole)
+        usage = replace(made.usage, calls=1, seconds=perf_counter() - started)
+        wanted = None if made.done else reading.short(made.query or question)
+        return Merged([memory], usage, cut, wanted)
+
+    part.set(object())
+    try:
+        return await repeat(ask, reading.config)
+    except ContextLengthError:
+        if len(memories) <= 2:  # noqa: PLR2004 - a group has at least two
+            raise
+        halves = memories[: len(memories) // 2], memories[len(memories) // 2 :]
+        first, second = [
+            await (_merged(reading, question, query, half, config) if half[1:] else _kept(half[0]))
+            for half in halves
+        ]
+        return Merged([], Usage(1)).with_(first).with_(second)
+
+
+async def _asked(
+    reading: Reading,
+    question: str,
+    query: str,
+    memories: list[Memory],
+    config: RunnableConfig | None,
+) -> Merge:
+    """Make one call.
+
+    Raises:
+        EmptyReplyError: The reader returned an empty memory.
+        ModelError: The reader failed.
+    """
+    made = await reading.reader.merge(question, query, memories, config=config)
+    if not made.memory.text.strip():
+        raise EmptyReplyError("The reader returned an empty memory when merging several.")
+    return made
+
+
+def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+    """Yield starts and ends of the groups of memories that are merged by one call.
+
+    Args:
+        sizes: tokens of each memory.
+        room: tokens for the memories of one call, with the text around each; a group always has
+            at least two.
+    """
+    start, used = 0, 0
+    for number, size in enumerate(sizes):
+        if number - start > 1 and used + size + PART_TOKENS > room:
+            yield start, number
+            start, used = number, 0
+        used += size + PART_TOKENS
+    yield start, len(sizes)
+
+
+def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
+    """Yield the number of memories in each merge, by level, if all have the longest length."""
+    if segments == 1 and config.rounds > 1:
+        yield [1]
+    while segments > 1:
+        together = [*groups([config.memory_tokens] * segments, config.merge_tokens)]
+        yield [end - start for start, end in together if end - start > 1]
+        segments = len(together)
+
+
+def most_merges(segments: int, config: ReadingConfig) -> int:
+    """Return the largest number of calls that merge the memories of one round."""
+    return sum(map(len, merge_levels(segments, config)))
+
+
+def calls_each(config: ReadingConfig, questions: int, segments: int) -> int | None:
+    """Return the calls that each of several questions may make before its answer.
+
+    Raises:
+        ConfigurationError: `max_calls` is too low for one update per segment, the merges and an
+            answer.
+    """
+    most = config.max_calls
+    if most is None:
+        return None
+    least = questions * (segments + most_merges(segments, config) + 1)
+    if most < least:
+        parts = f" in {segments} segments" if segments > 1 else ""
+        who = f"A question{parts} needs" if questions == 1 else f"{questions} questions{parts} need"
+        message = f"{who} max_calls of {least} or more, not {most}."
+        raise ConfigurationError(message)
+    return most // questions - 1
+
+
+def updates_each(calls: int | None, segments: int, config: ReadingConfig) -> int | None:
+    """Return the calls left for each of a question's segments, after those of merges."""
+    return None if calls is None else (calls - most_merges(segments, config)) // segments
+
+
+def in_doubt(reading: Reading, parts: Sequence[Fold]) -> dict[str, Fold]:
+    """Return the segments to continue because, with `exit="safe"`, their answers differ."""
+    if reading.config.exit != "safe":
+        return {}
+    done = [part for part in parts if part["progress"]["stopped"] == "done"]
+    said = [set(_WORD.findall((part["progress"]["enough"] or "").casefold())) for part in done]
+    if all(one <= other or other <= one for one, other in combinations(said, 2)):
+        return {}
+    return {
+        span_of(part["source"]).fold: {**part, "progress": {**part["progress"], "stopped": None}}
+        for part in done
+        if (most := reading.most_updates(part)) is None or part["progress"]["calls"] < most
+    }
+
+
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
+
+
+def calls_left(whole: Fold) -> int | None:
+    """Return the calls that a question has left before its answer; None for no limit."""
+    calls = whole["source"].get("calls")
+    return None if calls is None else calls - whole["progress"]["calls"]
+
+
+def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
+    """Return the fold of a document after a round of its segments.
+
+    Args:
+        whole: the document's fold before the round.
+        parts: the segments' folds, in order.
+        merged: the merge of those of their memories that changed.
+    """
+    before, memory = memory_of(whole), next(iter(merged.memories), None)
+    same = [memory_of(part).dropped for part in parts if part["memory"] == before.text]
+    kept = 0 if memory is None else memory.dropped
+    memory = replace(memory or before, dropped=before.dropped + kept + sum(same))
+    old, usage, ended = whole["progress"], merged.usage, [part["progress"] for part in parts]
+    stops = {progress["stopped"] for progress in ended}
+    skipped, unreached = _unread(whole, parts)
+    progress = Progress(
+        position=span_of(whole["source"]).end - sum(end - start for start, end in unreached),
+        step=old["step"] + sum(progress["step"] for progress in ended),
+        tokens=max(old["tokens"], sum(progress["tokens"] for progress in ended)),
+        calls=old["calls"] + sum(progress["calls"] for progress in ended) + usage.calls,
+        gated=old["gated"] + sum(progress["gated"] for progress in ended),
+        input_tokens=old["input_tokens"]
+        + sum(progress["input_tokens"] for progress in ended)
+        + usage.input_tokens,
+        output_tokens=old["output_tokens"]
+        + sum(progress["output_tokens"] for progress in ended)
+        + usage.output_tokens,
+        seconds=old["seconds"] + sum(progress["seconds"] for progress in ended) + usage.seconds,
+        skipped=skipped,
+        unreached=unreached,
+        again=False,
+        cut=old["cut"] or merged.cut or any(progress["cut"] for progress in ended),
+        enough=next((e for e in (at["enough"] for at in ended) if e is not None), None),
+        stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
+        version=old["version"],
+    )
+    looks = [looks_of(one) for one in [old, *ended]]
+    if shown := sum(look["shown"] for look in looks):
+        after = max(look["after"] for look in looks)  # for what is read after all
+        progress["looks"] = Looks(wanted=None, shown=shown, after=after)
+    return {**whole, **noted(memory), "progress": progress}
+
+
+def _unread(whole: Fold, parts: Sequence[Fold]) -> tuple[list[list[int]], list[list[int]]]:
+    """The spans that no round has read: those skipped, and those not reached."""
+    spans = [(part["progress"], span_of(part["source"]).end) for part in parts]
+    skipped = merge_spans([span for progress, _ in spans for span in progress["skipped"]])
+    rest = [[progress["position"], end] for progress, end in spans if progress["position"] < end]
+    unreached = merge_spans(rest)
+    if round_of(whole["source"]) == 1:
+        return skipped, unreached
+    before, after = whole["progress"], merge_spans(sorted([*skipped, *unreached]))
+    left = common_spans(before["skipped"], after) + common_spans(before["unreached"], skipped)
+    return merge_spans(sorted(left)), common_spans(before["unreached"], unreached)

@@ -179,9 +179,11 @@ def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
 
 
 _COUNTS = regex.compile(r"\bhow many\b|\bnumber of\b|多少|几|幾", regex.IGNORECASE)
-_SMALL = frozenset("2 3 4 5 6 7 8 9 10 11 12".split())
+_SMALL = frozenset(["2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"])
 """Counts that a reader can work out from what the memory lists."""
-_NAME = regex.compile(r"\A[\s\"'*_(]*(?P<first>\p{Lu}[\p{L}\p{M}'’-]+)(?:\s+[\p{L}\p{M}\p{N}'’.-]+){0,3}[\s\"'*_).!]*\Z")
+_NAME = regex.compile(
+    r"\A[\s\"'*_(]*(?P<first>\p{Lu}[\p{L}\p{M}'’-]+)(?:\s+[\p{L}\p{M}\p{N}'’.-]+){0,3}[\s\"'*_).!]*\Z"
+)
 
 
 def _as_answer(note: AlignedNote, memory: str, question: str) -> AlignedNote:
@@ -191,7 +193,11 @@ def _as_answer(note: AlignedNote, memory: str, question: str) -> AlignedNote:
     elif not missing and note.state == "unknown" and (name := _NAME.match(note.text)):
         first, bare = name["first"], note.text.strip(" .*_\"'!").casefold() in BARE
         had = {term for text in (memory, question) for term in telling_terms(text)}
-        if not bare and had.isdisjoint(telling_terms(note.text)) and scripts(memory) & scripts(first):
+        if (
+            not bare
+            and had.isdisjoint(telling_terms(note.text))
+            and scripts(memory) & scripts(first)
+        ):
             missing = (first,)
     if missing == note.missing:
         return note

@@ -120,7 +120,9 @@ _PLACEHOLDER = regex.compile(
     r"\)?[.。]?\W*$",
     regex.IGNORECASE | regex.MULTILINE,
 )
-_FENCE = regex.compile(r"\A(?P<before>[^\n`]*\n\s*)?```[\w-]*\n(?P<inside>.*?)\n?```\s*\Z", regex.DOTALL)
+_FENCE = regex.compile(
+    r"\A(?P<before>[^\n`]*\n\s*)?```[\w-]*\n(?P<inside>.*?)\n?```\s*\Z", regex.DOTALL
+)
 _NOTES_WORD = (
     r"(?:notes?|notizen|mémo(?:ire)?s?|notas?|appunti|заметк\w+|memor(?:y|ies)|summary|"
     r"zusammenfassung|résumé|resumen|facts?|笔记|筆記|记忆|メモ|노트)"
@@ -332,7 +334,10 @@ def _without_line_loops(lines: Sequence[str]) -> list[str]:
             continue
         once = lines[number : number + size]
         kept += once
-        while number < len(lines) and [*lines[number : number + size]] == [*once][: len(lines) - number]:
+        while (
+            number < len(lines)
+            and [*lines[number : number + size]] == [*once][: len(lines) - number]
+        ):
             number += size
     return kept
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.callbacks import BaseCallbackHandler
 
 from memagent_graph.errors import TraceError
-from memagent_graph.graph.observing import Observer, part
-from memagent_graph.graph.records import round_of, span_of
+from memagent_graph.graph.events import Observer, part
+from memagent_graph.graph.state import round_of, span_of
 from memagent_graph.rl.attempts import Attempt, Call, sampling_of
 from memagent_graph.rl.records import Conversation, End, Feedback, fingerprint
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from langchain_core.outputs import LLMResult
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.records import Fold
+    from memagent_graph.graph.state import Fold
     from memagent_graph.readers.base import Answer
     from memagent_graph.rl.sinks import Sink
 

@@ -139,7 +139,9 @@ def test_a_refusal_that_was_read_is_a_note():
     assert check(said, before="", read=f"Bo: {said} Ann: A pity.").fault is None
 
 
-@pytest.mark.parametrize("reply", [NO_MEMORY, "None", "N/A", f"<notes>\n{NO_MEMORY}\n</notes>\n" * 9])
+@pytest.mark.parametrize(
+    "reply", [NO_MEMORY, "None", "N/A", f"<notes>\n{NO_MEMORY}\n</notes>\n" * 9]
+)
 def test_words_of_the_prompt_are_a_fault_and_with_nothing_noted_yet_are_nothing(reply):
     assert check(reply).fault == "placeholder"
     assert check(reply, before="") == ("", True, None)
@@ -192,7 +194,10 @@ def test_notes_in_another_script_are_not_foreign():
 
 def test_a_loop_is_said_once():
     assert without_loops("The boat is sold.\n" * 40) == "The boat is sold."
-    assert without_loops("It rains. " + "The boat is sold, and " * 9) == "It rains. The boat is sold, and"
+    assert (
+        without_loops("It rains. " + "The boat is sold, and " * 9)
+        == "It rains. The boat is sold, and"
+    )
     assert without_loops("a\nb\n" * 9 + "c") == "a\nb\nc"
     assert without_loops("ha ha ha ha") == "ha ha ha ha"
 

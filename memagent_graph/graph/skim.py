@@ -5,6 +5,7 @@ Skipped spans are recorded in the fold, and are read after all if the answer is 
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from memagent_graph.config import LEXICAL, is_embeddings
-from memagent_graph.graph.records import query_of
+from memagent_graph.graph.state import query_of
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.exhaustive import scope
 from memagent_graph.sync import to_thread
 from memagent_graph.text.chunking import passages
-from memagent_graph.text.index import Index
+from memagent_graph.text.index import Index, open_index
 from memagent_graph.text.terms import content_terms, names
 
 if TYPE_CHECKING:
@@ -27,10 +28,46 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.indexes import Indexes
-    from memagent_graph.graph.records import Fold, Progress
+    from memagent_graph.graph.state import Fold, Progress
     from memagent_graph.text.chunking import Chunk
     from memagent_graph.text.source import Source
+
+
+_KEPT_INDEXES = 4
+"""Number of documents whose indexes are kept."""
+
+
+class Indexes:
+    """Opens indexes, each only once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Index] = {}
+        self._lock = threading.Lock()
+
+    async def of(self, source: Source, seconds: float | None = None) -> Index:
+        """Return the index of a document.
+
+        Args:
+            source: the document.
+            seconds: time limit for opening it, in seconds; None for no limit.
+
+        Raises:
+            LateError: It took longer.
+        """
+        known = self._known.get(source.digest)
+        if known is not None:
+            return known
+        return await to_thread(partial(self._open, source), seconds)
+
+    def _open(self, source: Source) -> Index:
+        with self._lock:  # a second caller finds the first one's index
+            known = self._known.get(source.digest)
+            if known is None:
+                known = self._known[source.digest] = open_index(source)
+                while len(self._known) > _KEPT_INDEXES:
+                    del self._known[next(iter(self._known))]
+            return known
+
 
 # Chosen on questions of NQ, XQuAD and HotpotQA other than those in docs/benchmarks.md.
 _PASSAGES = 12

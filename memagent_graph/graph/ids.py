@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from memagent_graph.errors import BadRecordError
-from memagent_graph.graph.recalling import recall_of, spans_of
-from memagent_graph.graph.records import is_segmented, looks_of, memory_of
-from memagent_graph.graph.skimming import is_skimmed
+from memagent_graph.graph.look_back import recall_of, spans_of
+from memagent_graph.graph.skim import is_skimmed
+from memagent_graph.graph.state import is_segmented, looks_of, memory_of
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
@@ -22,9 +22,9 @@ from memagent_graph.text.source import named_parts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memagent_graph.graph.cutting import Cutter
+    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.records import Fold, SourceRecord
+    from memagent_graph.graph.state import Fold, SourceRecord
     from memagent_graph.readers.base import Recalled
     from memagent_graph.text.chunking import Chunk
 

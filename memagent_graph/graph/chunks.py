@@ -12,8 +12,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import SourceChangedError, SourceError
-from memagent_graph.graph.records import round_of, span_of
 from memagent_graph.graph.segments import room_of, starts
+from memagent_graph.graph.state import round_of, span_of
 from memagent_graph.sync import in_thread
 from memagent_graph.text.chunking import Chunk, next_chunk
 from memagent_graph.text.opening import open_source
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.records import Fold, SourceRecord
-    from memagent_graph.graph.state import Run
+    from memagent_graph.graph.state import Fold, Run, SourceRecord
     from memagent_graph.text.source import Source
+
 
 _PATIENCE = 0.002
 """Time after which a reader is taken to wait for a model and not for the processor, in seconds."""

@@ -1,0 +1,594 @@
+"""The nodes of the graph: open a document, read and overwrite, merge segments, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.counted import counted
+from memagent_graph.errors import (
+    ConfigurationError,
+    EmptyReplyError,
+    ModelError,
+    QuestionError,
+    SourceError,
+    TransientModelError,
+)
+from memagent_graph.graph.chunks import Cutter, cutter_of
+from memagent_graph.graph.events import (
+    AnswerEvent,
+    MergeEvent,
+    OpenedEvent,
+    Speech,
+    about,
+    chunk_event,
+    fallback_event,
+    observers,
+    skip_event,
+    step_of,
+)
+from memagent_graph.graph.fold import advance
+from memagent_graph.graph.look_back import is_last_look
+from memagent_graph.graph.reading import warn, where
+from memagent_graph.graph.segments import (
+    Merged,
+    calls_each,
+    calls_left,
+    in_doubt,
+    joined,
+    merge,
+    parts_of,
+    updates_each,
+)
+from memagent_graph.graph.sharing import HeldUpError, ending
+from memagent_graph.graph.skim import covered, is_skimmed, reopen
+from memagent_graph.graph.state import (
+    Changes,
+    Fold,
+    ReadingState,
+    Run,
+    SourceRecord,
+    begun,
+    fold_name,
+    fold_of,
+    is_segmented,
+    looks_of,
+    memory_of,
+    noted,
+    query_of,
+    record_of,
+    round_of,
+    segment_name,
+    span_of,
+)
+from memagent_graph.graph.versions import begin_chain, chain_of, finish, wait_while_held
+from memagent_graph.readers.base import Usage
+from memagent_graph.sync import LateError, to_thread
+from memagent_graph.text.chunking import Chunk
+from memagent_graph.text.opening import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.skim import Skim
+    from memagent_graph.graph.state import Progress, QuestionState, Stopped
+    from memagent_graph.graph.versions import Chain
+    from memagent_graph.readers.base import Memory, Recalled
+
+
+CALLS_EACH = "memagent_calls_each"
+"""Key in a run's config: whether `max_calls` is for each question, not for all together."""
+
+
+async def open_document(
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
+) -> Changes:
+    """Open the document, check the questions, and begin with what the store has for both.
+
+    Raises:
+        QuestionError: The question is empty or over its budget.
+        ConfigurationError: The budgets do not fit the model's context, or a store is needed.
+        ModelError: The server has no such model.
+        SourceError: The document cannot be read, or there is none.
+        StoreError: The store cannot be reached, or has no memory of that name.
+    """
+    questions = _asked(state)
+    await reading.prepare(max(map(reading.check_question, questions)))
+    if run.document is None:
+        run.document = state.get("document")
+    stored = state.get("version") if run.document is None else None
+    if run.document is None and not stored:
+        raise SourceError('There is nothing to read: invoke with {"document": ...}.')
+    name = state.get("memory_name") or run.memory_name
+    if run.store is None and (stored or name):
+        kind = "stored" if stored else "named"
+        message = f"A {kind} memory needs a store: create_memagent(store=...)."
+        raise ConfigurationError(message)
+    if run.store is None and reading.config.recall_from:
+        message = "recall_from needs a store: create_memagent(store=...)."
+        raise ConfigurationError(message)
+    record = SourceRecord() if stored else await _open(reading, run, len(questions), name)
+    # Otherwise `stream_mode="values"` would repeat the document at every step.
+    done: Changes = {"document": None}
+    several = not state.get("question")
+    if several or state.get("answers"):
+        done["answers"] = None
+    if left := dict.fromkeys(state.get("folds", ())):  # from an interrupted run
+        done["folds"] = left
+    if several:
+        return {**done, "source": record}
+    begun = await _begun(reading, run, questions[0], record, config, stored, name)
+    if "folds" in begun:
+        begun["folds"] = left | begun["folds"]
+    return {**done, "answer": None, **begun}
+
+
+async def begin_question(
+    reading: Reading, state: QuestionState, run: Run, config: RunnableConfig, _attempt: int
+) -> Changes:
+    """Begin one of several questions with what the store has for it.
+
+    Raises:
+        SourceError: The document of a resumed run cannot be opened again.
+    """
+    asked, record = state["question"], state["source"]
+    return await _begun(reading, run, asked, record, config, state.get("version"))
+
+
+def _asked(state: ReadingState) -> list[str]:
+    """The questions, at least one."""
+    question, questions = state.get("question"), state.get("questions")
+    if question or questions is None:  # `questions` may be left from the thread's last run
+        return [question or ""]
+    if not questions:
+        raise QuestionError('There are no questions: invoke with {"questions": [...]}.')
+    if isinstance(questions, str) or not all(isinstance(one, str) for one in questions):
+        raise QuestionError('Questions are a list of strings: {"questions": ["...", "..."]}.')
+    name = state.get("memory_name")
+    if name:
+        message = f"The memory {name!r} belongs to one question: ask several without memory_name."
+        raise ConfigurationError(message)
+    return questions
+
+
+async def _open(reading: Reading, run: Run, questions: int, name: str | None) -> SourceRecord:
+    """Open and, if needed, cut the document, and return its record for all questions."""
+    in_parts = reading.config.merges and not name
+
+    def open_and_cut() -> Cutter:
+        cutter = Cutter(reading, open_source(run.document), questions)
+        if in_parts:
+            cutter.spans()
+        return cutter
+
+    try:
+        cutter = await to_thread(open_and_cut, reading.seconds_left(run))
+    except LateError as error:
+        deadline = counted(reading.config.deadline or 0, "second")
+        message = (
+            f"The document was not open after {deadline}, the reading's deadline. Raise the "
+            "deadline, or convert the document to text beforehand."
+        )
+        raise SourceError(message) from error
+    run.cutter, source = cutter, cutter.source
+    record = record_of(source)
+    if questions > 1:
+        record["shared"] = questions
+    spans = cutter.spans() if in_parts else [(0, source.length)]
+    if len(spans) > 1 or (in_parts and reading.config.rounds > 1):
+        record["segments"] = len(spans)
+    sharing = 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
+    record["calls"] = calls_each(reading.config, sharing, len(spans))
+    for number in range(questions):
+        for part in _parts(reading, {**record, "fold": fold_name(number)}, spans):
+            cutter.expect(part)
+    run.emit(
+        OpenedEvent(
+            event="opened",
+            agent=reading.name,
+            task=run.task,
+            source=source.name,
+            length=source.length,
+            skipped=getattr(source, "skipped", 0),
+        )
+    )
+    return record
+
+
+def _parts(
+    reading: Reading, record: SourceRecord, spans: Sequence[tuple[int, int]]
+) -> list[SourceRecord]:
+    """The segments of a question's document; the whole document if it is not segmented."""
+    if not is_segmented(record):
+        return [record]
+    calls = updates_each(record["calls"], len(spans), reading.config)
+    return parts_of(record, spans, calls)
+
+
+async def _begun(
+    reading: Reading,
+    run: Run,
+    question: str,
+    record: SourceRecord,
+    config: RunnableConfig,
+    stored: str | None,
+    name: str | None = None,
+) -> Changes:
+    """Return the changes with which a question begins, and its segments if there are any."""
+    if not stored and run.cutter is None:  # a resumed run may convert the document again
+        await to_thread(partial(cutter_of, reading, run, record), reading.seconds_left(run))
+    whole = await _fold(reading, run, question, record, stored, name)
+    for observer in observers(config):
+        observer.opened(step_of(config), whole, config.get("metadata", {}))
+    ended = whole["progress"]["stopped"]
+    if stored or ended or not is_segmented(record):
+        if run.cutter is not None and ended:
+            run.cutter.leave(_names(record))
+        return {**whole}
+    cutter = cutter_of(reading, run, record)
+    spans = await _spans(reading, cutter, run.chains.get(span_of(record).fold), record)
+    whole["source"] = {**record, "segments": len(spans)}
+    parts = _parts(reading, whole["source"], spans)
+    cutter.leave(_names(record))
+    for part in parts:
+        cutter.expect(part)
+    folds = await asyncio.gather(*(_fold(reading, run, question, part) for part in parts))
+    cutter.leave(span_of(fold["source"]).fold for fold in folds if fold["progress"]["stopped"])
+    return {**whole, "folds": {fold["source"]["fold"]: fold for fold in folds}, "warnings": []}
+
+
+async def begin_round(
+    reading: Reading, state: ReadingState, run: Run, _config: RunnableConfig, _attempt: int
+) -> Changes:
+    """Begin another round over the document's segments, with the merged memory.
+
+    Raises:
+        SourceError: The document of a resumed run cannot be opened again.
+    """
+    whole = fold_of(state)
+    source, chain = whole["source"], chain_of(reading, run, whole)
+    if run.cutter is None:  # a resumed run may have to convert the document again
+        await to_thread(partial(cutter_of, reading, run, source), reading.seconds_left(run))
+    memory = memory_of(whole) if chain is None else await chain.before(whole)
+    left = calls_left(whole)
+    again = SourceRecord(
+        round=source["round"],
+        query=source["query"],
+        head=None if chain is None else chain.parent,
+        calls=updates_each(left, len(state["folds"]), reading.config),
+    )
+    before = replace(memory, dropped=0)  # the whole fold counts what was left out so far
+    folds = await asyncio.gather(
+        *(
+            _fold(reading, run, whole["question"], {**part["source"], **again}, memory=before)
+            for part in state["folds"].values()
+        )
+    )
+    return {"document": None, "folds": {fold["source"]["fold"]: fold for fold in folds}}
+
+
+def _names(record: SourceRecord) -> list[str]:
+    """The names of a question's folds, as the cutter expects them."""
+    name = span_of(record).fold
+    if not is_segmented(record):
+        return [name]
+    return [segment_name(name, number) for number in range(record["segments"])]
+
+
+async def _spans(
+    reading: Reading, cutter: Cutter, chain: Chain | None, record: SourceRecord
+) -> list[tuple[int, int]]:
+    """The segments of a question's document, including those that the store has.
+
+    If `max_calls` is too low for so many, they are those of a new document.
+    """
+    one = reading.config.segments == 1
+    known = () if chain is None or one else await chain.known.begun_at(cutter)
+    spans = await to_thread(partial(cutter.spans, known), None)
+    calls = updates_each(record["calls"], len(spans), reading.config)
+    return spans if calls is None or calls >= 1 else cutter.spans()
+
+
+async def _fold(
+    reading: Reading,
+    run: Run,
+    question: str,
+    record: SourceRecord,
+    stored: str | None = None,
+    name: str | None = None,
+    memory: Memory | None = None,
+) -> Fold:
+    """A new fold: with the given memory, or continued from the versions in the store."""
+    if run.store is None:
+        fold = begun(question, record)
+        return fold if memory is None else {**fold, **noted(memory)}
+    chain = begin_chain(reading, run, question, record)
+    if stored:
+        return await chain.known.end_of(stored, record)
+    return await chain.known.begin(cutter_of(reading, run, record), record, name, memory)
+
+
+def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
+    """Read the chunk at the reading's position."""
+    return {"chunk": _chunk(reading, run, fold_of(state))}
+
+
+def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
+    cutter, end = cutter_of(reading, run, fold["source"]), span_of(fold["source"]).end
+    if is_last_look(fold["progress"], end):
+        return Chunk("", end, end, 0, cutter.source)
+    return cutter.chunk(fold)
+
+
+async def overwrite_memory(
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, attempt: int
+) -> Changes:
+    """Compute the next memory and move to the next chunk, in one write.
+
+    Raises:
+        TransientModelError: This attempt failed, and is repeated.
+        ModelError: Reading this chunk failed for good.
+        StoreError: The store cannot be written, and the configuration is strict.
+        MemoryConflictError: A named memory was changed by others too many times.
+    """
+    fold = await wait_while_held(reading, run, fold_of(state), reads=True)
+    left = reading.seconds_left(run)
+    if left is not None and left <= 0:
+        return _changes(state, _late(fold))
+    chain = chain_of(reading, run, fold)
+
+    def tell(after: Fold, tokens: int, recalled: tuple[Recalled, ...]) -> None:
+        for observer in observers(config):
+            observer.overwritten(step_of(config), fold, after)
+        shown = [item.place for item in recalled]
+        run.emit(chunk_event(reading, run, chunk, fold, after, tokens, shown))
+
+    try:
+        known = state.get("chunk")
+        cut = partial(_chunk, reading, run, fold)
+        chunk = await to_thread(cut, left) if known is None else known
+        assert run.cutter is not None  # noqa: S101 - the chunk came from it
+        skim = await _skim(reading, run.cutter, fold, left)
+        left = reading.seconds_left(run)
+        end = span_of(fold["source"]).end
+        with run.cutter.ahead(chunk, end), ending(chain):
+            after = await advance(
+                reading,
+                fold,
+                chunk,
+                chain=chain,
+                seconds=left,
+                tell=tell,
+                skim=skim,
+                config=config,
+            )
+    except HeldUpError:  # the reading that is followed is held, or continued from an edit
+        return await overwrite_memory(reading, state, run, config, attempt)
+    except (LateError, TimeoutError):
+        return _changes(state, _late(fold))
+    except ModelError as error:
+        step = fold["progress"]["step"] + 1
+        failure = await reading.judged(error, attempt, step, fold["source"])
+        if not isinstance(failure, TransientModelError):
+            await _leave(run, fold, chain)
+        raise failure from error
+    if (
+        chunk.text
+        and after["progress"]["skipped"]
+        and after["progress"]["step"] == fold["progress"]["step"]
+    ):
+        run.emit(skip_event(reading, run, chunk, after))
+    if after["progress"]["stopped"]:
+        run.cutter.leave([span_of(fold["source"]).fold])
+    return _changes(state, after)
+
+
+async def _skim(reading: Reading, cutter: Cutter, fold: Fold, left: float | None) -> Skim | None:
+    """The skim that decides on the chunk; without one, wait for slower folds, and return None."""
+    skims = is_skimmed(reading.config, fold["question"], query_of(fold))
+    if skims and not fold["progress"]["again"]:
+        return await reading.skims.of(cutter.source, left)
+    await cutter.turn(fold, left)
+    return None
+
+
+def _late(fold: Fold) -> Fold:
+    """The fold, ended by the deadline."""
+    return {**fold, "progress": {**fold["progress"], "stopped": "deadline"}}
+
+
+def _changes(state: ReadingState, after: Fold) -> Changes:
+    """The channels that a step changed; others are not copied to the checkpointer."""
+    changed = {key: value for key, value in after.items() if value != state.get(key)}
+    return {"document": None, "chunk": None, **changed}
+
+
+async def _leave(run: Run, fold: Fold, chain: Chain | None) -> None:
+    """Keep others from waiting for a fold that failed, and for the folds that fail with it."""
+    if run.cutter is not None:
+        record = fold["source"]
+        whole, segments = record.get("whole"), range(record.get("segments", 1))
+        same = [segment_name(whole, number) for number in segments] if whole is not None else []
+        run.cutter.leave([span_of(record).fold, *same])
+    if chain is not None:
+        await chain.abandon()
+
+
+async def merge_memories(
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
+) -> Changes:
+    """Merge the memories of the segments, or continue segments whose answers differ.
+
+    Raises:
+        ModelError: A merge failed for good.
+        StoreError: The store cannot be written, and the configuration is strict.
+    """
+    whole = fold_of(state)
+    parts = sorted(state["folds"].values(), key=lambda part: part["source"]["start"])
+    if doubted := in_doubt(reading, parts):
+        return {"document": None, "folds": doubted}
+    parts = [*await asyncio.gather(*(wait_while_held(reading, run, part) for part in parts))]
+    finished = await asyncio.gather(*(finish(reading, run, part) for part in parts))
+    before, number = memory_of(whole), round_of(whole["source"])
+    new = [memory for memory, _ in finished if memory.text != before.text]
+    last = number >= reading.config.rounds
+    chain = chain_of(reading, run, whole)
+    known = None if chain is None else await chain.merge_of(whole, parts)
+    if known is not None:
+        merged = Merged([known.memory], Usage(), known.cut, known.query)
+    else:
+        query = query_of(whole)
+        merged = await _merge(reading, whole, new, query=query, lead=not last, config=config)
+    after = joined(whole, parts, merged)
+    enough = after["progress"]["stopped"] == "done" or after["memory"] == before.text
+    wanted = None if last or enough else merged.query
+    if chain is not None:
+        after = await chain.merged(after, parts, wanted)
+    after = _next_round(reading, run, after, wanted, len(parts))
+    for observer in observers(config):
+        observer.merged(step_of(config), parts, after)
+    goes_on = after["progress"]["stopped"] is None
+    run.emit(
+        MergeEvent(
+            event="merge",
+            **about(reading, run, whole, whole["source"]["name"]),
+            query=wanted if goes_on else None,
+            memories=sum(bool(one.text.strip()) for one in new),
+            calls=merged.usage.calls,
+            memory_tokens=reading.tokenizer.count(after["memory"]),
+        )
+    )
+    said = [*state.get("warnings", ()), *(warning for _, said in finished for warning in said)]
+    ended = {} if goes_on else {"folds": dict.fromkeys(state["folds"])}
+    return {"document": None, "warnings": [*dict.fromkeys(said)], **ended, **after}
+
+
+async def _merge(reading: Reading, whole: Fold, memories: list[Memory], **asked: Any) -> Merged:
+    try:
+        return await merge(reading, whole["question"], memories, **asked)
+    except ModelError as error:
+        message = f"Merging the memories{where(whole['source'])} failed: {error}"
+        raise type(error)(message) from error
+
+
+def _next_round(reading: Reading, run: Run, fold: Fold, query: str | None, segments: int) -> Fold:
+    """The fold of a document after a round, prepared for the next round if there is one."""
+    if query is None:
+        return fold
+    progress, calls, left = fold["progress"], calls_left(fold), reading.seconds_left(run)
+    each = updates_each(calls, segments, reading.config)
+    stopped: Stopped | None = None
+    if left is not None and left <= 0:
+        stopped = "deadline"
+    elif each is not None and each < 1:
+        stopped = "max_calls"
+    source = fold["source"]
+    if stopped is None:
+        source = {**source, "round": round_of(source) + 1, "query": query}
+    return {**fold, "source": source, "progress": {**progress, "stopped": stopped}}
+
+
+async def write_answer(
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, attempt: int
+) -> Changes:
+    """Answer from the memory alone, and add up the cost of the reading.
+
+    Raises:
+        TransientModelError: This attempt failed, and is repeated.
+        ModelError: Answering failed for good.
+        StoreError: The store cannot be written, and the configuration is strict.
+    """
+    fold = await wait_while_held(reading, run, fold_of(state))
+    memory, warnings = await finish(reading, run, fold)
+    # If the answer is not found, what the fold has skipped is read after all.
+    again = not state.get("version") and _further(reading, fold) is not None
+    speech = Speech(config, run.host, held=again)
+    started = monotonic()
+    try:
+        answer = await reading.reader.respond(state["question"], memory, config=speech.config)
+        if not answer.text.strip():
+            raise EmptyReplyError("The reader returned an empty answer.")
+    except ModelError as error:
+        raise await reading.judged(error, attempt, None, fold["source"]) from error
+    progress, source = fold["progress"], fold["source"]
+    usage = answer.usage
+    progress = {
+        **progress,
+        "calls": progress["calls"] + 1,
+        "input_tokens": progress["input_tokens"] + usage.input_tokens,
+        "output_tokens": progress["output_tokens"] + usage.output_tokens,
+        "seconds": progress["seconds"] + monotonic() - started,
+    }
+    if is_segmented(source) or progress["again"]:
+        warnings = [*state.get("warnings", ()), *warnings]
+    if answer.found is False and not state.get("version"):
+        further = _further(reading, {**fold, "progress": progress})
+        if further is not None:
+            run.emit(fallback_event(reading, run, fold, further))
+            return {"document": None, "progress": further, "warnings": warnings}
+    speech.release()
+    for observer in observers(config):
+        observer.answered(step_of(config), answer)
+    if (chain := chain_of(reading, run, fold)) is not None:
+        await chain.answered(fold)
+    coverage = covered(progress, 0, source["length"]) / source["length"]
+    run.emit(
+        AnswerEvent(
+            event="answer",
+            agent=reading.name,
+            task=run.task,
+            question=state["question"],
+            source=source["name"],
+            answer=answer.final,
+            coverage=coverage,
+        )
+    )
+    shaped = {} if answer.structured is None else {"structured_response": answer.structured}
+    return {
+        **shaped,
+        "answer": answer.final,
+        "response": answer.text,
+        "memory": memory.text,
+        "evidence": [asdict(item) for item in memory.evidence],
+        "citations": [asdict(item) for item in answer.evidence],
+        "usage": {
+            "calls": progress["calls"],
+            "gated": progress["gated"],
+            "recalled": looks_of(progress)["shown"],
+            "input_tokens": progress["input_tokens"],
+            "output_tokens": progress["output_tokens"],
+            "seconds": progress["seconds"],
+            "document_tokens": progress["tokens"],
+        },
+        "coverage": coverage,
+        "skipped": progress["skipped"],
+        "stopped": progress["stopped"],
+        "reader": reading.reader.identity.name,
+        "version": progress["version"],
+        "warnings": [*warnings, *_lost(reading, progress), *warn(memory)],
+    }
+
+
+def _further(reading: Reading, fold: Fold) -> Progress | None:
+    """The progress from which to read what was skipped; None if that is not done."""
+    most = reading.most_updates(fold)
+    if not reading.config.fallback or (most is not None and fold["progress"]["calls"] >= most):
+        return None
+    return reopen(fold["progress"], span_of(fold["source"]).end)
+
+
+def _lost(reading: Reading, progress: Progress) -> list[str]:
+    """A warning if a memory lost its end."""
+    if not progress["cut"]:
+        return []
+    message = (
+        f"The memory was over its budget of {reading.config.memory_tokens} tokens and lost its end "
+        "at least once: raise memory_tokens."
+    )
+    return [message]
