@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from memagent_graph.graph.look_back import recall_of, spans_of
-from memagent_graph.graph.skim import is_skimmed
-from memagent_graph.graph.state import is_segmented, looks_of, memory_of
+from memagent_graph.graph.layers.look_back import spans_of
+from memagent_graph.graph.layers.skim import is_skimmed
+from memagent_graph.graph.state import is_segmented, memory_of
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, SourceRecord
-    from memagent_graph.readers.base import Recalled
+    from memagent_graph.readers.base import Recall, Recalled
     from memagent_graph.text.chunking import Chunk
 
 
@@ -117,6 +117,7 @@ class Lineage:
         tokens: int,
         *,
         recalled: Sequence[Recalled],
+        recall: Recall | None,
         unchanged: str | None,
     ) -> MemoryVersion:
         """Return the version after a chunk.
@@ -127,6 +128,7 @@ class Lineage:
             chunk: the chunk.
             tokens: length of the memory in tokens.
             recalled: passages and memories that were shown with the chunk.
+            recall: what the update asked to see again.
             unchanged: id of the version that has the same text, which is then not stored again.
         """
         progress, memory = fold["progress"], memory_of(fold)
@@ -152,7 +154,7 @@ class Lineage:
             unchanged=unchanged,
             skipped=tuple((start, end) for start, end in progress["skipped"]),
             again=progress["again"],
-            recall=recall_of(looks_of(progress)["wanted"]),
+            recall=recall,
             recalled=tuple(item.version for item in recalled if item.version is not None),
             enough=progress["enough"] if progress["stopped"] == "done" else None,
             sought=_sought(fold["source"]),

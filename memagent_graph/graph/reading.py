@@ -15,14 +15,21 @@ from memagent_graph.errors import (
     QuestionError,
     TransientModelError,
 )
-from memagent_graph.graph.skim import Indexes, Skims
+from memagent_graph.graph.fold import ask, compose
+from memagent_graph.graph.layers.deadline import Deadline
+from memagent_graph.graph.layers.gates import Gates
+from memagent_graph.graph.layers.hold import Hold
+from memagent_graph.graph.layers.look_back import LookBack
+from memagent_graph.graph.layers.pace import Pace
+from memagent_graph.graph.layers.skim import Skim
+from memagent_graph.graph.layers.versions import Versions
 from memagent_graph.graph.state import backed, round_of
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.retry import obey
-from memagent_graph.readers.exhaustive import scope
 from memagent_graph.readers.notes import leave_out
 from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
+from memagent_graph.text.index import Indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +37,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.state import Fold, Run, SourceRecord
+    from memagent_graph.graph.fold import Advance, Layer
+    from memagent_graph.graph.state import Run, SourceRecord
     from memagent_graph.readers.base import Identity, Memory, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -90,14 +98,30 @@ class Reading:
     cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
 
     @cached_property
-    def skims(self) -> Skims:
-        """The skims of the documents read last."""
-        return Skims(self.config, self.indexes)
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers that the settings ask for, the outermost first."""
+        config, indexes = self.config, Indexes()
+        gated = config.update_gate or config.exit != "never"
+        return (
+            Hold(),
+            *([Deadline()] if config.deadline is not None else ()),
+            *([Skim(config, indexes)] if config.skim is not None else [Pace()]),
+            *([LookBack(config, indexes)] if config.recalls else ()),
+            *([Gates(config)] if gated else ()),
+            Versions(),
+        )
+
+    def steps(self, *, stored: bool) -> Advance:
+        """Return the function that takes a step, for folds with a store or without one."""
+        return self._stored if stored else self._unstored
 
     @cached_property
-    def indexes(self) -> Indexes:
-        """The indexes of the documents read last."""
-        return Indexes()
+    def _stored(self) -> Advance:
+        return compose(self.layers, ask)
+
+    @cached_property
+    def _unstored(self) -> Advance:
+        return compose([layer for layer in self.layers if not layer.needs_store], ask)
 
     @property
     def fingerprint(self) -> str:
@@ -115,11 +139,6 @@ class Reading:
         if config.recalls:
             budgets += ["recalls 1", config.recalls, *config.recall_from]
         return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
-
-    def may_exit(self, question: str) -> bool:
-        """Whether reading for a question may end before the document does."""
-        how = self.config.exit
-        return how == "model" or (how == "safe" and scope(question) == "one")
 
     def check_question(self, question: str | None) -> int:
         """Check a question, and return its length in tokens.
@@ -206,11 +225,6 @@ class Reading:
             return backed(text, memory), tokens, False
         text = self.cut(text, budget, self.tokenizer)
         return backed(text, memory), self.tokenizer.count(text), True
-
-    def most_updates(self, fold: Fold) -> int | None:
-        """Return the most calls of a fold; None for no limit."""
-        most = self.config.max_calls
-        return fold["source"].get("calls", None if most is None else most - 1)  # one answers
 
     def seconds_left(self, run: Run) -> float | None:
         """Return the seconds until the deadline; None without one."""

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import BadRecordError, StoreError
+from memagent_graph.graph.coverage import covered
 from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent, about
-from memagent_graph.graph.skim import covered
 from memagent_graph.graph.state import noted, round_of, segment_name, span_of
 from memagent_graph.memory import holding
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause

@@ -15,16 +15,15 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
+from memagent_graph.graph.fold import FoldUpdate
 from memagent_graph.graph.ids import Lineage
-from memagent_graph.graph.look_back import wanted_of
+from memagent_graph.graph.layers.look_back import restart, take_up
 from memagent_graph.graph.sharing import Company, Holding, ending
 from memagent_graph.graph.state import (
     Fold,
-    Looks,
     SourceRecord,
     begun,
     is_segmented,
-    looks_of,
     memory_of,
     noted,
     round_of,
@@ -38,13 +37,14 @@ from memagent_graph.memory.lookup import find, newest_edit
 from memagent_graph.memory.sources import remove_strays
 from memagent_graph.memory.version import MemoryVersion, edited, reading_key
 from memagent_graph.memory.writer import VersionWriter
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.readers.base import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from memagent_graph.graph.chunks import Cutter
+    from memagent_graph.graph.fold import FoldStep
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Progress, Run
     from memagent_graph.readers.base import Recalled
@@ -214,8 +214,7 @@ class Known:
         if found.sought is not None:  # as what was skipped will be read, if it has to be
             fold["source"]["query"] = found.sought
         if not ended and found.recall is not None:
-            wanted = wanted_of(found.recall, [(found.start, found.end)])
-            fold["progress"]["looks"] = Looks(wanted=wanted, shown=0, after=0)
+            fold = take_up(fold, found.recall, (found.start, found.end))
         fold = {**fold, **noted(found.memory)}
         if edit is None or ended:
             return fold
@@ -399,7 +398,7 @@ class Chain:
 
     async def followed(
         self, fold: Fold, chunk: Chunk, recalled: Sequence[Recalled] = ()
-    ) -> Update | None:
+    ) -> FoldUpdate | None:
         """What another agent, which reads the same, made of a chunk; None to read it here.
 
         Args:
@@ -414,12 +413,13 @@ class Chain:
         found = await self._company.followed(fold, self.parent, chunk, recalled)
         if found is None:
             return None
-        return Update(
+        return FoldUpdate(
             None if found.unchanged else found.memory,
             done=found.enough is not None,
             answer=found.enough or "",
             recall=found.recall,
             unfinished=found.cut,
+            tokens=found.tokens,
         )
 
     def beating(self) -> AbstractAsyncContextManager[object]:
@@ -449,16 +449,17 @@ class Chain:
             self.known.missed = str(error)
             return None
 
-    async def earlier(self, which: int | str) -> MemoryVersion | None:
+    async def earlier(self, fold: Fold, which: int | str) -> MemoryVersion | None:
         """An earlier memory of this reading; None if there is none to be read.
 
         Args:
+            fold: the fold, which has read further.
             which: number of a step, or a version's id.
         """
         if self._writer is not None:
             await self._writer.settle()
         try:
-            history = await self.bank.ahistory(self.parent)
+            history = await self.bank.ahistory(fold["progress"]["version"] or self.lineage.root)
         except MemoryNotFoundError:  # nothing was read yet
             return None
         except StoreError as error:
@@ -467,28 +468,16 @@ class Chain:
         own = (version for version in history if version.root == self.lineage.root)
         return next((one for one in own if which in {one.id, one.step}), None)
 
-    async def keep(
-        self,
-        fold: Fold,
-        chunk: Chunk,
-        tokens: int,
-        *,
-        gated: bool = False,
-        recalled: Sequence[Recalled] = (),
-    ) -> Fold:
-        """Begin to store the memory after `chunk`; at the end move a named memory's head to it.
+    def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate, *, gated: bool = False) -> str:
+        """Begin to store the memory after a chunk, and return the id of its version.
 
         Args:
-            fold: after the chunk.
-            chunk: what was read.
-            tokens: of the memory.
-            gated: whether it is the one that the chunk was read from.
-            recalled: what was shown again with it.
-
-        Returns:
-            The fold, begun anew at the winner's head if a race for the head was lost.
+            fold: the fold after the chunk.
+            step: the step that read it.
+            update: the update.
+            gated: whether the memory is the one that the chunk was read from.
         """
-        progress, writer = fold["progress"], self._writes(fold)
+        progress, writer, chunk = fold["progress"], self._writes(fold), step.chunk
         # A memory that a reading ends with is whole, since heads lead there. So is one after
         # something that is not written yet, in the place of which another may be stored.
         ends = progress["stopped"] or chunk.end >= span_of(fold["source"]).end
@@ -497,8 +486,9 @@ class Chain:
             self.parent,
             fold,
             chunk,
-            tokens,
-            recalled=recalled,
+            update.tokens,
+            recalled=step.recalled,
+            recall=None if update.done else update.recall,
             unchanged=self._holder if shares else None,
         )
         self._last = version
@@ -508,18 +498,13 @@ class Chain:
         self._holder = version.unchanged or version.id
         fold = {**fold, "progress": {**progress, "version": version.id}}
         writer.add(version, *self._company.notes(fold))
-        if not progress["stopped"]:
-            return fold
-        if fold["source"].get("memory_name"):
-            return await self._move_head(fold)
-        self._finished = version
-        return fold
+        return version.id
 
     async def end(self, fold: Fold) -> Fold:
-        """End a fold that has skipped its last chunk: its last version is that of the document.
+        """End a fold with its last version; move a named memory's head to it.
 
         Returns:
-            As `keep`.
+            The fold, begun anew at the winner's head if a race for the head was lost.
         """
         version = fold["progress"]["version"]
         if self._last is None and version not in {None, self.lineage.root}:  # of a resumed run
@@ -655,20 +640,21 @@ class Chain:
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
         at = self.lineage.root if head is None else head.id
         await self._company.begin_anew(at)
-        return {
-            **fold,
-            **noted(Memory() if head is None else head.memory),
-            "source": {**record, "head": None if head is None else head.id},
-            "progress": {
-                **progress,
-                "position": 0,
-                "stopped": None,
-                "version": at,
-                "skipped": [],
-                "again": False,
-                "looks": {**looks_of(progress), "wanted": None, "after": 0},
-            },
-        }
+        return restart(
+            {
+                **fold,
+                **noted(Memory() if head is None else head.memory),
+                "source": {**record, "head": None if head is None else head.id},
+                "progress": {
+                    **progress,
+                    "position": 0,
+                    "stopped": None,
+                    "version": at,
+                    "skipped": [],
+                    "again": False,
+                },
+            }
+        )
 
     def _writes(self, fold: Fold) -> VersionWriter:
         if self._writer is None:

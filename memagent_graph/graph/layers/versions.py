@@ -1,0 +1,37 @@
+"""Versions: a stored version is taken, one that another reading makes is awaited, or it is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memagent_graph.graph.fold import Layer, apply_update
+
+if TYPE_CHECKING:
+    from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
+
+
+class Versions(Layer):
+    """Store each memory as a version, and take stored ones instead of reading again."""
+
+    name = "versions"
+    needs_store = True
+
+    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
+        """Take the version after the chunk from the store, or read it and store it."""
+        chain = step.call.chain
+        assert chain is not None  # noqa: S101 - the layer needs a store
+        step = replace(step, memory=await chain.before(step.fold))
+        update = await chain.followed(step.fold, step.chunk, step.recalled)
+        if update is None:
+            async with chain.beating():
+                update = await read(step)
+            if other := await chain.overtaken():  # another reading had stored the memory first
+                async with chain.beating():
+                    update = await read(replace(step, memory=other))
+                if update.memory is None:
+                    update = replace(update, memory=other)
+        gated = step.update_gate and update.memory is None
+        after = apply_update(step.fold, step.chunk, update)
+        key = chain.keep(after, step, update, gated=gated)
+        return replace(update, version=key)
