@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memagent_graph.graph.state import Progress
+    from memagent_graph.readers.base import Recalled
     from memagent_graph.text.chunking import Chunk
 
 _MOST_RUNS = 256
@@ -102,3 +103,10 @@ def covered(progress: Progress, start: int, end: int) -> int:
     """Return how many code points a fold has read between `start` and `end`."""
     reached = end if progress["again"] else progress["position"]
     return reached - start - sum(last - first for first, last in progress["skipped"])
+
+
+def spans_of(recalled: Sequence[Recalled]) -> list[tuple[int, int]]:
+    """Return the spans of recalled passages in the document; memories have none."""
+    return [
+        (item.start, item.start + len(item.text)) for item in recalled if item.start is not None
+    ]

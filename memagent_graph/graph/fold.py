@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, LayerState, Progress, Stopped
     from memagent_graph.graph.versions import Chain
+    from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.readers.base import Recalled
     from memagent_graph.text.tokens import Tokenizer
 
@@ -105,6 +106,14 @@ class Layer:
         """Take a step by `read`, the layers below, or without it."""
         raise NotImplementedError
 
+    def settings(self) -> list[object]:
+        """Return what shapes memories, for the fingerprint of a reading."""
+        return []
+
+    def depends_on_memory(self, question: str) -> bool:
+        """Whether what a fold is shown of its document depends on its memory."""
+        return False
+
     def join(self, states: Sequence[Any]) -> LayerState:
         """Return the state of a document's fold after a round.
 
@@ -113,6 +122,15 @@ class Layer:
                 have none yet are left out.
         """
         raise NotImplementedError
+
+    def restart(self, state: Any) -> LayerState:
+        """Return the state of a fold that reads its document from the beginning once more."""
+        found: LayerState = state
+        return found
+
+    def resume(self, version: MemoryVersion) -> LayerState | None:
+        """Return the state of a fold that begins after a stored version; None for none."""
+        return None
 
 
 def compose(layers: Sequence[Layer], read: Advance) -> Advance:

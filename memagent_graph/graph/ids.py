@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from memagent_graph.graph.layers.look_back import spans_of
-from memagent_graph.graph.layers.skim import is_skimmed
+from memagent_graph.graph.coverage import spans_of
 from memagent_graph.graph.state import is_segmented, memory_of
 from memagent_graph.memory.version import (
     MemoryVersion,
@@ -61,7 +60,7 @@ class Lineage:
         self.question, self.reuses = question, reuses
         self.fingerprint = known if reuses else reading_fingerprint(known, uuid4())
         self.is_segment = whole is not None
-        self.is_listed = not (is_skimmed(reading.config, question) or reading.config.recalls)
+        self.is_listed = not any(layer.depends_on_memory(question) for layer in reading.layers)
         self.root = root_id(question, self.fingerprint)
         self._whole = self if whole is None else whole
         self._reading = reading

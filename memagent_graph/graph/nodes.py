@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from time import monotonic
@@ -45,7 +46,7 @@ from memagent_graph.graph.segments import (
     parts_of,
     updates_each,
 )
-from memagent_graph.graph.sharing import ending
+from memagent_graph.graph.sharing import abandon_if_cancelled
 from memagent_graph.graph.state import (
     Changes,
     Fold,
@@ -338,7 +339,7 @@ async def overwrite_memory(
         MemoryConflictError: A named memory was changed by others too many times.
     """
     fold, left = fold_of(state), reading.seconds_left(run)
-    chain = chain_of(reading, run, fold)
+    chain = None if run.store is None else chain_of(reading, run, fold)
     try:
         known = state.get("chunk")
         chunk = (
@@ -358,7 +359,8 @@ async def overwrite_memory(
 
     call = Call(reading, config, partial(reading.seconds_left, run), chain, run.cutter)
     try:
-        with run.cutter.ahead(chunk, span_of(fold["source"]).end), ending(chain):
+        ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
+        with run.cutter.ahead(chunk, span_of(fold["source"]).end), ending:
             after = await advance(call, fold, chunk, report=report)
     except ModelError as error:
         step = fold["progress"]["step"] + 1

@@ -130,14 +130,7 @@ class Reading:
         budgets: list[object] = [config.chunk_tokens, config.memory_tokens, config.exact_cuts]
         if config.unsupported == "drop":
             budgets.append(config.unsupported)
-        if config.update_gate:
-            budgets.append("update gate")
-        if config.skim is not None:
-            budgets += ["skim 1", config.skim_name]
-        if config.exit != "never":
-            budgets.append(f"exit {config.exit}")
-        if config.recalls:
-            budgets += ["recalls 1", config.recalls, *config.recall_from]
+        budgets += [setting for layer in self.layers for setting in layer.settings()]
         return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
 
     def check_question(self, question: str | None) -> int:

@@ -249,15 +249,14 @@ class Holding:
 
 
 @contextmanager
-def ending(chain: Chain | None) -> Iterator[None]:
+def abandon_if_cancelled(chain: Chain) -> Iterator[None]:
     """Take a reading out of the list if it is cancelled, and then let others read on."""
     try:
         yield
     except asyncio.CancelledError:
-        if chain is not None:
-            task = asyncio.ensure_future(_abandon(chain))
-            _ending.add(task)
-            task.add_done_callback(_ending.discard)
+        task = asyncio.ensure_future(_abandon(chain))
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)
         raise
 
 

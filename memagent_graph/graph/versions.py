@@ -17,8 +17,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.graph.fold import FoldUpdate
 from memagent_graph.graph.ids import Lineage
-from memagent_graph.graph.layers.look_back import restart, take_up
-from memagent_graph.graph.sharing import Company, Holding, ending
+from memagent_graph.graph.sharing import Company, Holding, abandon_if_cancelled
 from memagent_graph.graph.state import (
     Fold,
     SourceRecord,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from memagent_graph.graph.chunks import Cutter
-    from memagent_graph.graph.fold import FoldStep
+    from memagent_graph.graph.fold import FoldStep, Layer
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Progress, Run
     from memagent_graph.readers.base import Recalled
@@ -67,6 +66,7 @@ class Known:
         lineage: the fold's versions.
         bank: has those that are stored.
         holding: gets the name of a named memory.
+        layers: the layers of the reading, which resume what a version left open.
 
     Attributes:
         begun: whether the fold began in this call of the graph, not in one that was broken off.
@@ -75,8 +75,11 @@ class Known:
         missed: why the store was not asked; None if it was.
     """
 
-    def __init__(self, lineage: Lineage, bank: MemoryBank, holding: Holding) -> None:
+    def __init__(
+        self, lineage: Lineage, bank: MemoryBank, holding: Holding, layers: Sequence[Layer]
+    ) -> None:
         self._lineage, self._bank, self._holding = lineage, bank, holding
+        self._layers = layers
         self.begun = False
         self.given: tuple[str, str] | None = None
         self.noticed: int | None = None
@@ -213,8 +216,9 @@ class Known:
         }
         if found.sought is not None:  # as what was skipped will be read, if it has to be
             fold["source"]["query"] = found.sought
-        if not ended and found.recall is not None:
-            fold = take_up(fold, found.recall, (found.start, found.end))
+        if not ended:
+            states = ((layer.name, layer.resume(found)) for layer in self._layers)
+            fold["layers"] = {name: state for name, state in states if state is not None}
         fold = {**fold, **noted(found.memory)}
         if edit is None or ended:
             return fold
@@ -321,7 +325,7 @@ class Chain:
             if self._whole
             else Holding(self.bank.records, self.lineage.memory(record), left)
         )
-        self.known = Known(self.lineage, self.bank, self.holding)
+        self.known = Known(self.lineage, self.bank, self.holding, reading.layers)
         self._company = Company(
             reading,
             run,
@@ -640,21 +644,21 @@ class Chain:
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
         at = self.lineage.root if head is None else head.id
         await self._company.begin_anew(at)
-        return restart(
-            {
-                **fold,
-                **noted(Memory() if head is None else head.memory),
-                "source": {**record, "head": None if head is None else head.id},
-                "progress": {
-                    **progress,
-                    "position": 0,
-                    "stopped": None,
-                    "version": at,
-                    "skipped": [],
-                    "again": False,
-                },
-            }
-        )
+        own = {layer.name: layer for layer in self._reading.layers}
+        return {
+            **fold,
+            **noted(Memory() if head is None else head.memory),
+            "source": {**record, "head": None if head is None else head.id},
+            "progress": {
+                **progress,
+                "position": 0,
+                "stopped": None,
+                "version": at,
+                "skipped": [],
+                "again": False,
+            },
+            "layers": {name: own[name].restart(state) for name, state in fold["layers"].items()},
+        }
 
     def _writes(self, fold: Fold) -> VersionWriter:
         if self._writer is None:
@@ -717,13 +721,13 @@ def _whole(reading: Reading, run: Run, question: str, record: SourceRecord) -> C
     return run.chains[name]
 
 
-async def wait_while_held(reading: Reading, run: Run, fold: Fold, *, reads: bool = False) -> Fold:
+async def wait_while_held(reading: Reading, run: Run, fold: Fold) -> Fold:
     """Wait until a fold's memory is not held, or the deadline; return the fold with any edit."""
     left, chain = reading.seconds_left(run), chain_of(reading, run, fold)
     if chain is None or (left is not None and left <= 0):
         return fold
-    with ending(chain):
-        return await chain.held(fold, reads=reads)
+    with abandon_if_cancelled(chain):
+        return await chain.held(fold, reads=False)
 
 
 async def finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[str]]:

@@ -49,6 +49,11 @@ class Gates(Layer):
         gated = Gated(closed=closed(step.fold) + 1)
         return replace(update, layers={**update.layers, self.name: gated})
 
+    def settings(self) -> list[object]:
+        """Return which gates there are."""
+        gate = ["update gate"] if self._update_gate else []
+        return [*gate, *([f"exit {self._exit}"] if self._exit != "never" else ())]
+
     def join(self, states: Sequence[Gated]) -> Gated:
         """Return the sum of the counts."""
         return Gated(closed=sum(state["closed"] for state in states))

@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
-from memagent_graph.graph.coverage import move
+from memagent_graph.graph.coverage import move, spans_of
 from memagent_graph.graph.fold import FoldUpdate, Layer
 from memagent_graph.graph.state import backed, span_of
 from memagent_graph.readers.base import Recalled, locate
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold
     from memagent_graph.graph.versions import Chain
+    from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.readers.base import Recall
     from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source
@@ -111,11 +112,30 @@ class LookBack(Layer):
         )
         return replace(update, recalled=recalled, layers={**update.layers, self.name: after})
 
+    def settings(self) -> list[object]:
+        """Return the version of the search, and what can be asked for."""
+        return ["recalls 1", self._most, *self._from]
+
+    def depends_on_memory(self, question: str) -> bool:
+        """Whether passages are shown again: always, if an update asks for them."""
+        return True
+
     def join(self, states: Sequence[Looks]) -> Looks:
         """Return the state after a round: nothing is wanted."""
         after = max(state["after"] for state in states)  # for what is read after all
         shown = sum(state["shown"] for state in states)
         return Looks(wanted=None, more=False, shown=shown, after=after)
+
+    def restart(self, state: Looks) -> Looks:
+        """Return the state without a request."""
+        return {**state, "wanted": None, "more": False, "after": 0}
+
+    def resume(self, version: MemoryVersion) -> Looks | None:
+        """Return the state after the update of a stored version: its request is next."""
+        if version.recall is None:
+            return None
+        wanted = wanted_of(version.recall, [(version.start, version.end)])
+        return Looks(wanted=wanted, more=wanted is not None, shown=0, after=0)
 
     def _may_ask(self, step: FoldStep, looks: Looks) -> bool:
         """Whether the update may ask, since a later step can show it."""
@@ -157,27 +177,6 @@ def looks_of(fold: Fold) -> Looks:
     return cast("Looks", fold["layers"].get(LookBack.name, none))
 
 
-def take_up(fold: Fold, recall: Recall, shown: tuple[int, int]) -> Fold:
-    """Return a fold whose next step shows what a stored update asked for.
-
-    Args:
-        fold: the fold, after that update.
-        recall: the request.
-        shown: span of the chunk that the update was shown.
-    """
-    wanted = wanted_of(recall, [shown])
-    looks = Looks(wanted=wanted, more=wanted is not None, shown=0, after=0)
-    return {**fold, "layers": {**fold["layers"], LookBack.name: looks}}
-
-
-def restart(fold: Fold) -> Fold:
-    """Return a fold whose document is read from its beginning once more."""
-    if LookBack.name not in fold["layers"]:
-        return fold
-    looks: Looks = {**looks_of(fold), "wanted": None, "more": False, "after": 0}
-    return {**fold, "layers": {**fold["layers"], LookBack.name: looks}}
-
-
 def _position(step: FoldStep) -> int:
     """The position of the fold after the step."""
     progress, chunk = step.fold["progress"], step.chunk
@@ -207,13 +206,6 @@ def wanted_of(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None
         return Wanted(span=[*map(int, recall.span)])
     besides = [[start, end] for start, end in shown if start < end]
     return Wanted(words=recall.words, besides=besides) if recall.words else None
-
-
-def spans_of(recalled: Sequence[Recalled]) -> list[tuple[int, int]]:
-    """Return the spans of recalled passages in the document; memories have none."""
-    return [
-        (item.start, item.start + len(item.text)) for item in recalled if item.start is not None
-    ]
 
 
 def _without(span: tuple[int, int], besides: Sequence[list[int]]) -> Iterator[tuple[int, int]]:

@@ -88,6 +88,14 @@ class Skim(Layer):
             return FoldUpdate(None, chunk="skipped")
         return await read(step)
 
+    def settings(self) -> list[object]:
+        """Return the version of the search, and the criterion's name."""
+        return ["skim 1", self._config.skim_name]
+
+    def depends_on_memory(self, question: str) -> bool:
+        """Whether chunks may be skipped: the memory introduces names to look for."""
+        return is_skimmed(self._config, question)
+
     async def _is_skipped(self, step: FoldStep) -> bool:
         progress, chunk = step.fold["progress"], step.chunk
         if progress["again"] or not is_skimmed(self._config, step.question, step.query):
