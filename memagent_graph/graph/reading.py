@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -111,17 +112,28 @@ class Reading:
             Versions(),
         )
 
-    def steps(self, *, stored: bool) -> Advance:
-        """Return the function that takes a step, for folds with a store or without one."""
-        return self._stored if stored else self._unstored
+    def steps(self, *, stored: bool, others: bool) -> Advance:
+        """Return the function that takes a step of a fold.
+
+        Args:
+            stored: whether the fold has a store.
+            others: whether other folds read the same chunks.
+        """
+        return self._steps[stored, others]
 
     @cached_property
-    def _stored(self) -> Advance:
-        return compose(self.layers, ask)
-
-    @cached_property
-    def _unstored(self) -> Advance:
-        return compose([layer for layer in self.layers if not layer.needs_store], ask)
+    def _steps(self) -> dict[tuple[bool, bool], Advance]:
+        return {
+            (stored, others): compose(
+                [
+                    layer
+                    for layer in self.layers
+                    if layer.needs_store <= stored and layer.needs_others <= others
+                ],
+                ask,
+            )
+            for stored, others in product((False, True), repeat=2)
+        }
 
     @property
     def fingerprint(self) -> str:

@@ -14,6 +14,7 @@ class Pace(Layer):
     """Wait for folds that are far behind, for a few seconds at most."""
 
     name = "pace"
+    needs_others = True
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Wait for the fold's turn, and take the step."""
