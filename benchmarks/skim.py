@@ -34,9 +34,10 @@ from extractive_recall import Item, has
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.evaluation.intervals import paired_interval
 from memagent_graph.evaluation.search import Passages
-from memagent_graph.graph.fold import advance
+from memagent_graph.graph.coverage import reopen
+from memagent_graph.graph.fold import Call, advance
+from memagent_graph.graph.layers.skim import is_skimmed
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.skim import is_skimmed, reopen
 from memagent_graph.graph.state import Progress, begun, memory_of, record_of
 from memagent_graph.readers import extractive, ranking
 from memagent_graph.readers.base import Memory, Step
@@ -191,7 +192,7 @@ async def skim(source: TextSource, asked: list[Asked]) -> dict[str, Skimmed]:
     """Read for each question by the graph's own steps, without LangGraph around them."""
     reading = Reading("skim", ExtractiveReader(), SKIM, EstimatingTokenizer())
     cut = {chunk.start: chunk for chunk in reading.chunks(source)}
-    looking = await reading.skims.of(source)
+    call = Call(reading)
     found: dict[str, Skimmed] = {}
     for key, item in asked:
         whole = not is_skimmed(SKIM, item.question)
@@ -199,10 +200,9 @@ async def skim(source: TextSource, asked: list[Asked]) -> dict[str, Skimmed]:
         fold, answers = begun(item.question, record_of(source)), 0
         while answers == 0 or further is not None:
             fold = {**fold, "progress": further or fold["progress"]}
-            at = None if whole or further else looking
             while not fold["progress"]["stopped"]:
                 chunk = cut[fold["progress"]["position"]]
-                fold = await advance(reading, fold, chunk, skim=at)
+                fold = await advance(call, fold, chunk)
             answer = await reading.reader.respond(item.question, memory_of(fold))
             answers += 1
             further = None if answer.found else reopen(fold["progress"], source.length)

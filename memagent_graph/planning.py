@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.config import LEXICAL, PART_TOKENS, QUERY_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.graph.layers.skim import Lexical, is_skimmed
 from memagent_graph.graph.segments import (
     calls_each,
     merge_levels,
@@ -17,7 +18,6 @@ from memagent_graph.graph.segments import (
     starts,
     updates_each,
 )
-from memagent_graph.graph.skim import Lexical, is_skimmed
 from memagent_graph.readers.base import Reader
 from memagent_graph.text.chunking import chunks
 from memagent_graph.text.index import open_index

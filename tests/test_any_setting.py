@@ -16,7 +16,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.graph.skim import common_spans, merge_spans
+from memagent_graph.graph.coverage import common_spans, merge_spans
 from memagent_graph.readers.base import (
     Answer,
     Identity,

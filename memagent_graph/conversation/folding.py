@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.fields import Fields
     from memagent_graph.conversation.redaction import Redact
+    from memagent_graph.graph.state import SourceRecord
     from memagent_graph.memory.personal import PersonalMemory
     from memagent_graph.memory.version import Told
     from memagent_graph.readers.base import Reader
@@ -178,7 +179,9 @@ class Folding:
         source = TextSource(text, thread)
         fingerprint = reading_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
-        fold = begun(self._question, record_of(source))
+        most = reading.config.max_calls
+        record: SourceRecord = {**record_of(source), "calls": most}
+        fold = begun(self._question, record)
         if head is not None:
             parent, root = head.id, head.root
             fold["memory"] = head.text

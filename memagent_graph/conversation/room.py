@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import regex
 
 from memagent_graph.counted import counted
-from memagent_graph.graph.fold import advance
+from memagent_graph.graph.fold import Call, advance
 from memagent_graph.readers.statements import statements
 from memagent_graph.text.chunking import cut_at_sentence
 
@@ -42,12 +42,12 @@ async def fold_within(
         The fold after it; and what had to give way, in words that quote nothing.
     """
     room = _Room(reading.cut)
-    within = replace(reading, cut=room.cut)
+    call = Call(replace(reading, cut=room.cut), config)
     was_cut, again, unfinished = fold["progress"]["cut"], 0, 0
     for chunk in reading.chunks(source):
         calls, dropped = fold["progress"]["calls"], room.dropped
         fold["progress"]["cut"] = False
-        fold = await advance(within, fold, chunk, config=config)
+        fold = await advance(call, fold, chunk)
         again += fold["progress"]["calls"] - calls == _ASKED_TWICE
         unfinished += fold["progress"]["cut"] and room.dropped == dropped
         was_cut |= fold["progress"]["cut"]

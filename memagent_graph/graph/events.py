@@ -12,7 +12,7 @@ from langchain_core.runnables.config import merge_configs, set_config_context
 from langgraph.graph.message import push_message
 from typing_extensions import TypedDict
 
-from memagent_graph.graph.skim import covered
+from memagent_graph.graph.coverage import covered
 from memagent_graph.graph.state import round_of, span_of
 from memagent_graph.readers.listening import Listener
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.graph.fold import FoldUpdate
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, Progress, Run
     from memagent_graph.readers.base import Answer
@@ -315,8 +316,7 @@ def chunk_event(
     chunk: Chunk,
     before: Fold,
     after: Fold,
-    tokens: int,
-    recalled: list[str],
+    update: FoldUpdate,
 ) -> ChunkEvent:
     """What an update read and changed.
 
@@ -326,11 +326,10 @@ def chunk_event(
         chunk: the chunk that was read.
         before: the fold before the chunk.
         after: the fold after it.
-        tokens: length of the new memory in tokens.
-        recalled: places of the passages that were looked up.
+        update: the update.
     """
     progress, same = after["progress"], after["memory"] == before["memory"]
-    closed = progress["gated"] > before["progress"]["gated"]
+    closed = reading.config.update_gate and update.memory is None
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
     _, start, end = span_of(after["source"])
     step, read = progress["step"], covered(progress, start, end)
@@ -344,10 +343,10 @@ def chunk_event(
         position=passed,
         length=end - start,
         tokens=progress["tokens"],
-        memory_tokens=tokens,
+        memory_tokens=update.tokens,
         gate="closed" if closed else "open",
         enough=progress["stopped"] == "done",
-        recalled=recalled,
+        recalled=[item.place for item in update.recalled],
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
     )

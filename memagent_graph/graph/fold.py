@@ -1,12 +1,16 @@
-"""One step of the fold, with rules that protect the memory from faults of the reader."""
+"""One step of the fold: `ask` the reader within its budget, and `apply_update` to the fold.
+
+Every feature is a layer around `ask`; the modules of `memagent_graph.graph.layers` have one each.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from memagent_graph.errors import (
     BadRequestError,
@@ -14,178 +18,271 @@ from memagent_graph.errors import (
     EmptyReplyError,
     RefusalError,
 )
+from memagent_graph.graph.coverage import move, skip
 from memagent_graph.graph.events import observers, step_of
-from memagent_graph.graph.look_back import is_last_look, look_on, may_look_back, recall
-from memagent_graph.graph.skim import is_skipped, move, skip
-from memagent_graph.graph.state import Progress, looks_of, memory_of, noted, query_of, span_of
-from memagent_graph.readers.base import Step, Update, Usage
+from memagent_graph.graph.state import memory_of, noted, query_of, span_of
+from memagent_graph.readers.base import Recall, Step, Update, Usage
 from memagent_graph.text.chunking import Chunk, next_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.skim import Skim
-    from memagent_graph.graph.state import Fold, Looks
+    from memagent_graph.graph.state import Fold, LayerState, Progress, Stopped
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.readers.base import Memory, Recalled
+    from memagent_graph.memory.version import MemoryVersion
+    from memagent_graph.readers.base import Recalled
     from memagent_graph.text.tokens import Tokenizer
 
 _LONG = 512
 """Tokens from which a prompt may be too long for a model whose context is unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The call of the graph that a step is part of.
+
+    Attributes:
+        reading: the reader and its budgets.
+        config: the run's config, for the reader.
+        seconds_left: returns the seconds until the deadline; None without one.
+        chain: the fold's versions in the store; None without a store.
+        cutter: cuts the document's chunks; None if the caller cuts them.
+    """
+
+    reading: Reading
+    config: RunnableConfig | None = None
+    seconds_left: Callable[[], float | None] = lambda: None
+    chain: Chain | None = None
+    cutter: Cutter | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldStep(Step):
+    """A step as layers see it: the input of the reader, and the fold that takes the step.
+
+    Attributes:
+        fold: the fold before the step.
+        call: the call of the graph.
+    """
+
+    fold: Fold
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldUpdate(Update):
+    """An update as layers see it: the reader's, and what the layers add to it.
+
+    Attributes:
+        chunk: what became of the chunk: it was read, skipped, or is still to be read.
+        tokens: length of the memory after the step, in tokens.
+        recalled: what was shown again.
+        version: id of the stored version of the memory; None if none was stored.
+        stopped: why the fold ends with this step, if a layer ends it.
+        fold: the fold to update, if it is not the step's: its memory was edited meanwhile.
+        layers: new states of layers, by name.
+    """
+
+    chunk: Literal["read", "skipped", "left"] = "read"
+    tokens: int = 0
+    recalled: tuple[Recalled, ...] = ()
+    version: str | None = None
+    stopped: Stopped | None = None
+    fold: Fold | None = None
+    layers: Mapping[str, LayerState] = field(default_factory=dict)
+
+
+Advance = Callable[[FoldStep], Awaitable[FoldUpdate]]
+
+
+class Layer:
+    """A feature around a step of the fold. It knows no other layer.
+
+    Attributes:
+        name: its key in `Fold.layers`.
+        needs_store: whether it is left out of folds without a store.
+        needs_others: whether it is left out where no other fold reads the same chunks.
+    """
+
+    name: ClassVar[str]
+    needs_store: ClassVar[bool] = False
+    needs_others: ClassVar[bool] = False
+
+    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
+        """Take a step by `read`, the layers below, or without it."""
+        raise NotImplementedError
+
+    def settings(self) -> list[object]:
+        """Return what shapes memories, for the fingerprint of a reading."""
+        return []
+
+    def depends_on_memory(self, question: str) -> bool:
+        """Whether what a fold is shown of its document depends on its memory."""
+        return False
+
+    def join(self, states: Sequence[Any]) -> LayerState:
+        """Return the state of a document's fold after a round.
+
+        Args:
+            states: states of the fold before the round, and of the segments' folds. Those that
+                have none yet are left out.
+        """
+        raise NotImplementedError
+
+    def restart(self, state: Any) -> LayerState:
+        """Return the state of a fold that reads its document from the beginning once more."""
+        found: LayerState = state
+        return found
+
+    def resume(self, version: MemoryVersion) -> LayerState | None:
+        """Return the state of a fold that begins after a stored version; None for none."""
+        return None
+
+
+def compose(layers: Sequence[Layer], read: Advance) -> Advance:
+    """Return `read` with layers around it; the first is the outermost."""
+    for layer in reversed(layers):
+        read = partial(layer, read=read)
+    return read
+
+
 async def advance(
-    reading: Reading,
+    call: Call,
     fold: Fold,
     chunk: Chunk,
     *,
-    chain: Chain | None = None,
-    seconds: float | None = None,
-    tell: Callable[[Fold, int, tuple[Recalled, ...]], None] | None = None,
-    skim: Skim | None = None,
-    config: RunnableConfig | None = None,
+    report: Callable[[Fold, Fold, FoldUpdate], None] | None = None,
 ) -> Fold:
-    """Read or skip one chunk, and return the fold after it. Nothing else overwrites a memory.
+    """Take one step, through all layers, and return the fold after it.
 
     Args:
-        reading: the reader and its budgets.
-        fold: the fold before the chunk.
-        chunk: the chunk at the fold's position; after the last one, an empty chunk to show what
-            was recalled.
-        chain: the fold's versions in the store; None without a store.
-        seconds: time limit of the reader in seconds; None for no limit.
-        tell: called with the fold after the chunk, its memory's tokens and what was recalled,
-            before the version is stored; not called for a skipped chunk.
-        skim: decides whether the chunk is worth a call; None reads it.
-        config: the run's config, for the reader.
+        call: the call of the graph.
+        fold: the fold before the step.
+        chunk: the chunk at the fold's position; after the last one, an empty chunk.
+        report: called with the fold before and after the step, and the update, before a named
+            memory is moved.
 
     Raises:
-        TimeoutError: The reader, or another reading that is followed, took longer.
-        LateError: A look-up in the document took longer.
         ModelError: The reader failed; the memory is unchanged.
         MemoryConflictError: A named memory was changed by others too many times.
     """
-    if skim is not None and chunk.text and await is_skipped(skim, fold, chunk):
-        passed = skip(fold["progress"], chunk, span_of(fold["source"]).end)
-        if looks_of(passed)["wanted"] is not None:
-            passed["stopped"] = None  # what was asked for must still be shown
-        return await _ended({**fold, "progress": passed}, chain)
-    memory = memory_of(fold) if chain is None else await chain.before(fold)
-    recalled = await recall(reading, fold, chunk, chain, seconds)
-    if not (chunk.text or recalled):  # nothing that the last update asked for was found
-        looks: Looks = {**looks_of(fold["progress"]), "wanted": None}
-        ended: Progress = {**fold["progress"], "looks": looks, "stopped": "end"}
-        return await _ended({**fold, "progress": ended}, chain)
-
-    most = reading.most_updates(fold)
-    again = most is None or fold["progress"]["calls"] + 2 <= most
-
-    async def read(memory: Memory) -> Update:
-        step = Step(
-            fold["question"],
-            query_of(fold),
-            memory,
-            chunk,
-            number=fold["progress"]["step"] + 1,
-            recalled=recalled,
-            look_back=may_look_back(reading, fold, chunk),
-            recall_from=reading.config.recall_from,
-            update_gate=reading.config.update_gate,
-            exit_gate=reading.may_exit(fold["question"]) and fold["progress"]["enough"] is None,
-        )
-        asked = overwrite(reading, step, again=again, config=config)
-        async with nullcontext() if chain is None else chain.beating():
-            return await (asked if seconds is None else asyncio.wait_for(asked, seconds))
-
-    if chain is None:
-        update = await read(memory)
-    elif theirs := await chain.followed(fold, chunk, recalled):
-        update = theirs
-    else:
-        update = await read(memory)
-        if other := await chain.overtaken():  # another reading had stored the last chunk first
-            memory, update = other, await read(other)
-    after, tokens = overwritten(reading, fold, chunk, memory, update, recalled)
-    if tell is not None:
-        tell(after, tokens, recalled)
-    if chain is None:
+    number = fold["progress"]["step"] + 1
+    memory = memory_of(fold)
+    step = FoldStep(
+        fold["question"], query_of(fold), memory, chunk, number=number, fold=fold, call=call
+    )
+    others = fold["source"].get("shared", 1) > 1
+    read = call.reading.steps(stored=call.chain is not None, others=others)
+    update = await read(step)
+    before = update.fold or fold
+    after = apply_update(before, chunk, update)
+    if report is not None:
+        report(before, after, update)
+    if call.chain is None or after["progress"]["stopped"] not in {"end", "done", "max_calls"}:
         return after
-    gated = after["progress"]["gated"] > fold["progress"]["gated"]
-    return await chain.keep(after, chunk, tokens, gated=gated, recalled=recalled)
+    return await call.chain.end(after)
 
 
-async def _ended(after: Fold, chain: Chain | None) -> Fold:
-    """The fold after a step without an update; if it ends there, its chain is ended."""
-    if chain is None or not after["progress"]["stopped"]:
-        return after
-    return await chain.end(after)
-
-
-def overwritten(
-    reading: Reading,
-    fold: Fold,
-    chunk: Chunk,
-    memory: Memory,
-    update: Update,
-    recalled: tuple[Recalled, ...] = (),
-) -> tuple[Fold, int]:
-    """Return the fold after a chunk, and the tokens of its memory.
+def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
+    """Return the fold after a step. Nothing else overwrites a memory.
 
     Args:
-        reading: gives the budgets.
-        fold: the fold before the chunk.
-        chunk: the chunk that was read.
-        memory: the memory before it.
-        update: the reader's update.
-        recalled: passages and memories that the reader was shown again.
+        fold: the fold before the step.
+        chunk: the chunk at its position.
+        update: the update.
     """
-    before, usage = fold["progress"], update.usage
-    if update.memory is not None:
-        memory, tokens, cut = reading.within_budget(update.memory)
+    before, usage, end = fold["progress"], update.usage, span_of(fold["source"]).end
+    after: Progress = {**before, "stopped": None}
+    if update.chunk == "skipped":
+        after = skip(before, chunk)
+    elif update.chunk == "read":
+        position, skipped = before["position"], before["skipped"]
+        if chunk.text:
+            position, skipped = move(before, chunk, end)
+        after |= {
+            "position": position,
+            "skipped": skipped,
+            "step": before["step"] + 1,
+            "tokens": before["tokens"] + chunk.tokens,
+            "calls": before["calls"] + usage.calls,
+            "input_tokens": before["input_tokens"] + usage.input_tokens,
+            "output_tokens": before["output_tokens"] + usage.output_tokens,
+            "seconds": before["seconds"] + usage.seconds,
+            "cut": before["cut"] or update.unfinished,
+            "enough": update.answer if update.done else before["enough"],
+            "version": update.version or before["version"],
+        }
+    layers = {**fold["layers"], **update.layers} if update.layers else fold["layers"]
+    after["stopped"] = update.stopped or _stop(fold, after, update, layers)
+    changed: Fold = {**fold, "progress": after, "layers": layers}
+    return changed if update.memory is None else {**changed, **noted(update.memory)}
+
+
+def _stop(
+    fold: Fold, after: Progress, update: Update, layers: Mapping[str, LayerState]
+) -> Stopped | None:
+    """Why a fold ends after a step; None if it continues."""
+    if after["position"] >= span_of(fold["source"]).end:
+        return None if any(state.get("more") for state in layers.values()) else "end"
+    if update.done:
+        return "done"
+    most = fold["source"].get("calls")
+    return "max_calls" if most is not None and after["calls"] >= most else None
+
+
+async def ask(step: FoldStep) -> FoldUpdate:
+    """Ask the reader for the new memory, and keep it within the budget.
+
+    It takes as many calls as the model's window requires: a chunk that does not fit the model's
+    context is halved until it does; one that the server rejects for a reason that is not
+    recognized, and may not fit, is halved once. White space costs no call. A memory over its
+    budget is asked for once more, and then cut.
+
+    Args:
+        step: the step.
+
+    Raises:
+        TimeoutError: The deadline came first.
+        EmptyReplyError: The reader returned an empty memory, which must not replace one.
+        ContextLengthError: Not even one code point of the chunk fits the context.
+        ModelError: The reader failed.
+    """
+    call, fold = step.call, step.fold
+    most = fold["source"].get("calls")
+    again = most is None or fold["progress"]["calls"] + 2 <= most
+    asked = _overwrite(call.reading, step, again=again, config=call.config)
+    seconds = call.seconds_left()
+    update = await (asked if seconds is None else asyncio.wait_for(asked, seconds))
+    memory, cut = update.memory, False
+    if memory is None:
+        tokens = call.reading.tokenizer.count(step.memory.text)
     else:
-        tokens, cut = reading.tokenizer.count(memory.text), False
-    end = span_of(fold["source"]).end
-    position, skipped = before["position"], before["skipped"]
-    if chunk.text:
-        position, skipped = move(before, chunk, end)
-    progress = Progress(
-        position=position,
-        step=before["step"] + 1,
-        tokens=before["tokens"] + chunk.tokens,
-        calls=before["calls"] + usage.calls,
-        gated=before["gated"] + (reading.config.update_gate and update.memory is None),
-        input_tokens=before["input_tokens"] + usage.input_tokens,
-        output_tokens=before["output_tokens"] + usage.output_tokens,
-        seconds=before["seconds"] + usage.seconds,
-        skipped=skipped,
-        unreached=before["unreached"],
-        again=before["again"],
-        cut=before["cut"] or cut or update.unfinished,
-        enough=update.answer if update.done else before["enough"],
-        stopped=None,
-        version=before["version"],
+        memory, tokens, cut = call.reading.within_budget(memory)
+    return FoldUpdate(
+        memory,
+        done=update.done,
+        answer=update.answer,
+        recall=_wish(call.reading, update.recall) if step.look_back else None,
+        usage=update.usage,
+        finish_reason=update.finish_reason,
+        unfinished=update.unfinished or cut,
+        tokens=tokens,
     )
-    most = reading.most_updates(fold)
-    spent = most is not None and progress["calls"] >= most
-    if reading.config.recalls:
-        ends = update.done or (position >= end and spent)
-        wanted = None if ends else update.recall
-        progress["looks"] = look_on(reading, fold, chunk, wanted, recalled)
-    if is_last_look(progress, end):
-        return {**fold, **noted(memory), "progress": progress}, tokens
-    if position >= end:
-        progress["stopped"] = "end"
-    elif update.done:
-        progress["stopped"] = "done"
-    elif spent:
-        progress["stopped"] = "max_calls"
-    return {**fold, **noted(memory), "progress": progress}, tokens
 
 
-async def overwrite(
+def _wish(reading: Reading, recall: Recall | None) -> Recall | None:
+    """A request within its budget; None if it asks for nothing."""
+    if recall is None:
+        return None
+    recall = replace(recall, words=reading.short(recall.words))
+    return recall if recall != Recall() else None
+
+
+async def _overwrite(
     reading: Reading,
     step: Step,
     *,
@@ -193,23 +290,9 @@ async def overwrite(
     config: RunnableConfig | None = None,
     guessed: bool = False,
 ) -> Update:
-    """Ask the reader for the new memory, in as many calls as the model's window requires.
+    """Ask in as many calls as the window requires; for what is raised, see `ask`.
 
-    A chunk that does not fit the model's context is halved until it does; one that the server
-    rejects for a reason that is not recognized, and may not fit, is halved once. White space costs
-    no call. A memory over its budget is asked for once more.
-
-    Args:
-        reading: the reader and its budgets.
-        step: the step.
-        again: whether there are calls left for asking once more.
-        config: the run's config.
-        guessed: whether the chunk is half of one that was rejected for an unknown reason.
-
-    Raises:
-        EmptyReplyError: The reader returned an empty memory, which must not replace one.
-        ContextLengthError: Not even one code point of the chunk fits the context.
-        ModelError: The reader failed.
+    `guessed` is whether the chunk is half of one that was rejected for an unknown reason.
     """
     if not (step.recalled or step.chunk.text.strip()):
         return Update(None)
@@ -223,7 +306,7 @@ async def overwrite(
         failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
         if step.recalled and len(step.chunk.text) <= 1:
             less = replace(step, recalled=())
-            update = await overwrite(
+            update = await _overwrite(
                 reading, less, again=again, config=config, guessed=guessed or unknown
             )
             return replace(update, usage=failed.usage + update.usage)
@@ -297,7 +380,7 @@ async def _overwrite_halves(
     total = before
     for half in _halves(step.chunk, reading.tokenizer):
         part = replace(step, memory=total.memory or step.memory, chunk=half)
-        update = await overwrite(reading, part, again=again, config=config, guessed=guessed)
+        update = await _overwrite(reading, part, again=again, config=config, guessed=guessed)
         usage = total.usage + update.usage
         unfinished = total.unfinished or update.unfinished
         memory = update.memory or total.memory

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from memagent_graph.errors import BadRecordError
-from memagent_graph.graph.look_back import recall_of, spans_of
-from memagent_graph.graph.skim import is_skimmed
-from memagent_graph.graph.state import is_segmented, looks_of, memory_of
+from memagent_graph.graph.coverage import spans_of
+from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, SourceRecord
-    from memagent_graph.readers.base import Recalled
+    from memagent_graph.readers.base import Recall, Recalled
     from memagent_graph.text.chunking import Chunk
 
 
@@ -64,7 +63,7 @@ class Lineage:
         self.fingerprint = known if reuses else reading_fingerprint(known, uuid4())
         self.thins = reading.config.keep_versions is not None
         self.is_segment = whole is not None
-        self.is_listed = not (is_skimmed(reading.config, question) or reading.config.recalls)
+        self.is_listed = not any(layer.depends_on_memory(question) for layer in reading.layers)
         self.root = root_id(question, self.fingerprint)
         self._asked = root_id(question, known)
         self._whole = self if whole is None else whole
@@ -125,6 +124,7 @@ class Lineage:
         tokens: int,
         *,
         recalled: Sequence[Recalled],
+        recall: Recall | None,
         unchanged: str | None,
     ) -> MemoryVersion:
         """Return the version after a chunk.
@@ -135,6 +135,7 @@ class Lineage:
             chunk: the chunk.
             tokens: length of the memory in tokens.
             recalled: passages and memories that were shown with the chunk.
+            recall: what the update asked to see again.
             unchanged: id of the version that has the same text, which is then not stored again.
         """
         progress, memory = fold["progress"], memory_of(fold)
@@ -160,7 +161,7 @@ class Lineage:
             unchanged=unchanged,
             skipped=tuple((start, end) for start, end in progress["skipped"]),
             again=progress["again"],
-            recall=recall_of(looks_of(progress)["wanted"]),
+            recall=recall,
             recalled=tuple(item.version for item in recalled if item.version is not None),
             enough=progress["enough"] if progress["stopped"] == "done" else None,
             sought=_sought(fold["source"]),
@@ -170,11 +171,13 @@ class Lineage:
         """Return a fold that ends with a version, and from which `remade` makes it again."""
         stub, known = version.to_stub(), _known_of(fold)
         made = {name: value for name, value in stub.items() if known.get(name, known) != value}
-        return {**fold, "progress": {**fold["progress"], "version": version.id, "made": made}}
+        progress = {**fold["progress"], "version": version.id}
+        layers = {**fold["layers"], VERSIONS: {"made": made}}
+        return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
 
     def remade(self, fold: Fold) -> MemoryVersion | None:
         """Return the version of a fold from what a checkpoint has of it; None if it has not."""
-        made = fold["progress"].get("made")
+        made = fold["layers"].get(VERSIONS, {}).get("made")
         if made is None or made["id"] != fold["progress"]["version"]:
             return None
         try:

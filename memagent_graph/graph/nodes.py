@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from time import monotonic
@@ -18,6 +19,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.graph.chunks import Cutter, cutter_of
+from memagent_graph.graph.coverage import covered, reopen
 from memagent_graph.graph.events import (
     AnswerEvent,
     MergeEvent,
@@ -30,8 +32,9 @@ from memagent_graph.graph.events import (
     skip_event,
     step_of,
 )
-from memagent_graph.graph.fold import advance
-from memagent_graph.graph.look_back import is_last_look
+from memagent_graph.graph.fold import Call, advance
+from memagent_graph.graph.layers.gates import closed
+from memagent_graph.graph.layers.look_back import looks_of
 from memagent_graph.graph.reading import warn, where
 from memagent_graph.graph.segments import (
     Merged,
@@ -43,8 +46,7 @@ from memagent_graph.graph.segments import (
     parts_of,
     updates_each,
 )
-from memagent_graph.graph.sharing import HeldUpError, ending
-from memagent_graph.graph.skim import covered, is_skimmed, reopen
+from memagent_graph.graph.sharing import abandon_if_cancelled
 from memagent_graph.graph.state import (
     Changes,
     Fold,
@@ -55,7 +57,6 @@ from memagent_graph.graph.state import (
     fold_name,
     fold_of,
     is_segmented,
-    looks_of,
     memory_of,
     noted,
     query_of,
@@ -75,11 +76,11 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.graph.fold import FoldUpdate
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.skim import Skim
     from memagent_graph.graph.state import Progress, QuestionState, Stopped
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.readers.base import Memory, Recalled
+    from memagent_graph.readers.base import Memory
 
 
 CALLS_EACH = "memagent_calls_each"
@@ -321,7 +322,7 @@ def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
 
 def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
     cutter, end = cutter_of(reading, run, fold["source"]), span_of(fold["source"]).end
-    if is_last_look(fold["progress"], end):
+    if fold["progress"]["position"] >= end:  # only what was asked for is still to be shown
         return Chunk("", end, end, 0, cutter.source)
     return cutter.chunk(fold)
 
@@ -337,65 +338,39 @@ async def overwrite_memory(
         StoreError: The store cannot be written, and the configuration is strict.
         MemoryConflictError: A named memory was changed by others too many times.
     """
-    fold = await wait_while_held(reading, run, fold_of(state), reads=True)
-    left = reading.seconds_left(run)
-    if left is not None and left <= 0:
-        return _changes(state, _late(fold))
-    chain = chain_of(reading, run, fold)
-
-    def tell(after: Fold, tokens: int, recalled: tuple[Recalled, ...]) -> None:
-        for observer in observers(config):
-            observer.overwritten(step_of(config), fold, after)
-        shown = [item.place for item in recalled]
-        run.emit(chunk_event(reading, run, chunk, fold, after, tokens, shown))
-
+    fold, left = fold_of(state), reading.seconds_left(run)
+    chain = None if run.store is None else chain_of(reading, run, fold)
     try:
         known = state.get("chunk")
-        cut = partial(_chunk, reading, run, fold)
-        chunk = await to_thread(cut, left) if known is None else known
-        assert run.cutter is not None  # noqa: S101 - the chunk came from it
-        skim = await _skim(reading, run.cutter, fold, left)
-        left = reading.seconds_left(run)
-        end = span_of(fold["source"]).end
-        with run.cutter.ahead(chunk, end), ending(chain):
-            after = await advance(
-                reading,
-                fold,
-                chunk,
-                chain=chain,
-                seconds=left,
-                tell=tell,
-                skim=skim,
-                config=config,
-            )
-    except HeldUpError:  # the reading that is followed is held, or continued from an edit
-        return await overwrite_memory(reading, state, run, config, attempt)
-    except (LateError, TimeoutError):
+        chunk = (
+            await to_thread(partial(_chunk, reading, run, fold), left) if known is None else known
+        )
+    except LateError:
         return _changes(state, _late(fold))
+    assert run.cutter is not None  # noqa: S101 - the chunk came from it
+
+    def report(before: Fold, after: Fold, update: FoldUpdate) -> None:
+        if update.chunk == "read":
+            for observer in observers(config):
+                observer.overwritten(step_of(config), before, after)
+            run.emit(chunk_event(reading, run, chunk, before, after, update))
+        elif update.chunk == "skipped":
+            run.emit(skip_event(reading, run, chunk, after))
+
+    call = Call(reading, config, partial(reading.seconds_left, run), chain, run.cutter)
+    try:
+        ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
+        with run.cutter.ahead(chunk, span_of(fold["source"]).end), ending:
+            after = await advance(call, fold, chunk, report=report)
     except ModelError as error:
         step = fold["progress"]["step"] + 1
         failure = await reading.judged(error, attempt, step, fold["source"])
         if not isinstance(failure, TransientModelError):
             await _leave(run, fold, chain)
         raise failure from error
-    if (
-        chunk.text
-        and after["progress"]["skipped"]
-        and after["progress"]["step"] == fold["progress"]["step"]
-    ):
-        run.emit(skip_event(reading, run, chunk, after))
     if after["progress"]["stopped"]:
         run.cutter.leave([span_of(fold["source"]).fold])
     return _changes(state, after)
-
-
-async def _skim(reading: Reading, cutter: Cutter, fold: Fold, left: float | None) -> Skim | None:
-    """The skim that decides on the chunk; without one, wait for slower folds, and return None."""
-    skims = is_skimmed(reading.config, fold["question"], query_of(fold))
-    if skims and not fold["progress"]["again"]:
-        return await reading.skims.of(cutter.source, left)
-    await cutter.turn(fold, left)
-    return None
 
 
 def _late(fold: Fold) -> Fold:
@@ -445,7 +420,7 @@ async def merge_memories(
     else:
         query = query_of(whole)
         merged = await _merge(reading, whole, new, query=query, lead=not last, config=config)
-    after = joined(whole, parts, merged)
+    after = joined(whole, parts, merged, reading.layers)
     enough = after["progress"]["stopped"] == "done" or after["memory"] == before.text
     wanted = None if last or enough else merged.query
     if chain is not None:
@@ -559,8 +534,8 @@ async def write_answer(
         "citations": [asdict(item) for item in answer.evidence],
         "usage": {
             "calls": progress["calls"],
-            "gated": progress["gated"],
-            "recalled": looks_of(progress)["shown"],
+            "gated": closed(fold),
+            "recalled": looks_of(fold)["shown"],
             "input_tokens": progress["input_tokens"],
             "output_tokens": progress["output_tokens"],
             "seconds": progress["seconds"],
@@ -577,7 +552,7 @@ async def write_answer(
 
 def _further(reading: Reading, fold: Fold) -> Progress | None:
     """The progress from which to read what was skipped; None if that is not done."""
-    most = reading.most_updates(fold)
+    most = fold["source"].get("calls")
     if not reading.config.fallback or (most is not None and fold["progress"]["calls"] >= most):
         return None
     return reopen(fold["progress"], span_of(fold["source"]).end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,21 @@ from memagent_graph.errors import (
     QuestionError,
     TransientModelError,
 )
-from memagent_graph.graph.skim import Indexes, Skims
+from memagent_graph.graph.fold import ask, compose
+from memagent_graph.graph.layers.deadline import Deadline
+from memagent_graph.graph.layers.gates import Gates
+from memagent_graph.graph.layers.hold import Hold
+from memagent_graph.graph.layers.look_back import LookBack
+from memagent_graph.graph.layers.pace import Pace
+from memagent_graph.graph.layers.skim import Skim
+from memagent_graph.graph.layers.versions import Versions
 from memagent_graph.graph.state import backed, round_of
 from memagent_graph.memory.records import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.retry import obey
-from memagent_graph.readers.exhaustive import scope
 from memagent_graph.readers.notes import leave_out
 from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
+from memagent_graph.text.index import Indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +38,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.state import Fold, Run, SourceRecord
+    from memagent_graph.graph.fold import Advance, Layer
+    from memagent_graph.graph.state import Run, SourceRecord
     from memagent_graph.readers.base import Identity, Memory, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -90,14 +99,41 @@ class Reading:
     cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
 
     @cached_property
-    def skims(self) -> Skims:
-        """The skims of the documents read last."""
-        return Skims(self.config, self.indexes)
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers that the settings ask for, the outermost first."""
+        config, indexes = self.config, Indexes()
+        gated = config.update_gate or config.exit != "never"
+        return (
+            Hold(),
+            *([Deadline()] if config.deadline is not None else ()),
+            *([Skim(config, indexes)] if config.skim is not None else [Pace()]),
+            *([LookBack(config, indexes)] if config.recalls else ()),
+            *([Gates(config)] if gated else ()),
+            Versions(),
+        )
+
+    def steps(self, *, stored: bool, others: bool) -> Advance:
+        """Return the function that takes a step of a fold.
+
+        Args:
+            stored: whether the fold has a store.
+            others: whether other folds read the same chunks.
+        """
+        return self._steps[stored, others]
 
     @cached_property
-    def indexes(self) -> Indexes:
-        """The indexes of the documents read last."""
-        return Indexes()
+    def _steps(self) -> dict[tuple[bool, bool], Advance]:
+        return {
+            (stored, others): compose(
+                [
+                    layer
+                    for layer in self.layers
+                    if layer.needs_store <= stored and layer.needs_others <= others
+                ],
+                ask,
+            )
+            for stored, others in product((False, True), repeat=2)
+        }
 
     @property
     def fingerprint(self) -> str:
@@ -106,20 +142,8 @@ class Reading:
         budgets: list[object] = [config.chunk_tokens, config.memory_tokens, config.exact_cuts]
         if config.unsupported == "drop":
             budgets.append(config.unsupported)
-        if config.update_gate:
-            budgets.append("update gate")
-        if config.skim is not None:
-            budgets += ["skim 1", config.skim_name]
-        if config.exit != "never":
-            budgets.append(f"exit {config.exit}")
-        if config.recalls:
-            budgets += ["recalls 1", config.recalls, *config.recall_from]
+        budgets += [setting for layer in self.layers for setting in layer.settings()]
         return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
-
-    def may_exit(self, question: str) -> bool:
-        """Whether reading for a question may end before the document does."""
-        how = self.config.exit
-        return how == "model" or (how == "safe" and scope(question) == "one")
 
     def check_question(self, question: str | None) -> int:
         """Check a question, and return its length in tokens.
@@ -206,11 +230,6 @@ class Reading:
             return backed(text, memory), tokens, False
         text = self.cut(text, budget, self.tokenizer)
         return backed(text, memory), self.tokenizer.count(text), True
-
-    def most_updates(self, fold: Fold) -> int | None:
-        """Return the most calls of a fold; None for no limit."""
-        most = self.config.max_calls
-        return fold["source"].get("calls", None if most is None else most - 1)  # one answers
 
     def seconds_left(self, run: Run) -> float | None:
         """Return the seconds until the deadline; None without one."""

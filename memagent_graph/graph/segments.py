@@ -13,13 +13,11 @@ import regex
 
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
+from memagent_graph.graph.coverage import common_spans, merge_spans
 from memagent_graph.graph.events import observers, part, step_of
-from memagent_graph.graph.skim import common_spans, merge_spans
 from memagent_graph.graph.state import (
-    Looks,
     Progress,
     SourceRecord,
-    looks_of,
     memory_of,
     noted,
     round_of,
@@ -35,8 +33,9 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.fold import Layer
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold, Stopped
+    from memagent_graph.graph.state import Fold, LayerState, Stopped
     from memagent_graph.readers.base import Merge
 
 
@@ -347,7 +346,7 @@ def in_doubt(reading: Reading, parts: Sequence[Fold]) -> dict[str, Fold]:
     return {
         span_of(part["source"]).fold: {**part, "progress": {**part["progress"], "stopped": None}}
         for part in done
-        if (most := reading.most_updates(part)) is None or part["progress"]["calls"] < most
+        if (most := part["source"].get("calls")) is None or part["progress"]["calls"] < most
     }
 
 
@@ -360,13 +359,14 @@ def calls_left(whole: Fold) -> int | None:
     return None if calls is None else calls - whole["progress"]["calls"]
 
 
-def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
+def joined(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Sequence[Layer]) -> Fold:
     """Return the fold of a document after a round of its segments.
 
     Args:
         whole: the document's fold before the round.
         parts: the segments' folds, in order.
         merged: the merge of those of their memories that changed.
+        layers: the layers of the reading, which join their states.
     """
     before, memory = memory_of(whole), next(iter(merged.memories), None)
     same = [memory_of(part).dropped for part in parts if part["memory"] == before.text]
@@ -380,7 +380,6 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         step=old["step"] + sum(progress["step"] for progress in ended),
         tokens=max(old["tokens"], sum(progress["tokens"] for progress in ended)),
         calls=old["calls"] + sum(progress["calls"] for progress in ended) + usage.calls,
-        gated=old["gated"] + sum(progress["gated"] for progress in ended),
         input_tokens=old["input_tokens"]
         + sum(progress["input_tokens"] for progress in ended)
         + usage.input_tokens,
@@ -396,11 +395,13 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged) -> Fold:
         stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
         version=old["version"],
     )
-    looks = [looks_of(one) for one in [old, *ended]]
-    if shown := sum(look["shown"] for look in looks):
-        after = max(look["after"] for look in looks)  # for what is read after all
-        progress["looks"] = Looks(wanted=None, shown=shown, after=after)
-    return {**whole, **noted(memory), "progress": progress}
+    states: dict[str, list[LayerState]] = {}
+    for fold in (whole, *parts):
+        for name, state in fold["layers"].items():
+            states.setdefault(name, []).append(state)
+    own = {layer.name: layer for layer in layers}
+    joint = {name: own[name].join(found) for name, found in states.items()}
+    return {**whole, **noted(memory), "progress": progress, "layers": joint}
 
 
 def _unread(whole: Fold, parts: Sequence[Fold]) -> tuple[list[list[int]], list[list[int]]]:

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import BadRecordError, StoreError
+from memagent_graph.graph.coverage import covered
 from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent, about
-from memagent_graph.graph.skim import covered
 from memagent_graph.graph.state import noted, round_of, segment_name, span_of
 from memagent_graph.memory import holding
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
@@ -249,15 +249,14 @@ class Holding:
 
 
 @contextmanager
-def ending(chain: Chain | None) -> Iterator[None]:
+def abandon_if_cancelled(chain: Chain) -> Iterator[None]:
     """Take a reading out of the list if it is cancelled, and then let others read on."""
     try:
         yield
     except asyncio.CancelledError:
-        if chain is not None:
-            task = asyncio.ensure_future(_abandon(chain))
-            _ending.add(task)
-            task.add_done_callback(_ending.discard)
+        task = asyncio.ensure_future(_abandon(chain))
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)
         raise
 
 

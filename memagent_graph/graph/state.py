@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
@@ -17,7 +18,7 @@ from memagent_graph.readers.base import Evidence, Memory, Unsupported
 from memagent_graph.text.chunking import Chunk  # noqa: TC001 - LangGraph reads the annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from langgraph.store.base import BaseStore
 
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 Stopped = Literal["end", "done", "max_calls", "deadline"]
 """Why a reading ended: end of the document, reader had enough, or a budget was used up."""
 
-
+LayerState = Mapping[str, Any]
+"""The state of a layer of a fold: a TypedDict of plain values, which the layer defines."""
+VERSIONS = "versions"
+"""Name of the layer whose state has the record of a fold's last version."""
 Row = list[Any]
 """The fields of an `Evidence`, in order, without a page and heading that are None; the fields of an
 `Unsupported`; or `Memory.dropped`, if it is not 0."""
@@ -75,34 +79,6 @@ class SourceRecord(TypedDict, total=False):
     query: str
 
 
-class Wanted(TypedDict, total=False):
-    """The request of an update to see something again: the set fields of a `Recall`.
-
-    Attributes:
-        besides: spans that the update was shown when it asked, for a request by `words`.
-    """
-
-    words: str
-    besides: list[list[int]]
-    span: list[int]
-    earlier: int | str
-    memory: str
-
-
-class Looks(TypedDict):
-    """The state of a fold's look-back.
-
-    Attributes:
-        wanted: request that the next step fulfils; None for none.
-        shown: number of passages and memories shown so far.
-        after: number of steps after the last chunk.
-    """
-
-    wanted: Wanted | None
-    shown: int
-    after: int
-
-
 class Progress(TypedDict):
     """The progress of a fold, and its cost; only `overwrite_memory` advances it.
 
@@ -111,39 +87,32 @@ class Progress(TypedDict):
         step: number of chunks read, and of steps after the last one.
         tokens: tokens of those chunks.
         calls: number of reader calls that returned.
-        gated: number of chunks for which the update gate was closed.
         input_tokens: prompt tokens of those calls.
         output_tokens: completion tokens of those calls.
         seconds: time spent in those calls, in seconds.
         skipped: spans that were skimmed and not read, in code points of the document.
         unreached: spans that no round has reached, for a reading in segments.
         again: whether skipped and unreached spans are being read after all.
-        looks: the state of look-back, if any.
         cut: whether the memory, or one before it, was over its budget and lost its end.
         enough: the answer with which the reader had enough; None if it had not.
         stopped: why the reading ended; None while it continues.
         version: id of the memory's version, or of the chain's root; None without a store.
-        made: the version's record without its memory, for a run that was killed before the
-            version was stored; see `MemoryVersion.to_stub`.
     """
 
     position: int
     step: int
     tokens: int
     calls: int
-    gated: int
     input_tokens: int
     output_tokens: int
     seconds: float
     skipped: list[list[int]]
     unreached: list[list[int]]
     again: bool
-    looks: NotRequired[Looks]
     cut: bool
     enough: str | None
     stopped: Stopped | None
     version: str | None
-    made: NotRequired[dict[str, Any]]
 
 
 class Span(NamedTuple):
@@ -170,6 +139,8 @@ class Fold(TypedDict):
         places: evidence and marks of the memory as rows, which in checkpoints take half the space
             of dicts.
         progress: the progress so far.
+        layers: states of layers, by name, as plain values. A state with a true `more` asks for
+            another step after the last chunk.
     """
 
     question: str
@@ -177,6 +148,7 @@ class Fold(TypedDict):
     memory: str
     places: list[Row]
     progress: Progress
+    layers: dict[str, LayerState]
 
 
 class Noted(TypedDict):
@@ -193,7 +165,6 @@ def begun(question: str, source: SourceRecord) -> Fold:
         step=0,
         tokens=0,
         calls=0,
-        gated=0,
         input_tokens=0,
         output_tokens=0,
         seconds=0.0,
@@ -206,7 +177,7 @@ def begun(question: str, source: SourceRecord) -> Fold:
         version=None,
     )
     nothing = noted(Memory())
-    return Fold(question=question, source=source, **nothing, progress=progress)
+    return Fold(question=question, source=source, **nothing, progress=progress, layers={})
 
 
 def record_of(source: Source) -> SourceRecord:
@@ -214,11 +185,6 @@ def record_of(source: Source) -> SourceRecord:
     return SourceRecord(
         name=source.name, digest=source.digest, length=source.length, uri=source.uri
     )
-
-
-def looks_of(progress: Progress) -> Looks:
-    """Return the state of a fold's look-back."""
-    return progress.get("looks", Looks(wanted=None, shown=0, after=0))
 
 
 def fold_name(question: int) -> str:
@@ -457,6 +423,7 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
         source: see `Fold`.
         places: see `Fold`.
         progress: see `Fold`.
+        layers: see `Fold`.
     """
 
     chunk: Annotated[Chunk | None, UntrackedValue]
@@ -464,6 +431,7 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
     source: SourceRecord
     places: list[Row]
     progress: Progress
+    layers: dict[str, LayerState]
 
 
 class QuestionState(TypedDict):
@@ -528,4 +496,5 @@ def fold_of(state: ReadingState) -> Fold:
         memory=state["memory"],
         places=state["places"],
         progress=state["progress"],
+        layers=state["layers"],
     )

@@ -15,16 +15,14 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
+from memagent_graph.graph.fold import FoldUpdate
 from memagent_graph.graph.ids import Lineage
-from memagent_graph.graph.look_back import wanted_of
-from memagent_graph.graph.sharing import Company, Holding, ending
+from memagent_graph.graph.sharing import Company, Holding, abandon_if_cancelled
 from memagent_graph.graph.state import (
     Fold,
-    Looks,
     SourceRecord,
     begun,
     is_segmented,
-    looks_of,
     memory_of,
     noted,
     round_of,
@@ -38,13 +36,14 @@ from memagent_graph.memory.lookup import find, is_thinned, newest_edit
 from memagent_graph.memory.sources import remove_strays
 from memagent_graph.memory.version import MemoryVersion, edited, reading_key
 from memagent_graph.memory.writer import VersionWriter
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.readers.base import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from memagent_graph.graph.chunks import Cutter
+    from memagent_graph.graph.fold import FoldStep, Layer
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Run
     from memagent_graph.readers.base import Recalled
@@ -79,6 +78,7 @@ class Known:
         lineage: the fold's versions.
         bank: has those that are stored.
         holding: gets the name of a named memory.
+        layers: the layers of the reading, which resume what a version left open.
 
     Attributes:
         begun: whether the fold began in this call of the graph, not in one that was broken off.
@@ -88,8 +88,11 @@ class Known:
         mends: whether versions after a gap are stored: the gap is read, and they are taken over.
     """
 
-    def __init__(self, lineage: Lineage, bank: MemoryBank, holding: Holding) -> None:
+    def __init__(
+        self, lineage: Lineage, bank: MemoryBank, holding: Holding, layers: Sequence[Layer]
+    ) -> None:
         self._lineage, self._bank, self._holding = lineage, bank, holding
+        self._layers = layers
         self.begun = False
         self.given: tuple[str, str] | None = None
         self.noticed: int | None = None
@@ -263,13 +266,21 @@ class Known:
             "skipped": [[*span] for span in found.skipped],
             "again": found.again,
         }
-        _seek(fold, found, stops=stops)
+        self._seek(fold, found, stops=stops)
         fold = {**fold, **noted(found.memory)}
         if name and stops:
             await self._name_known(fold, name)
         if edit is None or stops:
             return fold
         return await self._past_what_is_known(cutter, fold, edited=True)
+
+    def _seek(self, fold: Fold, found: MemoryVersion, *, stops: bool) -> None:
+        """Continue with what the reading of a version looked for, and asked to see again."""
+        if found.sought is not None:  # as what was skipped will be read, if it has to be
+            fold["source"]["query"] = found.sought
+        if not stops:
+            states = ((layer.name, layer.resume(found)) for layer in self._layers)
+            fold["layers"] = {name: state for name, state in states if state is not None}
 
     def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
         """Ids of the versions after each chunk, worked out as they are asked for."""
@@ -330,15 +341,6 @@ def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
     """Ask for more ids, each of which adds a chunk to `read`, until one ends at `end`."""
     while (not read or read[-1].end < end) and next(ids, None):
         pass
-
-
-def _seek(fold: Fold, found: MemoryVersion, *, stops: bool) -> None:
-    """Continue with what the reading of a version looked for, and asked to see again."""
-    if found.sought is not None:  # as what was skipped will be read, if it has to be
-        fold["source"]["query"] = found.sought
-    if not stops and found.recall is not None:
-        wanted = wanted_of(found.recall, [(found.start, found.end)])
-        fold["progress"]["looks"] = Looks(wanted=wanted, shown=0, after=0)
 
 
 def _is_within(chunk: Chunk, version: MemoryVersion) -> bool:
@@ -416,7 +418,7 @@ class Chain:
             if self._whole
             else Holding(self.bank.records, self.lineage.memory(record), left)
         )
-        self.known = Known(self.lineage, self.bank, self.holding)
+        self.known = Known(self.lineage, self.bank, self.holding, reading.layers)
         self.known.mends = whole is not None and whole.known.mends
         self._company = Company(
             reading,
@@ -503,7 +505,7 @@ class Chain:
 
     async def followed(
         self, fold: Fold, chunk: Chunk, recalled: Sequence[Recalled] = ()
-    ) -> Update | None:
+    ) -> FoldUpdate | None:
         """What another agent, which reads the same, made of a chunk; None to read it here.
 
         Args:
@@ -518,12 +520,13 @@ class Chain:
         found = await self._company.followed(fold, self.parent, chunk, recalled)
         if found is None:
             return None
-        return Update(
+        return FoldUpdate(
             None if found.unchanged else found.memory,
             done=found.enough is not None,
             answer=found.enough or "",
             recall=found.recall,
             unfinished=found.cut,
+            tokens=found.tokens,
         )
 
     def beating(self) -> AbstractAsyncContextManager[object]:
@@ -553,16 +556,17 @@ class Chain:
             self.known.missed = str(error)
             return None
 
-    async def earlier(self, which: int | str) -> MemoryVersion | None:
+    async def earlier(self, fold: Fold, which: int | str) -> MemoryVersion | None:
         """An earlier memory of this reading; None if there is none to be read.
 
         Args:
+            fold: the fold, which has read further.
             which: number of a step, or a version's id.
         """
         if self._writer is not None:
             await self._writer.settle()
         try:
-            history = await self.bank.ahistory(self.parent)
+            history = await self.bank.ahistory(fold["progress"]["version"] or self.lineage.root)
         except MemoryNotFoundError:  # nothing was read yet
             return None
         except StoreError as error:
@@ -571,28 +575,16 @@ class Chain:
         own = (version for version in history if version.root == self.lineage.root)
         return next((one for one in own if which in {one.id, one.step}), None)
 
-    async def keep(
-        self,
-        fold: Fold,
-        chunk: Chunk,
-        tokens: int,
-        *,
-        gated: bool = False,
-        recalled: Sequence[Recalled] = (),
-    ) -> Fold:
-        """Begin to store the memory after `chunk`; at the end move a named memory's head to it.
+    def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate, *, gated: bool = False) -> Fold:
+        """Begin to store the memory after a chunk, and return the fold with its version.
 
         Args:
-            fold: after the chunk.
-            chunk: what was read.
-            tokens: of the memory.
-            gated: whether it is the one that the chunk was read from.
-            recalled: what was shown again with it.
-
-        Returns:
-            The fold, begun anew at the winner's head if a race for the head was lost.
+            fold: the fold after the chunk.
+            step: the step that read it.
+            update: the update.
+            gated: whether the memory is the one that the chunk was read from.
         """
-        progress, writer = fold["progress"], self._writes(fold)
+        progress, writer, chunk = fold["progress"], self._writes(fold), step.chunk
         # A memory that a reading ends with is whole, since heads lead there. So is one after
         # something that is not written yet, in the place of which another may be stored.
         ends = progress["stopped"] or chunk.end >= span_of(fold["source"]).end
@@ -601,8 +593,9 @@ class Chain:
             self.parent,
             fold,
             chunk,
-            tokens,
-            recalled=recalled,
+            update.tokens,
+            recalled=step.recalled,
+            recall=None if update.done else update.recall,
             unchanged=self._holder if shares else None,
         )
         self._last = version
@@ -612,18 +605,13 @@ class Chain:
         self._holder = version.unchanged or version.id
         fold = self.lineage.made(fold, version)
         writer.add(version, *self._company.notes(fold))
-        if not progress["stopped"]:
-            return fold
-        if fold["source"].get("memory_name"):
-            return await self._move_head(fold)
-        self._finished = version
         return fold
 
     async def end(self, fold: Fold) -> Fold:
-        """End a fold that has skipped its last chunk: its last version is that of the document.
+        """End a fold with its last version; move a named memory's head to it.
 
         Returns:
-            As `keep`.
+            The fold, begun anew at the winner's head if a race for the head was lost.
         """
         version = fold["progress"]["version"]
         if self._last is None and version not in {None, self.lineage.root}:  # of a resumed run
@@ -795,6 +783,7 @@ class Chain:
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
         at = self.lineage.root if head is None else head.id
         await self._company.begin_anew(at)
+        own = {layer.name: layer for layer in self._reading.layers}
         return {
             **fold,
             **noted(Memory() if head is None else head.memory),
@@ -806,8 +795,8 @@ class Chain:
                 "version": at,
                 "skipped": [],
                 "again": False,
-                "looks": {**looks_of(progress), "wanted": None, "after": 0},
             },
+            "layers": {name: own[name].restart(state) for name, state in fold["layers"].items()},
         }
 
     def _writes(self, fold: Fold) -> VersionWriter:
@@ -873,13 +862,13 @@ def _whole(reading: Reading, run: Run, question: str, record: SourceRecord) -> C
     return run.chains[name]
 
 
-async def wait_while_held(reading: Reading, run: Run, fold: Fold, *, reads: bool = False) -> Fold:
+async def wait_while_held(reading: Reading, run: Run, fold: Fold) -> Fold:
     """Wait until a fold's memory is not held, or the deadline; return the fold with any edit."""
     left, chain = reading.seconds_left(run), chain_of(reading, run, fold)
     if chain is None or (left is not None and left <= 0):
         return fold
-    with ending(chain):
-        return await chain.held(fold, reads=reads)
+    with abandon_if_cancelled(chain):
+        return await chain.held(fold, reads=False)
 
 
 async def finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[str]]:

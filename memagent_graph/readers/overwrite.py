@@ -136,9 +136,10 @@ _PREFACE = regex.compile(
 )
 _CODA = regex.compile(
     r"(?:\A|\n)[^\S\n]*(?:[*_(>-]\s*)*(?:"
-    r"(?:please\s+)?let me know\b|feel free to\b|i hope (?:this|that|these)\b|is there anything else\b"
-    r"|(?:do|would) you (?:want|like) me\b|if you (?:need|have|want|would like)\b[^\n]*\b(?:let me|ask|tell)\b"
-    r"|(?:these|the) (?:new |updated )?notes (?:have been|are now|were) (?:updated|rewritten|revised)\b"
+    r"(?:please\s+)?let me know\b|feel free to\b|i hope (?:this|that|these)\b"
+    r"|is there anything else\b|(?:do|would) you (?:want|like) me\b"
+    r"|if you (?:need|have|want|would like)\b[^\n]*\b(?:let me|ask|tell)\b"
+    r"|(?:these|the) (?:new |updated )?notes (?:have been|are now|were) (?:updated|revised)\b"
     r"|sag mir\b|lass(?:en sie)? (?:es )?mich wissen|n['’]hésitez pas|faites-le-moi savoir|avísame|"
     r"si necesitas\b|如有|如果您|请告诉我|请随时|希望这"
     r")[^\n]*\Z",
@@ -158,7 +159,7 @@ def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
 
 
 def _without_tags(text: str, names: str) -> str:
-    """A text without tags that have a line for themselves, or that open or close the whole of it."""
+    """A text without tags that have a line for themselves, or stand at its beginning or end."""
     alone = rf"^[^\S\n]*(?:</?(?:{names})>[^\S\n]*)+$\n?"
     edges = rf"\A\s*(?:</?(?:{names})>\s*)+|\s*(?:</?(?:{names})>\s*)+\Z"
     text = regex.sub(alone, "", text, flags=regex.IGNORECASE | regex.MULTILINE)
@@ -223,8 +224,8 @@ _NOTHING_NEW = regex.compile(
     regex.IGNORECASE | regex.VERBOSE,
 )
 _REASON = regex.compile(
-    r"\A[\s(*_\[]*(?:reason|because|since|as\b|explanation|note|this is|the (?:user|section|text|message|"
-    r"conversation)|they|he|she|it\b|only|i\b|thus|therefore|so\b|hence|grund|weil|da\b|begründung|"
+    r"\A[\s(*_\[]*(?:reason|because|since|as\b|explanation|note|this is"
+    r"|the (?:user|section|text|message|conversation)|they|he|she|it\b|only|i\b|thus|therefore|so\b|hence|grund|weil|da\b|begründung|"
     r"raison|parce|car\b|razón|porque|ya que|原因|因为|理由|由于|說明|说明)",
     regex.IGNORECASE,
 )

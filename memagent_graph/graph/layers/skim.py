@@ -5,7 +5,6 @@ Skipped spans are recorded in the fold, and are read after all if the answer is 
 
 from __future__ import annotations
 
-import threading
 from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,61 +12,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from memagent_graph.config import LEXICAL, is_embeddings
-from memagent_graph.graph.state import query_of
+from memagent_graph.graph.coverage import has_room
+from memagent_graph.graph.fold import FoldUpdate, Layer
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.exhaustive import scope
 from memagent_graph.sync import to_thread
 from memagent_graph.text.chunking import passages
-from memagent_graph.text.index import Index, open_index
+from memagent_graph.text.index import Index
 from memagent_graph.text.terms import content_terms, names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from langchain_core.embeddings import Embeddings
     from numpy.typing import NDArray
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.state import Fold, Progress
+    from memagent_graph.graph.fold import Advance, FoldStep
     from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source
-
-
-_KEPT_INDEXES = 4
-"""Number of documents whose indexes are kept."""
-
-
-class Indexes:
-    """Opens indexes, each only once."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Index] = {}
-        self._lock = threading.Lock()
-
-    async def of(self, source: Source, seconds: float | None = None) -> Index:
-        """Return the index of a document.
-
-        Args:
-            source: the document.
-            seconds: time limit for opening it, in seconds; None for no limit.
-
-        Raises:
-            LateError: It took longer.
-        """
-        known = self._known.get(source.digest)
-        if known is not None:
-            return known
-        return await to_thread(partial(self._open, source), seconds)
-
-    def _open(self, source: Source) -> Index:
-        with self._lock:  # a second caller finds the first one's index
-            known = self._known.get(source.digest)
-            if known is None:
-                known = self._known[source.digest] = open_index(source)
-                while len(self._known) > _KEPT_INDEXES:
-                    del self._known[next(iter(self._known))]
-            return known
-
 
 # Chosen on questions of NQ, XQuAD and HotpotQA other than those in docs/benchmarks.md.
 _PASSAGES = 12
@@ -84,58 +46,77 @@ _LED_SHARE = 0.7
 """Share of the best score for the question alone below which such a passage is left out."""
 _LEAST = 0.5
 """Least score of a function with which a chunk is read."""
-_MOST_RUNS = 256
-"""Most skipped spans of a fold; further chunks are read."""
 _KEPT = 4
 """Number of documents whose indexes and embeddings an agent keeps."""
 
 
-class Skim(Protocol):
+class Criterion(Protocol):
     """Decides on the chunks of one document."""
 
     async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
         """Whether a chunk is worth a call, for a query and the current memory.
 
         Raises:
-            ModelError: The skim failed.
+            ModelError: The criterion failed.
         """
         ...
 
 
-class Skims:
-    """The skims of an agent, for the documents that it has read last.
+class Skim(Layer):
+    """Skip chunks that are not worth a call.
 
     Args:
         config: gives `skim`.
         indexes: the indexes of documents.
     """
 
+    name = "skim"
+
     def __init__(self, config: ReadingConfig, indexes: Indexes) -> None:
-        self._skim = config.skim
+        self._config = config
         self._indexes = indexes
-        self._known: dict[str, Skim] = {}
+        self._known: dict[str, Criterion] = {}
 
-    async def of(self, source: Source, seconds: float | None = None) -> Skim:
-        """Return the skim of a document.
-
-        Args:
-            source: the document.
-            seconds: time limit for opening its index, in seconds; None for no limit.
+    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
+        """Skip the chunk, or take the step.
 
         Raises:
-            ModelError: The embeddings' provider failed.
-            LateError: It took longer.
+            ModelError: The criterion failed.
+            LateError: Opening the document's index took longer than the time left.
         """
+        if step.chunk.text and await self._is_skipped(step):
+            return FoldUpdate(None, chunk="skipped")
+        return await read(step)
+
+    def settings(self) -> list[object]:
+        """Return the version of the search, and the criterion's name."""
+        return ["skim 1", self._config.skim_name]
+
+    def depends_on_memory(self, question: str) -> bool:
+        """Whether chunks may be skipped: the memory introduces names to look for."""
+        return is_skimmed(self._config, question)
+
+    async def _is_skipped(self, step: FoldStep) -> bool:
+        progress, chunk = step.fold["progress"], step.chunk
+        if progress["again"] or not is_skimmed(self._config, step.question, step.query):
+            return False
+        criterion = await self._of(chunk.source, step.call.seconds_left())
+        if not has_room(progress, chunk.start):
+            return False
+        return not await criterion.is_worth(step.query, step.memory.text, chunk)
+
+    async def _of(self, source: Source, seconds: float | None) -> Criterion:
+        """The criterion for a document; the latest are kept."""
         known = self._known.get(source.digest)
         if known is not None:
             return known
-        found: Skim
-        if self._skim == LEXICAL:
+        found: Criterion
+        if self._config.skim == LEXICAL:
             found = Lexical(await self._indexes.of(source, seconds))
-        elif is_embeddings(self._skim):
-            found = await Semantic.of(source, self._skim)
+        elif is_embeddings(self._config.skim):
+            found = await Semantic.of(source, self._config.skim)
         else:
-            found = Scored(self._skim)
+            found = Scored(self._config.skim)
         self._known[source.digest] = found
         while len(self._known) > _KEPT:
             self._known.pop(next(iter(self._known)), None)
@@ -250,110 +231,6 @@ def is_skimmed(config: ReadingConfig, question: str, query: str | None = None) -
         query: query of a later round; None in the first.
     """
     return config.skim is not None and "all" not in {scope(question), scope(query or question)}
-
-
-async def is_skipped(skim: Skim, fold: Fold, chunk: Chunk) -> bool:
-    """Whether a fold skips a chunk, for now.
-
-    Raises:
-        ModelError: The skim failed.
-    """
-    progress = fold["progress"]
-    if progress["again"] or not has_room(progress, chunk.start):
-        return False
-    return not await skim.is_worth(query_of(fold), fold["memory"], chunk)
-
-
-def has_room(progress: Progress, start: int) -> bool:
-    """Whether a span that begins at `start` can be recorded as skipped."""
-    skipped = progress["skipped"]
-    return len(skipped) < _MOST_RUNS or skipped[-1][1] == start
-
-
-def skip(progress: Progress, chunk: Chunk, end: int) -> Progress:
-    """Return the progress of a fold after it has skipped a chunk.
-
-    Args:
-        progress: the progress before the chunk.
-        chunk: the chunk at the fold's position.
-        end: end of the fold's span.
-    """
-    skipped = merge_spans([*progress["skipped"], [chunk.start, chunk.end]])
-    stopped = "end" if chunk.end >= end else progress["stopped"]
-    return {**progress, "position": chunk.end, "skipped": skipped, "stopped": stopped}
-
-
-def merge_spans(spans: Sequence[list[int]]) -> list[list[int]]:
-    """Return sorted spans, with adjacent ones joined."""
-    merged: list[list[int]] = []
-    for start, end in spans:
-        if merged and merged[-1][1] == start:
-            merged[-1] = [merged[-1][0], end]
-        else:
-            merged.append([start, end])
-    return merged
-
-
-def common_spans(spans: Sequence[list[int]], others: Sequence[list[int]]) -> list[list[int]]:
-    """Return the intersection of two sorted lists of spans without overlaps."""
-    found, left, right = list[list[int]](), iter(spans), iter(others)
-    one, other = next(left, None), next(right, None)
-    while one and other:
-        start, end = max(one[0], other[0]), min(one[1], other[1])
-        if start < end:
-            found.append([start, end])
-        if one[1] == end:
-            one = next(left, None)
-        else:
-            other = next(right, None)
-    return found
-
-
-def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int]]]:
-    """Return a fold's position, and its skipped spans, after it has read a chunk.
-
-    Args:
-        progress: the progress before the chunk.
-        chunk: the chunk at the fold's position.
-        end: end of the fold's span.
-    """
-    skipped = progress["skipped"]
-    if not progress["again"]:
-        return chunk.end, skipped
-    (_, stop), *others = skipped
-    left = [[chunk.end, stop], *others] if chunk.end < stop else others
-    return (left[0][0] if left else end), left
-
-
-def reopen(progress: Progress, end: int) -> Progress | None:
-    """Return the progress from which a fold reads what it has skipped; None if nothing is left.
-
-    Args:
-        progress: progress of a fold that has ended.
-        end: end of the fold's span.
-    """
-    if progress["again"] or progress["stopped"] not in {"end", "done"}:
-        return None
-    if not progress["skipped"]:
-        return None
-    rest = progress["unreached"]
-    if not rest and progress["position"] < end:
-        rest = [[progress["position"], end]]
-    left = merge_spans(sorted([*progress["skipped"], *rest]))
-    return {
-        **progress,
-        "position": left[0][0],
-        "skipped": left,
-        "unreached": [],
-        "again": True,
-        "stopped": None,
-    }
-
-
-def covered(progress: Progress, start: int, end: int) -> int:
-    """Return how many code points a fold has read between `start` and `end`."""
-    reached = end if progress["again"] else progress["position"]
-    return reached - start - sum(last - first for first, last in progress["skipped"])
 
 
 def _is_in(chunk: Chunk, wanted: set[int] | frozenset[int], index: Index) -> bool:

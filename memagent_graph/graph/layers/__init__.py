@@ -1,0 +1,1 @@
+"""The layers around a step of the fold: one feature each, none of which knows another."""

@@ -1,0 +1,271 @@
+"""Look-back: find what an update asks for, and show it with the next step.
+
+A fold searches the part of the document before its next chunk, read or skipped, except for what the
+asking step was shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
+from memagent_graph.graph.coverage import move, spans_of
+from memagent_graph.graph.fold import FoldUpdate, Layer
+from memagent_graph.graph.state import backed, span_of
+from memagent_graph.readers.base import Recalled, locate
+from memagent_graph.readers.statements import statements
+from memagent_graph.text.chunking import cut_at_sentence
+from memagent_graph.text.source import JoinedSource
+from memagent_graph.text.terms import content_terms, terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.graph.fold import Advance, FoldStep
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Fold
+    from memagent_graph.graph.versions import Chain
+    from memagent_graph.memory.version import MemoryVersion
+    from memagent_graph.readers.base import Recall
+    from memagent_graph.text.index import Indexes
+    from memagent_graph.text.source import Source
+
+
+_MOST_READ = 16
+"""Code points read of a span, per token of room."""
+_LONGEST_PLACE = 64
+"""Longest name of a shown passage or memory, in tokens."""
+
+
+class Wanted(TypedDict, total=False):
+    """The request of an update to see something again: the set fields of a `Recall`.
+
+    Attributes:
+        besides: spans that the update was shown when it asked, for a request by `words`.
+    """
+
+    words: str
+    besides: list[list[int]]
+    span: list[int]
+    earlier: int | str
+    memory: str
+
+
+class Looks(TypedDict):
+    """The state of look-back.
+
+    Attributes:
+        wanted: request that the next step fulfils; None for none.
+        more: whether there is one, for which the fold takes another step after the last chunk.
+        shown: number of passages and memories shown so far.
+        after: number of steps after the last chunk.
+    """
+
+    wanted: Wanted | None
+    more: bool
+    shown: int
+    after: int
+
+
+class LookBack(Layer):
+    """Show what the last update asked for, and let this one ask.
+
+    Args:
+        config: gives `recalls` and `recall_from`.
+        indexes: the indexes of documents.
+    """
+
+    name = "look_back"
+
+    def __init__(self, config: ReadingConfig, indexes: Indexes) -> None:
+        self._most, self._from, self._indexes = config.recalls, config.recall_from, indexes
+
+    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
+        """Take the step with what was asked for; after the last chunk, only if it is found.
+
+        Raises:
+            LateError: Opening the document's index took longer than the time left.
+        """
+        looks, chunk = looks_of(step.fold), step.chunk
+        wanted = looks["wanted"]
+        recalled = () if wanted is None else await self._find(step, wanted)
+        if not (chunk.text or recalled):
+            none = Looks(wanted=None, more=False, shown=looks["shown"], after=looks["after"])
+            return FoldUpdate(None, chunk="left", layers={self.name: none})
+        asks = self._may_ask(step, looks)
+        update = await read(
+            replace(step, recalled=recalled, look_back=asks, recall_from=self._from)
+        )
+        wanted = None
+        if asks and update.recall is not None and not _ends(step, update):
+            wanted = wanted_of(update.recall, [(chunk.start, chunk.end), *spans_of(recalled)])
+        after = Looks(
+            wanted=wanted,
+            more=wanted is not None,
+            shown=looks["shown"] + len(recalled),
+            after=looks["after"] + (not chunk.text),
+        )
+        return replace(update, recalled=recalled, layers={**update.layers, self.name: after})
+
+    def settings(self) -> list[object]:
+        """Return the version of the search, and what can be asked for."""
+        return ["recalls 1", self._most, *self._from]
+
+    def depends_on_memory(self, question: str) -> bool:
+        """Whether passages are shown again: always, if an update asks for them."""
+        return True
+
+    def join(self, states: Sequence[Looks]) -> Looks:
+        """Return the state after a round: nothing is wanted."""
+        after = max(state["after"] for state in states)  # for what is read after all
+        shown = sum(state["shown"] for state in states)
+        return Looks(wanted=None, more=False, shown=shown, after=after)
+
+    def restart(self, state: Looks) -> Looks:
+        """Return the state without a request."""
+        return {**state, "wanted": None, "more": False, "after": 0}
+
+    def resume(self, version: MemoryVersion) -> Looks | None:
+        """Return the state after the update of a stored version: its request is next."""
+        if version.recall is None:
+            return None
+        wanted = wanted_of(version.recall, [(version.start, version.end)])
+        return Looks(wanted=wanted, more=wanted is not None, shown=0, after=0)
+
+    def _may_ask(self, step: FoldStep, looks: Looks) -> bool:
+        """Whether the update may ask, since a later step can show it."""
+        shown = looks["shown"] + (0 if looks["wanted"] is None else self._most)
+        if shown + self._most > MOST_RECALLED:
+            return False
+        end = span_of(step.fold["source"]).end
+        return _position(step) < end or looks["after"] + (not step.chunk.text) < self._most
+
+    async def _find(self, step: FoldStep, wanted: Wanted) -> tuple[Recalled, ...]:
+        """What the last update asked for; () if nothing is found."""
+        call, chunk = step.call, step.chunk
+        reading = call.reading
+        if "memory" in wanted or "earlier" in wanted:
+            found = None if call.chain is None else await _memory(step, call.chain, wanted)
+            return () if found is None else (found,)
+        if "span" in wanted:
+            start, end = max(wanted["span"][0], 0), min(wanted["span"][1], chunk.start)
+            return tuple(_passages(reading, chunk.source, [(start, end)], ""))
+        words, sought = wanted["words"], {*content_terms(wanted["words"])}
+        index = await self._indexes.of(chunk.source, call.seconds_left())
+        scores = index.scores(dict.fromkeys(sought, 1.0))
+        found_spans: list[tuple[int, int]] = []
+        for number in np.argsort(-scores, kind="stable").tolist():
+            if scores[number] <= 0 or len(found_spans) >= self._most:
+                break
+            start, end = index.span(number)
+            for left in _without((start, min(end, chunk.start)), wanted["besides"]):
+                text = chunk.source.read(left[0], left[1] - left[0])
+                if not sought.isdisjoint(terms(text)):
+                    found_spans.append(left)
+                    break
+        return tuple(_passages(reading, chunk.source, found_spans, words))
+
+
+def looks_of(fold: Fold) -> Looks:
+    """Return the state of a fold's look-back."""
+    none = Looks(wanted=None, more=False, shown=0, after=0)
+    return cast("Looks", fold["layers"].get(LookBack.name, none))
+
+
+def _position(step: FoldStep) -> int:
+    """The position of the fold after the step."""
+    progress, chunk = step.fold["progress"], step.chunk
+    end = span_of(step.fold["source"]).end
+    return move(progress, chunk, end)[0] if chunk.text else progress["position"]
+
+
+def _ends(step: FoldStep, update: FoldUpdate) -> bool:
+    """Whether no step follows that could show anything."""
+    most = step.fold["source"].get("calls")
+    spent = most is not None and step.fold["progress"]["calls"] + update.usage.calls >= most
+    return update.done or (spent and _position(step) >= span_of(step.fold["source"]).end)
+
+
+def wanted_of(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None:
+    """Return the request that the next step fulfils, as plain values; None for none.
+
+    Args:
+        recall: the request of the update.
+        shown: spans of the document shown to the update.
+    """
+    if recall.memory is not None:
+        return Wanted(memory=recall.memory)
+    if recall.earlier is not None:
+        return Wanted(earlier=recall.earlier)
+    if recall.span is not None:
+        return Wanted(span=[*map(int, recall.span)])
+    besides = [[start, end] for start, end in shown if start < end]
+    return Wanted(words=recall.words, besides=besides) if recall.words else None
+
+
+def _without(span: tuple[int, int], besides: Sequence[list[int]]) -> Iterator[tuple[int, int]]:
+    """The parts of a span outside of other spans."""
+    start, end = span
+    for first, last in sorted(besides):
+        if first < end and last > start:
+            if start < first:
+                yield start, first
+            start = last
+    if start < end:
+        yield start, end
+
+
+def _passages(
+    reading: Reading, source: Source, spans: Sequence[tuple[int, int]], words: str
+) -> Iterator[Recalled]:
+    """The texts of spans, within the budget, from the statement that matches best."""
+    counter, sought = reading.tokenizer, {*content_terms(words)}
+    for start, end in spans:
+        whole = source.read(start, max(min(end - start, _MOST_READ * RECALL_TOKENS), 0))
+        begin = len(whole) - len(whole.lstrip())
+        if not whole.strip():
+            continue
+        place = _short(reading, _place(source, start + begin))
+        room = RECALL_TOKENS - counter.count(f"{place}\n")
+        text = whole[begin:].rstrip()
+        if counter.count(text) > room and words:
+            at = max(statements(text), key=lambda one: len(sought & {*terms(one.text)})).start
+            begin, text = begin + at, text[at:]
+        yield Recalled(cut_at_sentence(text, room, counter), place, start + begin)
+
+
+def _place(source: Source, start: int) -> str:
+    """A place for the model; without the name of a single document, which may be a path."""
+    at = locate("", source, start, start)
+    if isinstance(source, JoinedSource):
+        return at.place
+    return f"line {at.line}" if at.page is None else f"page {at.page}"
+
+
+async def _memory(step: FoldStep, chain: Chain, wanted: Wanted) -> Recalled | None:
+    """An earlier memory of the reading, or another memory that it may see."""
+    reading = step.call.reading
+    if "memory" in wanted:
+        name = wanted["memory"]
+        if name not in reading.config.recall_from:
+            return None
+        version, place = await chain.named(name), f'notes "{name}"'
+    else:
+        version = await chain.earlier(step.fold, wanted["earlier"])
+        place = "" if version is None else f"your notes after section {version.step}"
+    if version is None or not version.text.strip():
+        return None
+    place, counter = _short(reading, place), reading.tokenizer
+    room = reading.config.recalls * RECALL_TOKENS - counter.count(f"{place}\n")
+    text = cut_at_sentence(version.text, room, counter)
+    other = version.id if "memory" in wanted else None
+    return Recalled(text, place, memory=backed(text, version.memory), version=other)
+
+
+def _short(reading: Reading, place: str) -> str:
+    return place[: reading.tokenizer.prefix(place, _LONGEST_PLACE)]
