@@ -22,6 +22,7 @@ from memagent_graph.cli.options import (
     chosen_namespace,
 )
 from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,4 +129,4 @@ def _show(check: Check) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return shown(" ".join(text.split()))

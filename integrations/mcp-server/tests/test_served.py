@@ -13,7 +13,7 @@ from servers.warm_python import PIPE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mcp_serving import COMMAND, PYTHON, connected, environment
+from mcp_serving import COMMAND, INITIALIZE, PYTHON, connected, environment
 
 TEXT = "Filler. " * 9000 + "The vault opens at 6:40.\n"
 ASKED = {"question": "When does the vault open?", "source": "books/log.txt"}

@@ -203,6 +203,6 @@ async def _plain(request: Request, error: Exception) -> JSONResponse:
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # the first route knows its own alone
         allowed = methods_of(request.app.routes, request.scope)
-        headers["allow"] = allowed.replace("GET", "GET, HEAD")  # `Door` answers one by the other
+        headers["Allow"] = allowed.replace("GET", "GET, HEAD")  # `Door` answers one by the other
     found = Refusal(error.status_code, str(error.detail), headers=headers)
     return JSONResponse(found.body, found.status, found.headers)
