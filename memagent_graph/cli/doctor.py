@@ -100,7 +100,7 @@ def _examine_model(
     from memagent_graph.sync import wait_for
 
     try:
-        reader = resolve_reader(name, config=config, tokenizer=tokenizer, base_url=base_url)
+        reader = resolve_reader(name, config=config, base_url=base_url)
     except MemAgentError as error:
         yield Check("model", "fail", str(error), "See `memagent ask --help` for what names one.")
         return
