@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.templates import disarmed, fill, render
+from memagent_graph.templates import disarmed, fill
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _FIELD = re.compile(r"\{(question|memory|memories|chunk|words)\}")
 NO_MEMORY = "(empty: this is the first section)"
@@ -213,6 +213,7 @@ class Prompts(BaseModel):
     unchanged: str = UNCHANGED_PROMPT
     enough: str = ENOUGH_PROMPT
     look_back: str = LOOK_BACK_PROMPT
+    _control: frozenset[str] = PrivateAttr(default=frozenset())
 
     @model_validator(mode="after")
     def _has_its_fields(self) -> Prompts:
@@ -270,6 +271,17 @@ class Prompts(BaseModel):
         record = self.model_dump_json(exclude=later)  # what was read without it stays known
         return sha256(record.encode()).hexdigest()[:16]
 
+    def guard_against(self, tokens: Collection[str]) -> Prompts:
+        """Return prompts in which no value can forge one of these tokens.
+
+        Args:
+            tokens: control tokens of the model's tokenizer. Those of known shapes are guarded
+                against in any case.
+        """
+        guarding = self.model_copy()
+        guarding._control = self._control.union(tokens)  # noqa: SLF001 - of the same class
+        return guarding
+
     def for_update(
         self,
         question: str,
@@ -300,13 +312,13 @@ class Prompts(BaseModel):
         """
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
         delimiters = self.update + (_RECALLED_PASSAGE if recalled or look_back else "")
-        values = {name: disarmed(value, delimiters) for name, value in values.items()}
+        values = self._disarm(values, delimiters)
         prompt = fill(self.update, {**values, "words": _words(budget)})
         if recalled:
             shown = [
                 fill(
                     _RECALLED_PASSAGE,
-                    {"place": disarmed(place, delimiters), "passage": disarmed(text, delimiters)},
+                    self._disarm({"place": place, "passage": text}, delimiters),
                 )
                 for place, text in recalled
             ]
@@ -321,19 +333,19 @@ class Prompts(BaseModel):
             return prompt
         prompt += fill(self.look_back, {"number": str(look_back.number)})
         if look_back.memories:
-            names = ", ".join(f'"{disarmed(name, delimiters)}"' for name in look_back.memories)
-            prompt += fill(_OTHER_MEMORIES, {"names": names})
+            names = ", ".join(f'"{name}"' for name in look_back.memories)
+            prompt += fill(_OTHER_MEMORIES, self._disarm({"names": names}, delimiters))
         return prompt
 
     def for_answer(self, question: str, memory: str) -> str:
         """Make the prompt that asks for the answer."""
-        return render(self.answer, question=question, memory=memory or NO_MEMORY)
+        return self._ask(self.answer, question, memory)
 
     def for_structured_answer(self, question: str, memory: str) -> str:
         """Make the prompt of a structured answer, from the caller's `answer` if there is one."""
         own = self.answer != ANSWER_PROMPT
         template = self.answer if own else STRUCTURED_ANSWER_PROMPT
-        return render(template, question=question, memory=memory or NO_MEMORY)
+        return self._ask(template, question, memory)
 
     def for_merge(
         self, question: str, memories: Sequence[str], budget: int, *, lead: bool = False
@@ -348,9 +360,17 @@ class Prompts(BaseModel):
         """
         template = self.lead if lead else self.merge
         delimiters = template + _PART
-        parts = [fill(_PART, {"memory": disarmed(memory, delimiters)}) for memory in memories]
-        values = {"question": disarmed(question, delimiters), "memories": "\n\n".join(parts)}
-        return fill(template, {**values, "words": _words(budget)})
+        parts = [fill(_PART, self._disarm({"memory": memory}, delimiters)) for memory in memories]
+        asked = self._disarm({"question": question}, delimiters)
+        values = {"memories": "\n\n".join(parts), "words": _words(budget)}
+        return fill(template, {**asked, **values})
+
+    def _ask(self, template: str, question: str, memory: str) -> str:
+        values = {"question": question, "memory": memory or NO_MEMORY}
+        return fill(template, self._disarm(values, template))
+
+    def _disarm(self, values: Mapping[str, str], delimiters: str) -> dict[str, str]:
+        return {name: disarmed(text, delimiters, self._control) for name, text in values.items()}
 
 
 def looked_for(question: str, query: str) -> str:

@@ -45,7 +45,7 @@ class MemAgentRetriever(BaseRetriever):
         corpus: documents (a `Path` is a file or a folder, a `str` is text), or another retriever,
             whose results for the query are then read.
         model: model that reads, as for `create_memagent`.
-        k: most documents to return.
+        k: most documents to return; `invoke(query, k=2)` is for one call.
         config: budgets and switches of the reading.
         store: store for memories; by default they stay in this process.
         namespace: labels of the memories in the store.
@@ -164,7 +164,7 @@ class MemAgentRetriever(BaseRetriever):
             config: one configuration for all queries, or one for each; `max_concurrency` of the
                 first holds for the reading.
             return_exceptions: return errors instead of raising them.
-            kwargs: further arguments of the base class.
+            kwargs: further arguments of the base class, and `k`.
         """
         if not inputs or isinstance(self.corpus, BaseRetriever):
             return await super().abatch(
@@ -185,12 +185,13 @@ class MemAgentRetriever(BaseRetriever):
         *,
         run_manager: CallbackManagerForRetrieverRun,
         reading: CorpusReading | None = None,
+        k: int | None = None,
     ) -> list[Document]:
         callbacks, corpus = run_manager.get_child(), self.corpus
         if isinstance(corpus, BaseRetriever):
             corpus = corpus.invoke(query, {"callbacks": callbacks})
         reading = reading or CorpusReading(self._agent, corpus, [query])
-        return wait_for(self._found(reading, query, callbacks))
+        return wait_for(self._found(reading, query, callbacks, k))
 
     async def _aget_relevant_documents(
         self,
@@ -198,20 +199,29 @@ class MemAgentRetriever(BaseRetriever):
         *,
         run_manager: AsyncCallbackManagerForRetrieverRun,
         reading: CorpusReading | None = None,
+        k: int | None = None,
     ) -> list[Document]:
         callbacks, corpus = run_manager.get_child(), self.corpus
         if isinstance(corpus, BaseRetriever):
             corpus = await corpus.ainvoke(query, {"callbacks": callbacks})
         reading = reading or CorpusReading(self._agent, corpus, [query])
-        return await self._found(reading, query, callbacks)
+        return await self._found(reading, query, callbacks, k)
 
     async def _found(
-        self, reading: CorpusReading, query: str, callbacks: BaseCallbackManager
+        self,
+        reading: CorpusReading,
+        query: str,
+        callbacks: BaseCallbackManager,
+        k: int | None,
     ) -> list[Document]:
+        most = self.k if k is None else k
+        if most < 1:
+            message = f"k is the most documents to return, at least 1, not {k}."
+            raise ConfigurationError(message)
         corpus, outcome = await reading.outcome(query, callbacks)
         if isinstance(outcome, Exception):
             raise outcome
-        return [] if outcome is None else documents_by_source(corpus, outcome, self.k)
+        return [] if outcome is None else documents_by_source(corpus, outcome, most)
 
 
 _SEGMENTS = 16

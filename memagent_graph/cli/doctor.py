@@ -22,6 +22,7 @@ from memagent_graph.cli.options import (
     chosen_namespace,
 )
 from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +100,7 @@ def _examine_model(
     from memagent_graph.sync import wait_for
 
     try:
-        reader = resolve_reader(name, config=config, tokenizer=tokenizer, base_url=base_url)
+        reader = resolve_reader(name, config=config, base_url=base_url)
     except MemAgentError as error:
         yield Check("model", "fail", str(error), "See `memagent ask --help` for what names one.")
         return
@@ -128,4 +129,4 @@ def _show(check: Check) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return shown(" ".join(text.split()))

@@ -24,6 +24,7 @@ from memagent_graph.cli.options import (
     chosen_reader,
 )
 from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.shown import shown
 from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _download(name: str, out: Path) -> None:
     from memagent_graph.evaluation.download import download
 
     for file in download(name, out):
-        print(file)
+        print(shown(str(file)))
 
 
 def _compare(before: Path, after: Path, out: Path | None) -> None:

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TextIO
 
-_COMMANDS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}, "\ufffd")
+_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)}
+_TURNING = {0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
+"""Marks of direction, with which a text reads other than it is, and separators of lines."""
+_COMMANDS = dict.fromkeys((_CONTROLS | _TURNING) - {ord("\n"), ord("\t")}, "\ufffd")
 
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS}
+_ESCAPES |= {code: f"\\u{code:04x}" for code in _TURNING}
 
 
 def shown(text: str, stream: TextIO | None = None) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.readers.base import Step, Update
+    from memagent_graph.text.tokens import Tokenizer
 
 STANDING_QUESTION = (
     "What must a helpful assistant remember of the people in this conversation? Facts about them "
@@ -86,6 +87,7 @@ class NotesReader(ChatReader):
         model: any LangChain chat model.
         config: the budgets.
         name: name of the reader in output; the model's own name by default.
+        tokenizer: as for `ChatReader`.
     """
 
     reply_share = 1.5
@@ -97,9 +99,10 @@ class NotesReader(ChatReader):
         *,
         config: ReadingConfig | None = None,
         name: str | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         prompts = Prompts(update=NOTES_PROMPT, shorter=COMPACT_PROMPT, unchanged=NOTHING_NEW_PROMPT)
-        super().__init__(model, prompts=prompts, config=config, name=name)
+        super().__init__(model, prompts=prompts, config=config, name=name, tokenizer=tokenizer)
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Ask for the notes after a chunk. Raises as `ChatReader.update` does."""

@@ -89,6 +89,7 @@ class ProfileReader(ChatReader):
         fields: fields of the profile.
         config: the budgets.
         name: name of the reader in output; the model's own name by default.
+        tokenizer: as for `ChatReader`.
 
     Attributes:
         noticed: fields in which something had to give way, by what it was; of one fold in a
@@ -104,9 +105,10 @@ class ProfileReader(ChatReader):
         *,
         config: ReadingConfig | None = None,
         name: str | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         prompts = Prompts(update=PROFILE_PROMPT, shorter=COMPACT_PROMPT)
-        super().__init__(model, prompts=prompts, config=config, name=name)
+        super().__init__(model, prompts=prompts, config=config, name=name, tokenizer=tokenizer)
         schema = json.dumps(fields.changes, sort_keys=True)
         fingerprint = reading_fingerprint(self.identity.fingerprint, schema)
         self.identity = replace(self.identity, fingerprint=fingerprint)

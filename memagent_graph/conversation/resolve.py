@@ -43,7 +43,8 @@ def resolve_keeper(
     Args:
         model: the model, as for `resolve_reader`. A chat reader with prompts of its own keeps them.
         config: the budgets.
-        tokenizer: measures the memory of the built-in reader.
+        tokenizer: measures the memory of the built-in reader; no text can forge its control tokens
+            in the prompts of a chat model.
         keep: words that make a statement count more, for the built-in reader.
         never: words of statements to leave out, for the built-in reader.
         fields: fields of a profile, which needs a chat model.
@@ -53,7 +54,8 @@ def resolve_keeper(
             is to be kept by a reader that is not a chat model.
         MissingDependencyError: The model's package is not installed.
     """
-    reader = resolve_reader(model, config=config, tokenizer=tokenizer)
+    known = None if tokenizer is None else load_tokenizer(tokenizer)
+    reader = resolve_reader(model, config=config, tokenizer=known)
     if fields is not None:
         if not isinstance(reader, ChatReader):
             message = (
@@ -61,9 +63,11 @@ def resolve_keeper(
                 'such as "openai:gpt-4o".'
             )
             raise ConfigurationError(message)
-        return ProfileReader(reader.model, fields, config=config, name=reader.identity.name)
+        return ProfileReader(
+            reader.model, fields, config=config, name=reader.identity.name, tokenizer=known
+        )
     if type(reader) is ExtractiveReader:  # no word of the standing question would be found
-        return NewestReader(config, load_tokenizer(tokenizer), keep=keep, never=never)
+        return NewestReader(config, load_tokenizer(known), keep=keep, never=never)
     if type(reader) is ChatReader and reader is not model:
-        return NotesReader(reader.model, config=config, name=reader.identity.name)
+        return NotesReader(reader.model, config=config, name=reader.identity.name, tokenizer=known)
     return reader

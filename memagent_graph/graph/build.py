@@ -130,18 +130,19 @@ def create_memagent(
         ('The vault opens at 6:40.', 6)
     """
     config = config or ReadingConfig()
+    counter = None if tokenizer is None else load_tokenizer(tokenizer)
     reader = resolve_reader(
         model,
         config=config,
         prompts=prompts,
-        tokenizer=tokenizer,
+        tokenizer=counter,
         verify=verify,
         response_format=response_format,
     )
     check_window(reader.identity, config, question_tokens=0)
     if config.merges and not merges(reader):
         raise cannot_merge(reader)
-    counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
+    counter = counter or load_tokenizer(reader.identity.tokenizer)
     reading = Reading(name, reader, config, counter, store, check_namespace(namespace))
     retry = RetryPolicy(
         initial_interval=config.retry_interval,

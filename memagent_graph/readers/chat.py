@@ -40,6 +40,7 @@ from memagent_graph.readers.replies import (
 )
 from memagent_graph.readers.verifying import decide, resolve_verifier
 from memagent_graph.seams import identifying_params
+from memagent_graph.text.tokens import control_tokens
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from memagent_graph.readers.alignment import Aligned
     from memagent_graph.readers.base import Step
     from memagent_graph.readers.verifying import Verify
+    from memagent_graph.text.tokens import Tokenizer
 
 
 _CLOSING = re.compile(r"</([A-Za-z]\w*)>")
@@ -83,6 +85,8 @@ class ChatReader(Reader):
             probability from 0 to 1, or `"cross-encoder/<hub id or folder>"`.
         response_format: the shape of its answers: a pydantic model, a dataclass, a TypedDict, or a
             JSON schema of an object.
+        tokenizer: tokenizer of the model, by default its own if it has one: no text can forge one
+            of its control tokens.
     """
 
     shortens = True
@@ -100,11 +104,14 @@ class ChatReader(Reader):
         name: str | None = None,
         verify: Verify | None = None,
         response_format: ResponseFormat | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         config = config or ReadingConfig()
         self.shape = None if response_format is None else shape_of(response_format)
         self.model = model
-        self.prompts = prompts or Prompts()
+        own_tokenizer = getattr(model, "tokenizer", None)
+        control = control_tokens(own_tokenizer) | control_tokens(tokenizer)
+        self.prompts = (prompts or Prompts()).guard_against(control)
         about = [type(model).__name__, _identity(model), self.prompts.fingerprint]
         self._verifier = resolve_verifier(verify)
         if self._verifier is not None:
@@ -114,7 +121,7 @@ class ChatReader(Reader):
         self.identity = Identity(
             name or _model_name(model),
             sha256(record.encode()).hexdigest()[:32],
-            getattr(model, "tokenizer", None),
+            own_tokenizer,
             getattr(model, "window_tokens", None),
         )
         most = getattr(model, "max_concurrency", None) or getattr(model, "max_batch", None)

@@ -50,7 +50,8 @@ def resolve_reader(
             accepts. None stands for `default_model()`.
         config: the budgets, in tokens.
         prompts: the prompts of a chat model.
-        tokenizer: counts the built-in reader's memory.
+        tokenizer: counts the built-in reader's memory; no text can forge its control tokens in the
+            prompts of a chat model.
         verify: decides which statements are supported, as in `ChatReader`; ignored by the
             built-in reader, which quotes.
         base_url: URL of an OpenAI-compatible server, for a model string.
@@ -73,6 +74,7 @@ def resolve_reader(
         from memagent_graph.readers.extractive import ExtractiveReader
 
         return ExtractiveReader(config, load_tokenizer(tokenizer))
+    known = None if tokenizer is None else load_tokenizer(tokenizer)
     if isinstance(model, str):
         chat = resolve_model(model, base_url=base_url, **(options or {}))
         name = named(model, base_url)
@@ -83,10 +85,16 @@ def resolve_reader(
             name=name,
             verify=verify,
             response_format=response_format,
+            tokenizer=known,
         )
     if isinstance(model, BaseChatModel):
         return ChatReader(
-            model, prompts=prompts, config=config, verify=verify, response_format=response_format
+            model,
+            prompts=prompts,
+            config=config,
+            verify=verify,
+            response_format=response_format,
+            tokenizer=known,
         )
     if isinstance(model, Reader):
         if verify is not None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
+import shutil
+import stat
+import tempfile
 from bisect import bisect_right
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from charset_normalizer import from_bytes
@@ -18,7 +23,10 @@ from memagent_graph.text.outline import MARKDOWN, Headings
 from memagent_graph.text.source import Location, Source
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+    Opener = Callable[[str, int], int]
 
 _BLOCK = 1 << 18
 """Bytes between two entries of the index: a window decodes whole blocks of this size."""
@@ -35,7 +43,39 @@ _MARKS = [
 ]
 
 
-def open_file(path: Path, name: str | None = None) -> Source:
+def open_unlinked(path: str, flags: int) -> int:
+    """Open a file by descriptors, without following a link in any part of its path.
+
+    Args:
+        path: an absolute path, resolved. A part that has become a link since is not followed.
+        flags: flags of `os.open`.
+
+    Raises:
+        OSError: A part is a link, or the file is none.
+    """
+    if os.open not in os.supports_dir_fd:  # Windows
+        return os.open(path, flags)
+    root, *folders, last = Path(path).parts
+    follow = os.O_NOFOLLOW | os.O_CLOEXEC
+    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            below = os.open(folder, _LOOK | os.O_DIRECTORY | follow, dir_fd=at)
+            os.close(at)
+            at = below
+        found = os.open(last, flags | os.O_NONBLOCK | follow, dir_fd=at)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.EINVAL, "not a file", path)
+    return found
+
+
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY)
+
+
+def open_file(path: Path, name: str | None = None, opener: Opener | None = None) -> Source:
     """Open a file: text in any encoding, or a format that markitdown converts.
 
     A file counts as binary if its first 64 KiB have NUL bytes and are not UTF-8, or if more than
@@ -45,6 +85,7 @@ def open_file(path: Path, name: str | None = None) -> Source:
     Args:
         path: the file.
         name: its name in output; its path by default.
+        opener: opens the file, as for `open`.
 
     Raises:
         UnreadableSourceError: The file is binary, a pipe or a device, or may not be read.
@@ -60,24 +101,35 @@ def open_file(path: Path, name: str | None = None) -> Source:
             )
             raise UnreadableSourceError(message)
         if path.suffix.lower() in CONVERTERS:
-            return ConvertedSource(path, name)
-        with path.open("rb") as file:
+            return ConvertedSource(path, name) if opener is None else _copy(path, name, opener)
+        with open(path, "rb", opener=opener) as file:
             sample = file.read(_SAMPLE)
         for mark, encoding in _MARKS:
             if sample.startswith(mark):
-                return FileSource(path, name, encoding, skip=len(mark))
+                return FileSource(path, name, encoding, skip=len(mark), opener=opener)
         if _is_binary(sample):
             formats = ", ".join(sorted(CONVERTERS))
             message = f"{name} is a binary file: only text can be read, and {formats}."
             raise UnreadableSourceError(message)
-        return _open_unmarked(path, name, sample)
+        return _open_unmarked(path, name, sample, opener)
     except PermissionError as error:
         message = f"No permission to read {name}: change its permissions."
         raise UnreadableSourceError(message) from error
 
 
-def _open_unmarked(path: Path, name: str, sample: bytes) -> FileSource:
-    source = FileSource(path, name, "utf-8")
+def _copy(path: Path, name: str, opener: Opener) -> Source:
+    """Convert a copy of a file, since the process that converts opens it by its path."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, f"document{path.suffix}")
+        with open(path, "rb", opener=opener) as file, copy.open("wb") as kept:
+            shutil.copyfileobj(file, kept)
+        source = ConvertedSource(copy, name)
+    source.uri = path.absolute().as_uri()
+    return source
+
+
+def _open_unmarked(path: Path, name: str, sample: bytes, opener: Opener | None) -> FileSource:
+    source = FileSource(path, name, "utf-8", opener=opener)
     if not source.invalid or source.invalid * 1000 <= source.length:
         return source
     guesses = from_bytes(sample)
@@ -88,7 +140,7 @@ def _open_unmarked(path: Path, name: str, sample: bytes) -> FileSource:
     for other in guesses:  # among code pages that fit equally well, prefer the most common
         if other.encoding == "cp1252" and other.chaos <= guess.chaos:
             guess = other
-    return FileSource(path, name, guess.encoding)
+    return FileSource(path, name, guess.encoding, opener=opener)
 
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
@@ -138,12 +190,22 @@ class FileSource:
         name: its name in output.
         encoding: name of a Python codec.
         skip: length of the byte order mark before the text, in bytes.
+        opener: opens the file, as for `open`.
 
     Attributes:
         invalid: number of U+FFFD characters, which stand for bytes that could not be decoded.
     """
 
-    def __init__(self, path: Path, name: str, encoding: str, *, skip: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        encoding: str,
+        *,
+        skip: int = 0,
+        opener: Opener | None = None,
+    ) -> None:
+        self._opener = opener
         self.name = name
         self.uri: str | None = path.absolute().as_uri()
         self._path = path
@@ -160,7 +222,7 @@ class FileSource:
         decoder = self._decoder(self._errors)
         length = lines = invalid = 0
         position = skip
-        with self._path.open("rb") as file:
+        with self._open() as file:
             digest.update(file.read(skip))
             last = False
             while not last:
@@ -213,9 +275,12 @@ class FileSource:
         if cached == number:
             return text
         entry = self._index[number]
-        with self._path.open("rb") as file:
-            file.seek(entry.byte)
-            block = file.read(_BLOCK)
+        try:
+            with self._open() as file:
+                file.seek(entry.byte)
+                block = file.read(_BLOCK)
+        except OSError as error:  # gone, or a link since the check
+            raise self._changed() from error
         decoder = self._decoder(self._errors)
         decoder.setstate(entry.state)
         text = decoder.decode(block, number == len(self._index) - 1)
@@ -228,8 +293,14 @@ class FileSource:
         except OSError:
             same = False
         if not same:
-            message = (
-                f"{self.name} changed while it was being read. The memory so far is kept; to read "
-                "the new content, start the reading again."
-            )
-            raise SourceChangedError(message)
+            raise self._changed()
+
+    def _changed(self) -> SourceChangedError:
+        message = (
+            f"{self.name} changed while it was being read. The memory so far is kept; to read "
+            "the new content, start the reading again."
+        )
+        return SourceChangedError(message)
+
+    def _open(self) -> BinaryIO:
+        return open(self._path, "rb", opener=self._opener)

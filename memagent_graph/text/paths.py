@@ -19,12 +19,14 @@ from memagent_graph.text.source import JoinedSource, Source
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from memagent_graph.text.files import Opener
+
 
 _ADDRESS = re.compile(r"(\w{2,}):/+(.+)", re.DOTALL)
 """A URL as a `Path` has it, with one slash of two. The name of a drive is one letter."""
 
 
-def open_path(path: Path, name: str | None = None) -> Source:
+def open_path(path: Path, name: str | None = None, opener: Opener | None = None) -> Source:
     """Open a file, all files of a folder, or the files that a glob matches.
 
     Links that lead out of the folder or glob, or to hidden files in it, are skipped: the author of
@@ -33,6 +35,7 @@ def open_path(path: Path, name: str | None = None) -> Source:
     Args:
         path: the file, folder or glob.
         name: its name in output, and the prefix of a folder's files; its path by default.
+        opener: opens each file, as for `open`; links in a folder are resolved before.
 
     Raises:
         SourceNotFoundError: The path does not exist, or the glob matches nothing.
@@ -42,10 +45,10 @@ def open_path(path: Path, name: str | None = None) -> Source:
         folder = path.absolute()
         files = sorted(_walk(folder))
         if name is not None:
-            return _join_files(files, folder, name, path, prefix=f"{name}/")
+            return _join_files(files, folder, name, path, prefix=f"{name}/", opener=opener)
         return _join_files(files, folder.parent, str(path), path)
     if path.exists():
-        return open_file(path, name)
+        return open_file(path, name, opener)
     if glob.has_magic(str(path)):
         files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
         files = [file for file in files if file.is_file()]
@@ -70,13 +73,21 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _join_files(
-    files: Sequence[Path], root: Path, name: str, asked: Path, *, prefix: str = ""
+    files: Sequence[Path],
+    root: Path,
+    name: str,
+    asked: Path,
+    *,
+    prefix: str = "",
+    opener: Opener | None = None,
 ) -> Source:
     base = _without_wildcards(asked).absolute()
     opened = work_through(
         [
             (
-                partial(_open_meant, file, base, prefix + file.relative_to(root).as_posix()),
+                partial(
+                    _open_meant, file, base, prefix + file.relative_to(root).as_posix(), opener
+                ),
                 is_converted(file),
             )
             for file in files
@@ -99,12 +110,14 @@ def is_converted(path: Path) -> bool:
     return path.suffix.lower() in CONVERTERS
 
 
-def _open_meant(file: Path, base: Path, name: str) -> Source | None:
+def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | None:
     """Open a file of a folder; None if it cannot be read, is hidden, or leads out of the folder."""
     try:
         if file.name.startswith(".") or _leads_away(file.absolute(), base):
             return None
-        return open_file(file, name)
+        if opener is None:
+            return open_file(file, name)
+        return open_file(Path(os.path.realpath(file)), name, opener)
     except (SourceError, ImportError, OSError):
         return None
 

@@ -76,6 +76,30 @@ def load_tokenizer(spec: TokenizerLike) -> Tokenizer:
         raise ConfigurationError(message) from error
 
 
+def control_tokens(tokenizer: object) -> frozenset[str]:
+    """Return the tokens that a tokenizer recognizes wherever they are written out in a text.
+
+    Left out are names of HTML elements, spaces and words, which some have as tokens of their own.
+
+    Args:
+        tokenizer: of this module, of `tokenizers`, or of `transformers`; others have none.
+    """
+    holders = (getattr(tokenizer, name, None) for name in ("backend", "backend_tokenizer"))
+    backend = next(
+        (one for one in (tokenizer, *holders) if isinstance(one, BackendTokenizer)), None
+    )
+    if backend is None:
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+    else:
+        added = backend.get_added_tokens_decoder()
+    return frozenset(
+        token.content for token in added.values() if token.special or _SIGNED.match(token.content)
+    )
+
+
+_SIGNED = re.compile(r"(?!</?[a-z]+\d?>)(?=\W*+\w)[^\w\s].*[^\w\s]\Z", re.DOTALL)
+
+
 class HuggingFaceTokenizer:
     """Encodes and counts with a tokenizer of the `tokenizers` library, without special tokens.
 

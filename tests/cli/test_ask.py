@@ -281,8 +281,9 @@ def test_a_terminal_gets_the_memory_in_a_panel_and_a_pipe_gets_it_plain(book):
 
 def test_a_document_cannot_command_the_terminal(tmp_path):
     title, clipboard, erase = "\x1b]0;owned\x07", "\x1b]52;c;b3duZWQ=\x07", "\x9b2J"
+    turn = "\u202e\u2066\u200f"
     book = tmp_path / f"b{erase}ook.txt"
-    book.write_text(f"The vault opens at {title}six{clipboard}{erase} every day.\n")
+    book.write_text(f"The vault opens at {title}six{clipboard}{erase}{turn} every day.\n")
     asked = ("ask", "When does the vault open?", book, "--show-memory")
 
     seen, _ = in_terminal(*asked, stdout=None)
@@ -290,7 +291,7 @@ def test_a_document_cannot_command_the_terminal(tmp_path):
     _, piped = in_terminal(*asked)
 
     assert "The vault opens at \ufffd]0;owned" in seen
-    for command in (title, clipboard, "\x9b"):
+    for command in (title, clipboard, "\x9b", *turn):
         assert command not in seen
         assert command not in as_json
         assert command in piped

@@ -139,8 +139,8 @@ def test_a_command_that_cannot_be_carried_out_says_what_to_do(memory, arguments,
 def test_a_users_id_cannot_forge_a_line(memory, where):
     with open_store(where) as store:
         said = [HumanMessage("Hello,\tI breed bees.")]
-        ConversationMemory(store=store).save(said, user="ann\nben\t1 token", thread="1")
+        ConversationMemory(store=store).save(said, user="ann\nben\t1 token\u202e", thread="1")
 
     (line,) = memory("users").stdout.splitlines()
 
-    assert line.startswith("ann\\x0aben\\x091 token\t")
+    assert line.startswith("ann\\x0aben\\x091 token\\u202e\t")

@@ -5,6 +5,8 @@ from langchain_core.language_models import BaseChatModel, FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.errors import GraphInterrupt
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
@@ -14,6 +16,7 @@ from memagent_graph.readers.base import Evidence, Memory, Step
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.chunking import Chunk
 from memagent_graph.text.opening import open_source
+from memagent_graph.text.tokens import load_tokenizer
 
 CHUNK = Chunk("The ferry leaves at nine.", 0, 25, 6, open_source("The ferry leaves at nine."))
 STEP = Step("When?", "When?", Memory("Old notes."), CHUNK)
@@ -60,6 +63,39 @@ async def test_an_update_shows_question_memory_and_chunk_and_limits_the_reply():
     assert all(text in prompt for text in ("When?", "Old notes.", "The ferry leaves at nine."))
     assert options["max_tokens"] == 70
     assert (found.memory.text, found.usage.calls) == ("At nine.", 1)
+
+
+def tokenizer(special=(), added=()):
+    made = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    made.add_special_tokens([*special])
+    made.add_tokens([*added])
+    return made
+
+
+async def test_no_text_can_forge_a_control_token_of_the_models_tokenizer():
+    text = "Then §turn§ and ~~tool~~ and STOPNOW in <table> and a word of two  spaces."
+    known = tokenizer(["§turn§", "STOPNOW"], ["~~tool~~", "<table>", "  ", "word", "\n"])
+    model = Scripted(reply=AIMessage("At nine."), seen=[])
+    agent = create_memagent(model, tokenizer=known)
+
+    await agent.ainvoke({"question": f"When? {text}", "document": text})
+
+    made = "Then ‹turn§ and ‹~tool~~ and S‹TOPNOW in <table> and a word of two  spaces."
+    update, answer = (prompt for prompt, _ in model.seen)
+    assert update.count(made) == 2
+    assert answer.count(made) == 1
+    assert not any(token in update + answer for token in ("§turn§", "~~tool~~", "STOPNOW"))
+
+
+def test_a_models_own_tokenizer_is_asked_for_its_control_tokens():
+    class Local(Scripted):
+        tokenizer: object = None
+
+    own = tokenizer(["§turn§"])
+    for held in (own, load_tokenizer(own), PreTrainedTokenizerFast(tokenizer_object=own)):
+        reader = ChatReader(Local(reply=AIMessage(""), tokenizer=held))
+
+        assert "a ‹turn§ b" in reader.prompts.for_answer("a §turn§ b", "")
 
 
 async def test_an_answer_comes_whole_and_extracted():

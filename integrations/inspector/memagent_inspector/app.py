@@ -110,4 +110,4 @@ def create_app(
     app: ASGIApp = inside
     if token:
         app = TokenDoor(app, token)
-    return Door(app, hosts=() if token else LOCAL)
+    return Door(app, hosts=() if token else LOCAL, routes=_ROUTES)

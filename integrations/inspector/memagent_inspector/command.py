@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -51,7 +52,7 @@ def inspect(
     """Replaced by `_HELP` above."""
     import uvicorn
 
-    from memagent_graph.cli.serving import HEADER_BYTES, Connection
+    from memagent_graph.cli.serving import HEADER_BYTES, Connection, listen, url_of
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
     from memagent_inspector.app import create_app
@@ -71,14 +72,8 @@ def inspect(
         application = create_app(
             found, namespace=chosen_namespace(namespace), roots=root or ["."], token=token
         )
-        place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        print(f"memagent: the inspector is at {place}", file=sys.stderr)
-        if browse:
-            webbrowser.open(place)
-        uvicorn.run(
+        config = uvicorn.Config(
             application,
-            host=host,
-            port=port,
             http=Connection,
             h11_max_incomplete_event_size=HEADER_BYTES,
             ws="none",
@@ -87,3 +82,10 @@ def inspect(
             server_header=False,
             timeout_graceful_shutdown=5,
         )
+        listening = listen(host, port)
+        place = url_of(listening, host)
+        print(f"memagent: the inspector is at {place}", file=sys.stderr)
+        if browse:
+            webbrowser.open(place)
+        with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has stopped
+            uvicorn.Server(config).run([listening])

@@ -24,7 +24,7 @@ def run(*words, **env):
 
 
 def test_it_does_not_listen_for_others_without_a_token(tmp_path, monkeypatch):
-    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("it listens"))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_: pytest.fail("it listens"))
 
     done = run("--store", tmp_path / "m.sqlite", "--host", "0.0.0.0", MEMAGENT_INSPECT_TOKEN="")
 
@@ -47,18 +47,40 @@ def test_what_cannot_work_is_said_in_a_line(tmp_path, words, env, said):
     assert said in done.output
 
 
+def test_its_address_is_printed_once_it_can_be_reached(tmp_path, monkeypatch):
+    reached = []
+
+    def look(_, sockets):
+        with sockets[0], socket.create_connection(sockets[0].getsockname()) as connection:
+            reached.append(connection.getpeername()[1])
+
+    monkeypatch.setattr(uvicorn.Server, "run", look)
+    done = run("--store", tmp_path / "m.sqlite", "--port", 0)
+
+    assert done.exit_code == 0
+    assert f"the inspector is at http://127.0.0.1:{reached[0]}\n" in done.output
+
+
+def test_an_address_that_is_taken_is_an_error_of_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("--store", tmp_path / "m.sqlite", "--port", port)
+
+    assert done.exit_code == 1
+    assert "the inspector is at" not in done.output
+    assert done.output.count("\n") == 1
+    assert f"127.0.0.1:{port} cannot be listened on (Address already in use)" in done.output
+
+
 @pytest.fixture
 def connect(tmp_path, monkeypatch):
     """Opens connections to a server as the command runs it, in a thread; the store is closed."""
-    servers = []
-
-    def run_later(application, **options):
-        servers.append(uvicorn.Server(uvicorn.Config(application, **options)))
-
-    monkeypatch.setattr(uvicorn, "run", run_later)
-    run("--store", tmp_path / "m.sqlite", "--port", 0)
-    (server,) = servers
-    thread = threading.Thread(target=server.run)
+    begun = []
+    with monkeypatch.context() as patched:
+        patched.setattr(uvicorn.Server, "run", lambda *given: begun.append(given))
+        run("--store", tmp_path / "m.sqlite", "--port", 0)
+    [(server, sockets)] = begun
+    thread = threading.Thread(target=server.run, args=(sockets,))
     thread.start()
     with ExitStack() as connections:
         wait_until(lambda: server.started, "uvicorn", seconds=240)

@@ -61,6 +61,23 @@ def test_other_methods_are_refused(page, method):
     assert page.request(method, "/").status_code == 405
 
 
+@pytest.mark.parametrize("method", ["PUT", "OPTIONS", "GET", "POST"])
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/", "GET, HEAD"),
+        ("/hold", "GET, HEAD, POST"),
+        ("/branch", "POST"),
+        ("/assets/icon.svg", "GET, HEAD"),
+    ],
+)
+def test_a_refused_method_is_answered_with_all_that_the_page_has(page, method, path, allowed):
+    answer = page.request(method, path)
+
+    assert (answer.status_code == 405) == (method not in allowed)
+    assert answer.headers.get("allow") == (None if method in allowed else allowed)
+
+
 @pytest.mark.parametrize(
     "path", ["/", "/memory?of=none", "/assets/htmx.min.js", "/nowhere", "/edit"]
 )

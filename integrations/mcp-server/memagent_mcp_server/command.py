@@ -104,12 +104,14 @@ def mcp(
 
 
 def _serve_http(server: Server, host: str, port: int, origins: list[str]) -> None:
+    from memagent_graph.cli.serving import listen, url_of
     from memagent_mcp_server.http import running
     from memagent_mcp_server.http.app import create_app
 
     application = create_app(server, host=host, token=os.environ.get(TOKEN), origins=origins)
-    print(f"memagent: serving MCP at http://{host}:{port}/mcp", file=sys.stderr)
-    running.Server(application, host=host, port=port, stop=server.stop_readings).run()
+    listening = listen(host, port)
+    print(f"memagent: serving MCP at {url_of(listening, host)}/mcp", file=sys.stderr)
+    running.Server(application, stop=server.stop_readings).run([listening])
 
 
 async def _serve_stdio(server: Server) -> None:

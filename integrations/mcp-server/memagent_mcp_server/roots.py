@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from memagent_graph.errors import ConfigurationError, SourceError, SourceNotFoundError
+from memagent_graph.text.files import open_unlinked
 from memagent_graph.text.opening import open_source
+from memagent_graph.text.paths import open_path
 
 if TYPE_CHECKING:
     import os
@@ -73,7 +75,10 @@ class Roots:
         """
         allowed = self._roots if within is None else self._shared(within)
         name, path = self._find(source, allowed)
-        return open_source(path, name=name)
+        try:
+            return open_source(open_path(path, name, open_unlinked))
+        except OSError as error:  # a part of the path became a link since it was resolved
+            raise _refusal(source, allowed) from error
 
     def _shared(self, addresses: Iterable[str]) -> dict[str, Path]:
         """The intersections of this server's roots with the client's."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resources import ResourceSecurity
+from mcp.server.stdio import stdio_server
 from mcp.types import Resource, ToolAnnotations
 
 from memagent_graph import (
@@ -21,6 +22,7 @@ from memagent_graph.readers.base import Reader
 from memagent_mcp_server.memories import TEMPLATE, MemoryTools
 from memagent_mcp_server.prompts import add_prompts
 from memagent_mcp_server.reading import ReadingTools
+from memagent_mcp_server.stdio import Messages
 from memagent_mcp_server.users import UserTools
 
 if TYPE_CHECKING:
@@ -55,6 +57,13 @@ class Server(MCPServer[Any]):
     async def list_resources(self) -> list[Resource]:
         """List the current memories."""
         return await self.memories.resources()
+
+    async def run_stdio_async(self) -> None:
+        """Serve on standard input and output until the client leaves."""
+        server = self._lowlevel_server
+        async with stdio_server() as (lines, answers):
+            options = server.create_initialization_options()
+            await server.run(cast("Any", Messages(lines, answers)), answers, options)
 
     async def stop_readings(self) -> None:
         """End the readings under way before an exit; what they read is then stored."""

@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from servers.redis_server import free_port, wait_until
 from servers.warm_python import DEVNULL, SERVERS, warm_python
 
+from memagent_graph.cli.serving import listen
 from memagent_mcp_server.http import running
 from memagent_mcp_server.http.app import create_app
 
@@ -77,15 +78,15 @@ class Running:
 
     def __init__(self, server, **options):
         options = {"host": "127.0.0.1", "token": None, **options}
-        self._server = running.Server(
-            create_app(server, **options), host="127.0.0.1", port=0, stop=server.stop_readings
-        )
-        self._thread = threading.Thread(target=self._server.run)
+        application = create_app(server, **options)
+        self._server = running.Server(application, stop=server.stop_readings)
+        listening = listen("127.0.0.1", 0)
+        self.port = listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._server.run, args=([listening],))
 
     def __enter__(self):
         self._thread.start()
         wait_until(lambda: self._server.started, "uvicorn", seconds=120)
-        self.port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         return self
 

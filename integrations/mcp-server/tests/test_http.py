@@ -36,6 +36,11 @@ FOREIGN = [
     {"origin": "null"},
     {"origin": ""},
     {"origin": "http://localhost:3000"},
+    {"origin": "http://localhost"},
+    {"origin": "http://localhost:{port}.evil.example"},
+    {"origin": "http://evil.example:{port}"},
+    {"origin": "https://localhost:{port}"},
+    {"origin": "http://x@localhost:{port}"},
 ]
 
 
@@ -45,7 +50,9 @@ def test_a_web_page_cannot_reach_a_server_on_this_machine(options, tmp_path, tok
     headers = {**ACCEPT, "authorization": f"Bearer {token}"} if token else ACCEPT
 
     with http_server(tmp_path / "log", *options, **env) as url:
-        for origin in FOREIGN:
+        port = httpx.URL(url).port
+        for foreign in FOREIGN:
+            origin = {"origin": foreign["origin"].replace("{port}", str(port))}
             for method in ("POST", "GET", "DELETE", "OPTIONS"):
                 found = httpx.request(method, url, json=PING, headers={**headers, **origin})
                 assert found.status_code == 403
@@ -61,6 +68,20 @@ def test_a_web_page_cannot_reach_a_server_on_this_machine(options, tmp_path, tok
     assert form.status_code == 415
     assert rebound.status_code == (200 if token else 421)
     assert own.status_code == 200
+
+
+def test_pages_of_the_servers_own_address_may_call_it(options, tmp_path):
+    with http_server(tmp_path / "log", *options) as url:
+        port = httpx.URL(url).port
+        own = [f"http://{name}:{port}" for name in ("localhost", "127.0.0.1", "[::1]")]
+        served = [httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "origin": o}) for o in own]
+        rebound = {**ACCEPT, "origin": own[0], "host": "evil.example"}
+        refused = httpx.post(url, json=INITIALIZE, headers=rebound)
+        methods = httpx.put(url, json=PING, headers=ACCEPT)
+
+    assert [found.status_code for found in served] == [200, 200, 200]
+    assert refused.status_code == 421
+    assert (methods.status_code, methods.headers["allow"]) == (405, "GET, POST, DELETE")
 
 
 def test_a_page_of_an_allowed_site_is_asked_first_and_served(options, tmp_path):

@@ -7,10 +7,12 @@ import pytest
 
 from memagent_graph.errors import (
     ConfigurationError,
+    SourceChangedError,
     SourceError,
     SourceNotFoundError,
     UnreadableSourceError,
 )
+from memagent_graph.text import files
 from memagent_mcp_server import Roots
 
 SECRET = "The password is swordfish."
@@ -141,6 +143,41 @@ def test_a_path_below_a_root_that_names_nothing_says_so_without_the_servers_own_
         roots.open("contracts/none")
 
     assert str(tmp_path) not in str(missing.value)
+
+
+@pytest.mark.parametrize("part", ["2024", "2024/lease.txt"])
+@pytest.mark.parametrize("asked", ["contracts/2024/lease.txt", "contracts/2024"])
+def test_what_becomes_a_link_between_the_look_and_the_opening_is_not_followed(
+    roots, tmp_path, monkeypatch, part, asked
+):
+    target = tmp_path / "contracts" / part
+    outside = tmp_path / "outside"
+    (outside / "lease.txt").write_text(SECRET)
+
+    def swap_and_open(path, flags):
+        if not target.is_symlink():
+            target.rename(tmp_path / "away")
+            target.symlink_to(outside if part == "2024" else outside / "lease.txt")
+        return files.open_unlinked(path, flags)
+
+    monkeypatch.setattr("memagent_mcp_server.roots.open_unlinked", swap_and_open)
+    with pytest.raises(SourceError) as refused:
+        roots.open(asked)
+
+    assert target.is_symlink()
+    assert "swordfish" not in str(refused.value)
+
+
+def test_what_becomes_a_link_while_it_is_read_is_not_followed(roots, tmp_path, monkeypatch):
+    lease = tmp_path / "contracts" / "2024" / "lease.txt"
+    source = roots.open("contracts/2024/lease.txt")
+    monkeypatch.setattr(source, "_check", lambda: None)  # as if the link came just after it
+    source._cached = (-1, "")
+    lease.unlink()
+    lease.symlink_to(tmp_path / "outside" / "secret.txt")
+
+    with pytest.raises(SourceChangedError):
+        whole(source)
 
 
 def test_a_root_may_be_a_link_which_is_resolved_once(tmp_path):

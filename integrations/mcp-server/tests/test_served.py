@@ -13,7 +13,7 @@ from servers.warm_python import PIPE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mcp_serving import COMMAND, PYTHON, connected, environment
+from mcp_serving import COMMAND, INITIALIZE, PYTHON, connected, environment
 
 TEXT = "Filler. " * 9000 + "The vault opens at 6:40.\n"
 ASKED = {"question": "When does the vault open?", "source": "books/log.txt"}
@@ -250,3 +250,27 @@ async def test_the_log_has_nothing_of_what_was_asked_or_read(transport, mode, op
 
     for word in ("vault", "6:40", "none.txt", "no such memory"):
         assert word not in log.read_text()
+
+
+def test_a_line_that_is_no_message_is_answered_and_the_next_is_served(options):
+    lines = [
+        "{not json",
+        "\u202e \x00",
+        '{"jsonrpc": "2.0", "id": 7',
+        '{"id": 5}',
+        json.dumps(INITIALIZE),
+    ]
+
+    done = PYTHON.run(
+        [*COMMAND, *map(str, options)], env=environment(), input="\n".join(lines) + "\n"
+    )
+
+    *errors, answer = map(json.loads, done.stdout.splitlines())
+    assert [(one["id"], one["error"]["code"]) for one in errors] == [
+        (None, -32700),
+        (None, -32700),
+        (None, -32700),
+        (None, -32600),
+    ]
+    assert answer["id"] == INITIALIZE["id"]
+    assert answer["result"]["serverInfo"]["name"] == "memagent"

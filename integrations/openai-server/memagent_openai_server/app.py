@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
+from memagent_graph.cli.serving import methods_of
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.records import NAMESPACE
 from memagent_openai_server.chat.endpoint import complete
@@ -196,7 +198,11 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(found.body, found.status, found.headers)
 
 
-async def _plain(_: Request, error: Exception) -> JSONResponse:
+async def _plain(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
-    found = Refusal(error.status_code, str(error.detail), headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # the first route knows its own alone
+        allowed = methods_of(request.app.routes, request.scope)
+        headers["Allow"] = allowed.replace("GET", "GET, HEAD")  # `Door` answers one by the other
+    found = Refusal(error.status_code, str(error.detail), headers=headers)
     return JSONResponse(found.body, found.status, found.headers)

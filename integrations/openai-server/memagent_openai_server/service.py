@@ -79,6 +79,7 @@ class Service:
         remember: bool = False,
     ) -> None:
         model = model or default_model()
+        tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         self.config = config or ReadingConfig()
         self.limits = limits or Limits()
         self.reader = resolve_reader(

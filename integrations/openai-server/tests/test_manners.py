@@ -15,6 +15,7 @@ CHAT = "/v1/chat/completions"
 GETS = ("/health", "/metrics", "/v1/models", "/v1/models/extractive", "/v1/models/x", "/nowhere")
 HI = {"model": "extractive", "messages": [{"role": "user", "content": "Who is there?"}]}
 IDS = {"x-request-id": "mine"}
+JSON = "application/json"
 
 
 @pytest.mark.parametrize("path", GETS)
@@ -77,6 +78,23 @@ def test_a_connection_goes_on_after_a_head(shared):
 
 def test_head_of_what_is_only_posted_to_is_not_allowed(shared):
     assert httpx.head(f"{shared.url}{CHAT}").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        (CHAT, "POST"),
+        ("/v1/models", "GET, HEAD"),
+        ("/v1/responses", "POST"),
+        ("/v1/responses/resp_1", "DELETE, GET, HEAD"),
+        ("/v1/embeddings", "POST"),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "OPTIONS"])
+def test_a_refused_method_is_answered_with_all_that_there_are(shared, path, allowed, method):
+    answer = httpx.request(method, f"{shared.url}{path}", headers={"content-type": JSON})
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
 @pytest.mark.parametrize("slashes", ["/", "//", "///"])

@@ -173,6 +173,9 @@ def test_a_shape_for_the_answer_is_asked_of_the_model(behind, upstream):
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
         ({"input": [{"role": "wizard", "content": "x"}]}, "role must be"),
         ({"background": True}, "background"),
+        ({"background": 0}, "background"),
+        ({"background": 0.0}, "background"),
+        ({"stream": True, "stream_options": {"include_obfuscation": 0}}, "include_obfuscation"),
     ],
 )
 def test_what_is_not_offered_is_refused_and_named(behind, fields, message):

@@ -23,7 +23,7 @@ from memagent_graph.cli.memory.opening import (
     operator,
 )
 from memagent_graph.cli.options import Namespace
-from memagent_graph.cli.shown import row
+from memagent_graph.cli.shown import row, shown
 from memagent_graph.counted import counted
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def export(
         else:
             lines = bank_of(users, None).export(names or None)
     for line in lines:
-        print(line)
+        print(shown(line))
 
 
 def import_lines(

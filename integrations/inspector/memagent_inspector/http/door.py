@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 
+from memagent_graph.cli.serving import methods_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -37,10 +40,12 @@ class Door:
     Args:
         app: what is inside.
         hosts: names under which the server may be called; empty for any.
+        routes: routes of the application, which say what methods a page has.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: Sequence[str], routes: Sequence[BaseRoute]) -> None:
         self._app = app
+        self._routes = routes
         self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +70,9 @@ class Door:
         if self._hosts and _name(host) not in self._hosts:
             return PlainTextResponse("This server does not go by that name.", 421)
         if method not in ("GET", "HEAD", "POST"):
-            return PlainTextResponse("Pages are fetched with GET and changed with POST.", 405)
+            allowed = methods_of(self._routes, scope) or "GET, HEAD"
+            message = "Pages are fetched with GET and changed with POST."
+            return PlainTextResponse(message, 405, {"allow": allowed})
         origin = headers.get("origin")
         # Browsers send the origin with every POST; what has none is no form of ours.
         if (origin is not None or method == "POST") and not _is_own(origin, host):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from memagent_graph.cli.serving import methods_of
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
@@ -33,11 +35,14 @@ async def show_error(request: Request, error: Exception) -> Response:
     return _page(400, "Not done", error)
 
 
-async def show_refusal(_: Request, error: Exception) -> Response:
+async def show_refusal(request: Request, error: Exception) -> Response:
     """A request that cannot be understood."""
     status = getattr(error, "status_code", 400)
-    title = "Not found" if status == 404 else "Not done"  # noqa: PLR2004 - HTTP's own
-    return _page(status, title, getattr(error, "detail", error))
+    title = "Not found" if status == HTTPStatus.NOT_FOUND else "Not done"
+    response = _page(status, title, getattr(error, "detail", error))
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["allow"] = methods_of(request.app.routes, request.scope) or "GET, HEAD"
+    return response
 
 
 async def show_crash(_: Request, error: Exception) -> Response:

@@ -39,7 +39,8 @@ class Door:
         if self._hosts and _name(headers.get("host", "")) not in self._hosts:
             return PlainTextResponse("This server does not serve that host name.", 421)
         origin = headers.get("origin")
-        if origin is not None and not {origin, "*"} & self._origins:
+        allowed = origin is None or bool({origin, "*"} & self._origins) or _is_own(origin, scope)
+        if not allowed:
             return PlainTextResponse("Pages of that origin may not call this server.", 403)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":
@@ -75,6 +76,13 @@ class TokenDoor:
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _is_own(origin: str, scope: Scope) -> bool:
+    """Whether a page of this machine, at the port that the server itself listens on, calls it."""
+    _, port = scope.get("server") or ("", None)
+    names = ("localhost", "127.0.0.1", "[::1]")
+    return port is not None and origin in {f"http://{name}:{port}" for name in names}
 
 
 def _name(host: str) -> str:

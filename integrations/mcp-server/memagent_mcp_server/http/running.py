@@ -32,21 +32,15 @@ class Server(uvicorn.Server):
 
     Args:
         app: the application of `create_app`.
-        host: address to listen on.
-        port: 0 takes a free one.
         stop: ends the readings under way; their clients get answers before streams end.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, host: str, port: int, stop: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, stop: Callable[[], Awaitable[None]]) -> None:
         self._stop = stop
         self._leaving = asyncio.Event()
         self._signalled = False
         config = uvicorn.Config(
             self._with_an_end(app),
-            host=host,
-            port=port,
             http=Connection,
             h11_max_incomplete_event_size=HEADER_BYTES,
             ws="none",

@@ -39,7 +39,16 @@ def _not_offered(instead: str | None = None) -> Callable[[Any], None]:
     return check
 
 
+def _check_bool(value: Any) -> Any:
+    """Refuse 0, which equals False and so passes for the literal."""
+    if value is not None and not isinstance(value, bool):
+        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
+    return value
+
+
 NotOffered = Annotated[None, BeforeValidator(_not_offered())]
+Off = Annotated[Literal[False] | None, BeforeValidator(_check_bool)]
+"""A switch that cannot be turned on."""
 
 
 class _Options(BaseModel):
@@ -64,7 +73,7 @@ class TextOptions(_Options):
 class ResponseStreamOptions(_Options):
     """Options of a streamed response."""
 
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Off = None
 
 
 class ResponseRequest(BaseModel):
@@ -94,7 +103,7 @@ class ResponseRequest(BaseModel):
     metadata: dict[str, str] | None = None
     memagent: Continued | None = None
 
-    background: Literal[False] | None = None
+    background: Off = None
     access_programs: NotOffered = None
     background_options: NotOffered = None
     context_management: NotOffered = None
