@@ -157,8 +157,11 @@ class MemoryVersion:
             "evidence": [_told(item) for item in memory.evidence],
             "unsupported": [[item.text, *item.missing] for item in memory.unsupported],
         }
-        values = {**stub, **{name: value for name, value in noted.items() if _is_kept(name, value)}}
-        known = {name: values[name] for name in _FIELDS if name in values}
+        values: dict[str, Any] = {
+            **stub,
+            **{name: value for name, value in noted.items() if _is_kept(name, value)},
+        }
+        known: dict[str, Any] = {name: values[name] for name in _FIELDS if name in values}
         if _checksum(known) != values.get("checksum"):
             values["edited"] = known["edited"] = True
             values["checksum"] = _checksum(known)
