@@ -31,11 +31,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
+from memagent_graph.conversation.built_in import SalientReader
 from memagent_graph.conversation.messages import TOLD_AT, rendered
-from memagent_graph.conversation.salient import SalientReader
-from memagent_graph.evaluation.search import Passages
-from memagent_graph.readers.base import Memory, Step
-from memagent_graph.text.chunking import next_chunk
+from memagent_graph.evaluation.methods import PassageSearch
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Step
+from memagent_graph.text.chunks import next_chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import content_terms, telling_terms, terms
 
@@ -181,7 +182,7 @@ def contexts(
     config = ReadingConfig(memory_tokens=budget)
     memory = ConversationMemory("extractive", remember="end", config=config)
     memory.save(messages, user="both", thread="one")
-    passages = Passages([text_of([message]) for message in messages])
+    passages = PassageSearch([text_of([message]) for message in messages])
     summary = summarized(messages, budget)
     last = whole(messages, [*range(len(messages))][::-1], budget)
     for one in asked:

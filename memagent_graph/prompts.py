@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.templates import disarmed, fill, render
+from memagent_graph.templates import disarm, fill, render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -289,13 +289,13 @@ class Prompts(BaseModel):
         """
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
         delimiters = self.update + (_RECALLED_PASSAGE if recalled or look_back else "")
-        values = {name: disarmed(value, delimiters) for name, value in values.items()}
+        values = {name: disarm(value, delimiters) for name, value in values.items()}
         prompt = fill(self.update, {**values, "words": _words(budget)})
         if recalled:
             shown = [
                 fill(
                     _RECALLED_PASSAGE,
-                    {"place": disarmed(place, delimiters), "passage": disarmed(text, delimiters)},
+                    {"place": disarm(place, delimiters), "passage": disarm(text, delimiters)},
                 )
                 for place, text in recalled
             ]
@@ -308,7 +308,7 @@ class Prompts(BaseModel):
             return prompt
         prompt += fill(self.look_back, {"number": str(look_back.number)})
         if look_back.memories:
-            names = ", ".join(f'"{disarmed(name, delimiters)}"' for name in look_back.memories)
+            names = ", ".join(f'"{disarm(name, delimiters)}"' for name in look_back.memories)
             prompt += fill(_OTHER_MEMORIES, {"names": names})
         return prompt
 
@@ -335,12 +335,12 @@ class Prompts(BaseModel):
         """
         template = self.lead if lead else self.merge
         delimiters = template + _PART
-        parts = [fill(_PART, {"memory": disarmed(memory, delimiters)}) for memory in memories]
-        values = {"question": disarmed(question, delimiters), "memories": "\n\n".join(parts)}
+        parts = [fill(_PART, {"memory": disarm(memory, delimiters)}) for memory in memories]
+        values = {"question": disarm(question, delimiters), "memories": "\n\n".join(parts)}
         return fill(template, {**values, "words": _words(budget)})
 
 
-def looked_for(question: str, query: str) -> str:
+def join_query(question: str, query: str) -> str:
     """Add the query of a later round to the question."""
     return question if query == question else f"{question}\n\nLook for this now: {query}"
 

@@ -1,4 +1,4 @@
-"""Fill templates with text that nobody vouches for: it can forge no delimiter of theirs."""
+"""Fill templates with text that nobody vouches for, and messages with numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def render(template: str, **values: str) -> str:
         template: a text with each field in braces.
         values: value of each field.
     """
-    return fill(template, {name: disarmed(value, template) for name, value in values.items()})
+    return fill(template, {name: disarm(value, template) for name, value in values.items()})
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
@@ -33,21 +33,37 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return re.sub(rf"\{{({'|'.join(values)})\}}", lambda match: values[match[1]], template)
 
 
-def disarmed(value: str, template: str) -> str:
+def disarm(value: str, template: str) -> str:
     """`value` without forged delimiters: another sign in their place reads as before."""
     if "<" not in value and "[" not in value:  # all of them begin so, and searching costs more
         return value
-    return _forged(template).sub("‹", value)
+    return _forgery_pattern(template).sub("‹", value)
 
 
 @lru_cache(maxsize=64)
-def _forged(template: str) -> re.Pattern[str]:
+def _forgery_pattern(template: str) -> re.Pattern[str]:
     """Finds what forges a delimiter of the template or of chats in a value."""
     tags = {match[1].lower() for match in _TAG.finditer(template)}
-    names = "|".join(map(_spaced, sorted(tags | _CHAT_TAGS)))
+    names = "|".join(map(_spaces_between, sorted(tags | _CHAT_TAGS)))
     # Two gaps in a row would share out a long run of spaces in every way there is.
     return re.compile(rf"<(?={_GAP}(?:/{_GAP})?(?:{names})\b)|{_CONTROL}", re.IGNORECASE)
 
 
-def _spaced(name: str) -> str:
+def _spaces_between(name: str) -> str:
     return _GAP.join(map(re.escape, name))
+
+
+_PLURALS = {"person": "people"}
+"""Plurals that follow no rule."""
+
+
+def plural(number: float, noun: str) -> str:
+    """Return a number with its noun: "1 version", "2,000 memories", "0.5 minutes"."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = _PLURALS.get(noun)
+    if plural is None:
+        ends_in_ies = noun.endswith("y") and noun[-2:-1] not in "aeiou"
+        plural = f"{noun[:-1]}ies" if ends_in_ies else f"{noun}s"
+    figure = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{figure} {plural}"

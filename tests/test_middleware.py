@@ -20,7 +20,7 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import Field
 
 from memagent_graph import ConversationMemory, MemAgentMiddleware
-from memagent_graph.conversation.salient import SalientReader
+from memagent_graph.conversation.built_in import SalientReader
 from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
 
 ANN = {"configurable": {"thread_id": "monday", "user_id": "ann"}}

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.operations import QWEN_7B, ModelShape, attention_ratios, model_shape
-from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update
+from memagent_graph.evidence.places import Memory
+from memagent_graph.planning import QWEN_7B, ModelShape, attention_ratios, model_shape
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
 
 SMALL = ReadingConfig(chunk_tokens=50)
 

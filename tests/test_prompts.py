@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.prompts import Prompts
-from memagent_graph.readers.replies import boxed
+from memagent_graph.readers.replies import find_boxed
 
 TAG = re.compile(r"</?\s*(question|notes|section)\b[^<>]*>", re.IGNORECASE)
 PIECES = st.sampled_from(
@@ -176,7 +176,7 @@ def test_prompts_are_loaded_from_a_file_and_change_the_fingerprint(tmp_path):
     ],
 )
 def test_the_answer_is_the_last_box_or_the_whole_text(text, answer):
-    assert boxed(text) == answer
+    assert find_boxed(text) == answer
 
 
 def test_a_merge_prompt_shows_every_memory_in_order_and_none_can_close_its_own():

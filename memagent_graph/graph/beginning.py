@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memagent_graph.counted import counted
 from memagent_graph.errors import ConfigurationError, QuestionError, SourceError
 from memagent_graph.graph.chains import begin_chain, chain_of
 from memagent_graph.graph.cutting import Cutter, cutter_of
@@ -27,18 +26,19 @@ from memagent_graph.graph.records import (
 )
 from memagent_graph.graph.state import fold_of
 from memagent_graph.sync import LateError, to_thread
-from memagent_graph.text.opening import open_source
+from memagent_graph.templates import plural
+from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold
     from memagent_graph.graph.state import Changes, QuestionState, ReadingState, Run
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.readers.base import Memory
 
 
 CALLS_EACH = "memagent_calls_each"
@@ -129,7 +129,7 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
     try:
         cutter = await to_thread(open_and_cut, reading.seconds_left(run))
     except LateError as error:
-        deadline = counted(reading.config.deadline or 0, "second")
+        deadline = plural(reading.config.deadline or 0, "second")
         message = (
             f"The document was not open after {deadline}, the reading's deadline. Raise the "
             "deadline, or convert the document to text beforehand."

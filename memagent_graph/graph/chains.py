@@ -9,10 +9,10 @@ from memagent_graph.graph.records import SourceRecord, memory_of, round_of
 from memagent_graph.graph.versions import Chain
 
 if TYPE_CHECKING:
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold
     from memagent_graph.graph.state import Run
-    from memagent_graph.readers.base import Memory
 
 
 def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
+    from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.holding import Holding
     from memagent_graph.graph.known import Known
     from memagent_graph.graph.lineage import Lineage
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.state import Run
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
-    from memagent_graph.readers.base import Recalled
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
 
 
 class Company:

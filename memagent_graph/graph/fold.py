@@ -14,18 +14,18 @@ from memagent_graph.graph.recalling import is_last_look, look_on, may_look_back,
 from memagent_graph.graph.records import Progress, looks_of, memory_of, noted, query_of, span_of
 from memagent_graph.graph.skimming import is_skipped, move, skip
 from memagent_graph.readers.base import Step, Update, Usage
-from memagent_graph.text.chunking import Chunk, next_chunk
+from memagent_graph.text.chunks import Chunk, next_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.evidence.places import Memory, Recalled
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold, Looks
     from memagent_graph.graph.skimming import Skim
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.readers.base import Memory, Recalled
     from memagent_graph.text.tokens import Tokenizer
 
 

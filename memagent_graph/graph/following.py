@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from memagent_graph.memory.lease import LAPSE, Lease, can_lease
+from memagent_graph.memory.sharing import LAPSE, Lease, can_lease
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory import holding
+from memagent_graph.memory import sharing
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.lease import LAPSE, enlist, holder_of, is_alive
+from memagent_graph.memory.sharing import LAPSE, enlist, holder_of, is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import PutOp
 
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.memory.holding import Hold
-    from memagent_graph.memory.records import Place, Records
+    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.sharing import Hold
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.25
@@ -62,7 +62,7 @@ class Holding:
     @property
     def place(self) -> Place:
         """Where a hold would be."""
-        return holding.hold_place(self.records, self.memory)
+        return sharing.hold_place(self.records, self.memory)
 
     @property
     def holder(self) -> str:
@@ -71,7 +71,7 @@ class Holding:
 
     def saw(self, value: object) -> None:
         """Note what is at `place`."""
-        self.asked = holding.hold_of(value)
+        self.asked = sharing.hold_of(value)
 
     @property
     def is_late(self) -> bool:
@@ -115,8 +115,8 @@ class Holding:
         while self.asked is not None:
             try:
                 held, listed = await self.records.values(places, refresh=False)
-                there, answered = holding.hold_of(held), loop.time()
-                if there is not None and not (seen and holding.is_held(listed)):
+                there, answered = sharing.hold_of(held), loop.time()
+                if there is not None and not (seen and sharing.is_held(listed)):
                     await self.records.items([note])
             except StoreError:
                 there = (seen or self.asked) if loop.time() - answered < LAPSE else None
@@ -130,7 +130,7 @@ class Holding:
                 seen, since = there, loop.time()
             elif loop.time() - since >= there.seconds:
                 with suppress(StoreError):  # an edit under it is refused from now on
-                    await holding.let_go(self.records, there)
+                    await sharing.release_hold(self.records, there)
             if self.is_late:
                 break
             left = self._seconds_left()

@@ -13,21 +13,21 @@ from memagent_graph.errors import (
 )
 from memagent_graph.graph.recalling import wanted_of
 from memagent_graph.graph.records import Looks, begun, is_segmented, noted, span_of
-from memagent_graph.memory import notices
+from memagent_graph.memory import forget
 from memagent_graph.memory.lookup import find, newest_edit
 from memagent_graph.memory.version import reading_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.cutting import Cutter
     from memagent_graph.graph.holding import Holding
     from memagent_graph.graph.lineage import Lineage
     from memagent_graph.graph.records import Fold, SourceRecord
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
-    from memagent_graph.readers.base import Memory
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
 _CLOSED = (
@@ -83,7 +83,7 @@ class Known:
             fold["progress"]["version"] = record["head"]
             self.given = (record["head"] or "", memory.text)
         try:
-            self.noticed = await notices.last(self._bank.records)
+            self.noticed = await forget.last_notice(self._bank.records)
             if name:
                 head = await self._bank.ahead(name)
                 fold["source"] |= {"memory_name": name, "head": head.id if head else None}

@@ -26,8 +26,8 @@ from memagent_graph.graph.records import (
     span_of,
 )
 from memagent_graph.graph.skimming import common_spans, merge_spans
-from memagent_graph.models.retry import repeat
-from memagent_graph.readers.base import Memory, Usage
+from memagent_graph.models.failures import repeat
+from memagent_graph.readers.base import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold, Stopped
     from memagent_graph.readers.base import Merge

@@ -17,16 +17,16 @@ from memagent_graph.graph.skimming import is_skimmed
 from memagent_graph.graph.state import Changes, ReadingState, Run, fold_of
 from memagent_graph.graph.telling import chunk_event, skip_event
 from memagent_graph.sync import LateError, to_thread
-from memagent_graph.text.chunking import Chunk
+from memagent_graph.text.chunks import Chunk
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.cutting import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.skimming import Skim
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.readers.base import Recalled
 
 
 def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:

@@ -11,9 +11,9 @@ from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent
 from memagent_graph.graph.records import noted, round_of, segment_name, span_of
 from memagent_graph.graph.skimming import covered
 from memagent_graph.graph.telling import about
-from memagent_graph.memory import holding
-from memagent_graph.memory.holding import UnderWay
+from memagent_graph.memory import sharing
 from memagent_graph.memory.lookup import edit_of, newest_edit
+from memagent_graph.memory.sharing import UnderWay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold, Progress, SourceRecord
     from memagent_graph.graph.state import Run
-    from memagent_graph.memory.holding import Hold
+    from memagent_graph.memory.sharing import Hold
     from memagent_graph.memory.version import MemoryVersion
 
 _IDS_AT_ONCE = 100
@@ -69,8 +69,8 @@ class Pauses:
     def note(self, fold: Fold, *, held: bool = False) -> PutOp:
         """What lets others see how far the fold is."""
         there = self._there(fold, held=held)
-        self.holding.listed[there.fold] = holding.forget(self.holding.records, there)
-        return holding.note(self.holding.records, there)
+        self.holding.listed[there.fold] = sharing.forget_reading(self.holding.records, there)
+        return sharing.note_reading(self.holding.records, there)
 
     def _there(self, fold: Fold, *, held: bool = False) -> UnderWay:
         source, progress = fold["source"], fold["progress"]
@@ -103,7 +103,7 @@ class Pauses:
         self.listed = True
         there = self._there(fold)
         for name in _siblings(fold["source"]):
-            left = holding.forget(self.holding.records, replace(there, fold=name))
+            left = sharing.forget_reading(self.holding.records, replace(there, fold=name))
             self.holding.left[name] = left
         with suppress(StoreError):
             await self.holding.records.items([self.note(fold)])

@@ -8,7 +8,6 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from memagent_graph.config import QUERY_TOKENS
-from memagent_graph.counted import counted
 from memagent_graph.errors import (
     ConfigurationError,
     ModelError,
@@ -19,11 +18,12 @@ from memagent_graph.graph.indexes import Indexes
 from memagent_graph.graph.records import backed, round_of
 from memagent_graph.graph.skimming import Skims
 from memagent_graph.graph.support import drop_unsupported
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
-from memagent_graph.models.retry import obey
-from memagent_graph.readers.exhaustive import scope
-from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
+from memagent_graph.models.failures import obey
+from memagent_graph.readers.scope import scope
+from memagent_graph.templates import plural
+from memagent_graph.text.chunks import Chunk, chunks, cut_at_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.records import Fold, SourceRecord
     from memagent_graph.graph.state import Run
-    from memagent_graph.readers.base import Identity, Memory, Reader
+    from memagent_graph.readers.base import Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -110,7 +111,7 @@ class Reading:
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
         if tokens > budget:
             message = (
-                f"The question has {counted(tokens, 'token')}, but its budget is {budget}: shorten "
+                f"The question has {plural(tokens, 'token')}, but its budget is {budget}: shorten "
                 "it, move text to be read into the document, or raise question_tokens."
             )
             raise QuestionError(message, question=question)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
+from memagent_graph.evidence.places import Recall, Recalled, locate
+from memagent_graph.evidence.statements import statements
 from memagent_graph.graph.records import Looks, Wanted, backed, looks_of, span_of
 from memagent_graph.graph.skimming import move
-from memagent_graph.readers.base import Recall, Recalled, locate
-from memagent_graph.readers.statements import statements
-from memagent_graph.text.chunking import cut_at_sentence
+from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.source import JoinedSource
 from memagent_graph.text.terms import content_terms, terms
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold, Progress
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
 _MOST_READ = 16

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired
 
 from typing_extensions import TypedDict
 
-from memagent_graph.readers.base import Evidence, Memory, Unsupported
+from memagent_graph.evidence.places import Evidence, Memory, Unsupported
 
 if TYPE_CHECKING:
     from memagent_graph.text.source import Source

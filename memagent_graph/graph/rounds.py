@@ -19,9 +19,9 @@ from memagent_graph.readers.base import Usage
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Stopped
-    from memagent_graph.readers.base import Memory
 
 
 async def merge_memories(

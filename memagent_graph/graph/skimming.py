@@ -14,9 +14,9 @@ import numpy as np
 from memagent_graph.config import LEXICAL, is_embeddings
 from memagent_graph.graph.records import query_of
 from memagent_graph.models.failures import model_error
-from memagent_graph.readers.exhaustive import scope
+from memagent_graph.readers.scope import scope
 from memagent_graph.sync import to_thread
-from memagent_graph.text.chunking import passages
+from memagent_graph.text.chunks import passages
 from memagent_graph.text.index import Index
 from memagent_graph.text.terms import content_terms, names
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.indexes import Indexes
     from memagent_graph.graph.records import Fold, Progress
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
 # Chosen on questions of NQ, XQuAD and HotpotQA other than those in docs/benchmarks.md.

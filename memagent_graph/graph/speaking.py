@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import merge_configs, set_config_context
 from langgraph.graph.message import push_message
 
-from memagent_graph.readers.listening import Listener
+from memagent_graph.readers.completion import Listener
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

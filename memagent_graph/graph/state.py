@@ -19,8 +19,8 @@ from memagent_graph.graph.records import (
     SourceRecord,
     Stopped,
 )
-from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.text.chunking import Chunk  # noqa: TC001 - LangGraph reads the annotation
+from memagent_graph.memory.items import NAMESPACE
+from memagent_graph.text.chunks import Chunk  # noqa: TC001 - LangGraph reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.records import backed
-from memagent_graph.readers.notes import leave_out
 
 if TYPE_CHECKING:
-    from memagent_graph.readers.base import Memory
+    from memagent_graph.evidence.places import Memory
 
 _SHOWN = 80
 """Code points quoted of a statement in a warning."""

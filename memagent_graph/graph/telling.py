@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Fold, Progress
     from memagent_graph.graph.state import Run
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
 
 
 def about(reading: Reading, run: Run, fold: Fold, source: str) -> FoldEvent:

@@ -7,12 +7,12 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from memagent_graph.counted import counted
 from memagent_graph.errors import (
     MemoryConflictError,
     MemoryNotFoundError,
     StoreError,
 )
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.company import Company
 from memagent_graph.graph.holding import Holding
 from memagent_graph.graph.known import Known
@@ -25,24 +25,25 @@ from memagent_graph.graph.records import (
     noted,
     span_of,
 )
-from memagent_graph.memory import notices
+from memagent_graph.memory import forget
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.guard import store_seconds
-from memagent_graph.memory.sources import remove_strays
-from memagent_graph.memory.version import MemoryVersion, edited
+from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.forget import remove_strays
+from memagent_graph.memory.version import MemoryVersion, edit_version
 from memagent_graph.memory.writer import VersionWriter
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.readers.base import Update
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.records import Progress
     from memagent_graph.graph.state import Run
-    from memagent_graph.readers.base import Recalled
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
 
 _BEYOND = 0.2
 """Seconds that it has for each operation after the deadline."""
@@ -146,7 +147,7 @@ class Chain:
         if stored is None and self.parent == self.lineage.root:
             stored = self.lineage.nothing(fold["source"])
         if stored is not None and stored.text != memory.text:
-            after = edited(stored, memory.text)
+            after = edit_version(stored, memory.text)
             self.parent = self._holder = after.id
             self._writes(fold).add(after)
         return memory
@@ -400,7 +401,7 @@ class Chain:
         if self.known.noticed is None:
             return None
         try:
-            late = await notices.since(self.bank.records, self.known.noticed)
+            late = await forget.notices_since(self.bank.records, self.known.noticed)
             read = sorted(self._read & late)
             for digest in read:
                 await self.bank.aforget_source(digest)
@@ -477,4 +478,4 @@ class Chain:
 
 
 def _unstored(left: int, error: Exception | None) -> StoreError:
-    return StoreError(f"{counted(left, 'memory version')} could not be stored: {error}")
+    return StoreError(f"{plural(left, 'memory version')} could not be stored: {error}")

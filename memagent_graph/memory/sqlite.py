@@ -205,7 +205,7 @@ def _transact(store: SqliteStore, steps: Steps[T]) -> T:
     try:
         set_up(store)
     except sqlite3.Error as error:
-        raise _refused(error) from error
+        raise _refusal(error) from error
     with store.lock:
         try:
             store.conn.execute("BEGIN IMMEDIATE")
@@ -221,7 +221,7 @@ def _transact(store: SqliteStore, steps: Steps[T]) -> T:
                 store.conn.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise _refused(error) from error
+            raise _refusal(error) from error
 
 
 async def _whole(transaction: Coroutine[object, object, T]) -> T:
@@ -233,7 +233,7 @@ async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
     try:
         await _aset_up(store)
     except sqlite3.Error as error:
-        raise _refused(error) from error
+        raise _refusal(error) from error
     async with store.lock:
         try:
             await store.conn.execute("BEGIN IMMEDIATE")
@@ -250,7 +250,7 @@ async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
                 await store.conn.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise _refused(error) from error
+            raise _refusal(error) from error
 
 
 def _read(namespace: Namespace, key: str) -> Steps[Value | None]:
@@ -301,7 +301,7 @@ def _as_stored(value: Mapping[str, object]) -> Value:
     return stored
 
 
-def _refused(error: sqlite3.Error) -> StoreError:
+def _refusal(error: sqlite3.Error) -> StoreError:
     return StoreError(
         f"The SQLite store refused: {error}. Check that no other program has locked the file."
     )

@@ -1,23 +1,45 @@
-"""Convert completions and stream parts of the OpenAI format to LangChain's messages."""
+"""Convert messages, completions and engine outputs between formats."""
 
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_openai_messages
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
-from memagent_graph.errors import TransientModelError
-from memagent_graph.models.generation import Generation
+from memagent_graph.errors import ConfigurationError, TransientModelError
+from memagent_graph.text.tokens import HuggingFaceTokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from langchain_core.messages import BaseMessage
     from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
     from openai.types.chat.chat_completion import Choice
     from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
     from openai.types.chat.chat_completion_chunk import ChoiceDelta
+
+
+class Generation(TypedDict):
+    """The entry `generation` in a reply's `response_metadata`.
+
+    Attributes:
+        prompt_token_ids: the prompt's tokens; None if not reported.
+        token_ids: the completion's tokens, including the one that ended it; None if not reported.
+        logprobs: natural logarithm of each completion token's probability under the model, before
+            temperature and top-p; None if not requested or not reported.
+        finish_reason: why the engine stopped, in its own words ("stop", "length", ...).
+        seconds: time from the request to the end of the reply, in seconds.
+    """
+
+    prompt_token_ids: list[int] | None
+    token_ids: list[int] | None
+    logprobs: list[float] | None
+    finish_reason: str | None
+    seconds: float
 
 
 def to_result(completion: ChatCompletion, started: float) -> ChatResult:
@@ -160,3 +182,74 @@ def _usage(reply: ChatCompletion | ChatCompletionChunk) -> UsageMetadata | None:
     if completion and completion.reasoning_tokens is not None:
         found["output_token_details"] = OutputTokenDetails(reasoning=completion.reasoning_tokens)
     return found
+
+
+def whole_reply(text: str, generation: Generation, model: str) -> ChatResult:
+    """Return a complete reply; `generation` must have both lists of token ids."""
+    message = AIMessage(
+        content=text,
+        usage_metadata=_usage_reply(generation),
+        response_metadata=_metadata(generation, model),
+    )
+    return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def reply_part(text: str) -> ChatGenerationChunk:
+    """Return a piece of a streamed reply."""
+    return ChatGenerationChunk(message=AIMessageChunk(content=text))
+
+
+def reply_end(text: str, generation: Generation, model: str) -> ChatGenerationChunk:
+    """Return the last piece of a streamed reply, with usage and `generation`."""
+    message = AIMessageChunk(
+        content=text,
+        usage_metadata=_usage_reply(generation),
+        response_metadata=_metadata(generation, model),
+        chunk_position="last",
+    )
+    return ChatGenerationChunk(message=message)
+
+
+def _metadata(generation: Generation, model: str) -> dict[str, object]:
+    reason = generation["finish_reason"]
+    return {"finish_reason": reason, "model_name": model, "generation": generation}
+
+
+def _usage_reply(generation: Generation) -> UsageMetadata:
+    read = len(generation["prompt_token_ids"] or ())
+    written = len(generation["token_ids"] or ())
+    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
+
+
+class ChatTemplate:
+    """Turns messages into a prompt in the format that the model was trained on.
+
+    Args:
+        tokenizer: a tokenizer of `transformers`, with a chat template.
+        variables: variables of the template, such as `enable_thinking`.
+
+    Raises:
+        ConfigurationError: The tokenizer has no chat template.
+    """
+
+    def __init__(self, tokenizer: Any, variables: Mapping[str, object] | None = None) -> None:
+        if getattr(tokenizer, "chat_template", "") is None:
+            message = (
+                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: use the "
+                "model's instruction-tuned version, or set chat_template in its "
+                "tokenizer_config.json."
+            )
+            raise ConfigurationError(message)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self.tokenizer = HuggingFaceTokenizer(backend) if backend is not None else None
+        self._original = tokenizer
+        self._variables = dict(variables or {}, add_generation_prompt=True)
+
+    def token_ids(self, messages: Sequence[BaseMessage]) -> list[int]:
+        """Return the token ids of the text of `messages`, up to where the reply begins."""
+        asked = convert_to_openai_messages(list(messages))
+        template = self._original.apply_chat_template
+        if self.tokenizer is None:  # it is not of the `tokenizers` library
+            ids: list[int] = template(asked, tokenize=True, return_dict=False, **self._variables)
+            return ids
+        return self.tokenizer.encode(template(asked, tokenize=False, **self._variables))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.evaluation.intervals import interval, mean_cost, mean_score, paired_interval
+from memagent_graph.evaluation.scores import interval, mean_cost, mean_score, paired_interval
 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 

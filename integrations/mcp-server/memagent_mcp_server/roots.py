@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from memagent_graph.errors import ConfigurationError, SourceError, SourceNotFoundError
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
     import os

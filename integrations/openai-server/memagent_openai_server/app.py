@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from memagent_graph.errors import MemAgentError
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE
 from memagent_openai_server.chat.endpoint import complete
 from memagent_openai_server.http import schema
 from memagent_openai_server.http.bodies import limited_body
