@@ -38,7 +38,7 @@ settings.load_profile("memagent")
 @pytest.fixture(autouse=True)
 def plain_text_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that encrypts forbids its process to cache plain text: not so the next test's."""
-    user_cache = sys.modules.get("memagent_graph.text.user_cache")
+    user_cache = sys.modules.get("memagent_graph.text.cache")
     if user_cache is not None:
         monkeypatch.setattr(user_cache, "_no_plain_text", Event())
 

@@ -39,15 +39,22 @@ INTEGRATIONS = (
 )
 MORE = {
     "memagent_graph": ["MemAgentMiddleware"],
-    "memagent_graph.conversation": ["catching_up.catch_up", "catching_up.acatch_up"],
+    "memagent_graph.conversation": ["catch_up.catch_up", "catch_up.acatch_up"],
     "memagent_graph.evaluation": [
         "run.evaluate",
         "tasks.make_task",
         "samples.Task",
         "samples.Sample",
-        "results.Result",
+        "results.SampleResult",
         "judge.Judge",
         "scores.Scores",
+    ],
+    "memagent_graph.evidence": [
+        "places.Memory",
+        "places.Evidence",
+        "places.Unsupported",
+        "places.Recall",
+        "places.Recalled",
     ],
     "memagent_graph.graph": [
         "state.ReadingInput",
@@ -70,7 +77,7 @@ MORE = {
         "endpoint.ChatEndpoint",
         "vllm.ChatVLLM",
         "transformers.ChatTransformers",
-        "generation.Generation",
+        "completion.Generation",
     ],
     "memagent_graph.readers": [
         "base.Reader",
@@ -79,11 +86,6 @@ MORE = {
         "base.Update",
         "base.Merge",
         "base.Answer",
-        "base.Memory",
-        "base.Evidence",
-        "base.Unsupported",
-        "base.Recall",
-        "base.Recalled",
         "base.Usage",
         "resolve.resolve_reader",
     ],
@@ -103,10 +105,10 @@ MORE = {
         "sinks.RedisSink",
         "sinks.ListSink",
         "traces.load",
-        "traces.Loaded",
+        "traces.LoadedTraces",
         "traces.Conversation",
     ],
-    "memagent_graph.text": ["opening.open_source", "source.Source", "source.Location"],
+    "memagent_graph.text": ["files.open_source", "source.Source", "source.Location"],
 }
 """What the guides import from below a package, which `__all__` of the package does not have."""
 

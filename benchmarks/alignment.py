@@ -49,9 +49,9 @@ from alignment_notes import (
 )
 from rank_bm25 import BM25Okapi
 
-from memagent_graph.readers.alignment import align
-from memagent_graph.readers.base import Memory
-from memagent_graph.readers.statements import statements
+from memagent_graph.evidence.align import align
+from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.statements import statements
 from memagent_graph.text.terms import terms
 
 MEMORY_TOKENS = 1_024

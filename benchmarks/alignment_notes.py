@@ -6,8 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.readers.statements import statements
-from memagent_graph.text.chunking import Chunk
+from memagent_graph.evidence.statements import statements
+from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import EstimatingTokenizer

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from memagent_graph.text.chunking import next_chunk
+from memagent_graph.text.chunks import next_chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import HuggingFaceTokenizer
 

@@ -32,11 +32,11 @@ from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader
-from memagent_graph.conversation.messages import TOLD_AT
-from memagent_graph.conversation.rendering import rendered
-from memagent_graph.evaluation.search import Passages
-from memagent_graph.readers.base import Memory, Step
-from memagent_graph.text.chunking import next_chunk
+from memagent_graph.conversation.messages import TOLD_AT, render_messages
+from memagent_graph.evaluation.methods import PassageSearch
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Step
+from memagent_graph.text.chunks import next_chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import content_terms, telling_terms, terms
 
@@ -130,7 +130,7 @@ def summarized(said: list[BaseMessage], budget: int) -> str:
         memory, position = Memory(), 0
         for message in messages:  # the last summary is read like the others
             message.additional_kwargs.pop("lc_source", None)
-        source = TextSource(rendered(messages))
+        source = TextSource(render_messages(messages))
         while chunk := next_chunk(source, position, tokenizer=COUNTER, chunk_tokens=5000):
             update = asyncio.run(reader.update(Step("", "", memory, chunk)))
             memory, position = update.memory or memory, chunk.end
@@ -182,7 +182,7 @@ def contexts(
     config = ReadingConfig(memory_tokens=budget)
     memory = ConversationMemory("extractive", remember="end", config=config)
     memory.save(messages, user="both", thread="one")
-    passages = Passages([text_of([message]) for message in messages])
+    passages = PassageSearch([text_of([message]) for message in messages])
     summary = summarized(messages, budget)
     last = whole(messages, [*range(len(messages))][::-1], budget)
     for one in asked:

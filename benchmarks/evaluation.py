@@ -23,7 +23,7 @@ from memagent_graph.evaluation.run import evaluate
 from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
 from memagent_graph.evaluation.tasks.ruler import ruler_tasks
 from memagent_graph.readers.resolve import resolve_reader
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 
 DATA = Path(os.environ["MEMAGENT_DATA"])
 NOVELS = [DATA / "war_and_peace.txt", DATA / "moby-dick.txt"]

@@ -23,16 +23,8 @@ from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.readers.base import (
-    Answer,
-    Evidence,
-    Identity,
-    Memory,
-    Merge,
-    Reader,
-    Step,
-    Update,
-)
+from memagent_graph.evidence.places import Evidence, Memory
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Step, Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable

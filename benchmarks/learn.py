@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from memagent_graph import Prompts
     from memagent_graph.evaluation.samples import Sample
-    from memagent_graph.rl.rescoring import Case
+    from memagent_graph.rl.rewards import Case
     from memagent_graph.rl.traces import Rollout
 
 WAYS = ("before", "ours", "labels", "last")

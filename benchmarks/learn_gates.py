@@ -39,11 +39,11 @@ from tiny_reader import PROMPTS, make_tokenizer, save, train
 from transformers import AutoModelForCausalLM
 
 from memagent_graph import Prompts, ReadingConfig
-from memagent_graph.evaluation.intervals import mean_cost, mean_score
 from memagent_graph.evaluation.report import in_markdown
+from memagent_graph.evaluation.scores import mean_cost, mean_score
 from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.prompts import UNCHANGED, LookBack
-from memagent_graph.rl.journal import Journal
+from memagent_graph.rl.loop import Journal
 from memagent_graph.rl.rewards import exact
 from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.training import Training

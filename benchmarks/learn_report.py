@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from memagent_graph.evaluation.intervals import mean_score, paired_interval
 from memagent_graph.evaluation.report import in_markdown
-from memagent_graph.rl.journal import Journal
+from memagent_graph.evaluation.scores import mean_score, paired_interval
+from memagent_graph.rl.loop import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,9 +10,9 @@ from tiny_reader import PROMPTS, VOCABULARY, make_tokenizer
 from transformers import AutoModelForCausalLM
 
 from memagent_graph import ReadingConfig
-from memagent_graph.models.decoding import Row, decode
+from memagent_graph.models.transformers_engine import DecodingRow, decode
 from memagent_graph.rl.rewards import exact
-from memagent_graph.text.chunking import last_sentence_end
+from memagent_graph.text.chunks import last_sentence_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +52,9 @@ def read(model: Path, samples: Sequence[Sample], *, temperature: float = 0.0) ->
     ids = {word: number for number, word in enumerate(VOCABULARY)}
     backend, ends = make_tokenizer().backend_tokenizer, frozenset([ids[END]])
 
-    def reply(prompts: Sequence[str], tokens: int) -> list[Row]:
+    def reply(prompts: Sequence[str], tokens: int) -> list[DecodingRow]:
         rows = [
-            Row([*(ids[word] for word in prompt.split()), ids[GO]], tokens, temperature)
+            DecodingRow([*(ids[word] for word in prompt.split()), ids[GO]], tokens, temperature)
             for prompt in prompts
         ]
         decode(loaded, backend, ends, rows)
@@ -74,7 +74,7 @@ def read(model: Path, samples: Sequence[Sample], *, temperature: float = 0.0) ->
     return [row.text.strip() for row in reply(prompts, BUDGETS["answer_tokens"])]
 
 
-def _whole(row: Row) -> str:
+def _whole(row: DecodingRow) -> str:
     """The notes of a reply; of one that was cut off, without the word that may be in part."""
     text = row.text.strip()
     return text if row.finish_reason == "stop" else text[: last_sentence_end(text)].rstrip() or text

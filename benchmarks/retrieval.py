@@ -25,8 +25,8 @@ from extractive_recall import has, hotpot, squad
 from rank_bm25 import BM25Okapi
 
 from memagent_graph import MemAgentRetriever, ReadingConfig
-from memagent_graph.evaluation.search import Passages
-from memagent_graph.readers.ranking import ranked
+from memagent_graph.evaluation.methods import PassageSearch
+from memagent_graph.readers.extractive import rank
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 PASSAGE_WORDS = 200
@@ -64,7 +64,7 @@ def best_passages(order: list[int], texts: list[str], tokens: int) -> str:
 def compare(name: str, document: str, items: list[Any]) -> None:
     paragraphs = document.split("\n\n")
     texts = passages(paragraphs)
-    stems, words = Passages(texts), BM25Okapi([terms(text) for text in texts])
+    stems, words = PassageSearch(texts), BM25Okapi([terms(text) for text in texts])
     for budget in BUDGETS:
         retriever = MemAgentRetriever(
             corpus=paragraphs,
@@ -81,7 +81,7 @@ def compare(name: str, document: str, items: list[Any]) -> None:
             ours += has(text, item)
             order = stems.ranked(item.question)
             theirs += has(best_passages(order, texts, tokens), item)
-            order = ranked(words.get_scores(terms(item.question)).tolist())
+            order = rank(words.get_scores(terms(item.question)).tolist())
             plain += has(best_passages(order, texts, tokens), item)
         print(
             f"{name:<12} {len(items):>9} {budget:>7} {returned / len(items):>9.0f} "

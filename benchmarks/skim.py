@@ -32,18 +32,19 @@ import numpy as np
 from extractive_recall import Item, has
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.evaluation.intervals import paired_interval
-from memagent_graph.evaluation.search import Passages
+from memagent_graph.evaluation.methods import PassageSearch
+from memagent_graph.evaluation.scores import paired_interval
+from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.statements import statements_of
 from memagent_graph.graph.coverage import reopen
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.skim import is_skimmed
 from memagent_graph.graph.reading import Reading
 from memagent_graph.graph.state import Progress, begun, memory_of, record_of
-from memagent_graph.readers import extractive, ranking
-from memagent_graph.readers.base import Memory, Step
+from memagent_graph.readers import extractive
+from memagent_graph.readers.base import Step
 from memagent_graph.readers.extractive import ExtractiveReader
-from memagent_graph.readers.statements import statements_of
-from memagent_graph.text.chunking import chunks, passages
+from memagent_graph.text.chunks import chunks, passages
 from memagent_graph.text.source import Location, TextSource
 from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -122,8 +123,8 @@ def remember_what_does_not_depend_on_the_question() -> None:
     cut = lru_cache(1 << 10)(lambda chunk: list(statements_of(chunk)))
     extractive.statements_of = cut  # type: ignore[assignment]
     of_text = lru_cache(1 << 18)(lambda text: tuple(terms(text)))
-    ranking.terms = lambda text: list(of_text(text))  # type: ignore[assignment]
-    ranking._Index = Index  # type: ignore[misc,assignment] # noqa: SLF001
+    extractive.terms = lambda text: list(of_text(text))  # type: ignore[assignment]
+    extractive._StatementScores = Index  # type: ignore[misc,assignment] # noqa: SLF001
     TextSource.locate = lambda source, _offset: Location(source.name, 1)  # type: ignore[method-assign]
 
 
@@ -141,7 +142,7 @@ class Index:
         self._k1, self._damp = k1, k1 * (1 - b + b * lengths / (sum(lengths) / len(meant)))
 
     def get_scores(self, wanted: list[str]) -> Any:
-        scores, size = np.zeros(len(self._found)), len(self._found) + ranking._PRIOR  # noqa: SLF001
+        scores, size = np.zeros(len(self._found)), len(self._found) + extractive._PRIOR  # noqa: SLF001
         for term in wanted:
             counts = np.array([found.get(term, 0) for found in self._found])
             n = int(np.count_nonzero(counts))
@@ -227,7 +228,7 @@ async def check(source: TextSource, asked: list[Asked], skimmed: dict[str, Skimm
 def search(source: TextSource, asked: list[Asked]) -> dict[str, bool]:
     """Whether the answer is in the best passages by BM25 that fill a memory."""
     texts = [text for _, text in passages(source)]
-    index, counter = Passages(texts), EstimatingTokenizer()
+    index, counter = PassageSearch(texts), EstimatingTokenizer()
     found = {}
     for key, item in asked:
         best: list[str] = []

@@ -12,7 +12,7 @@ from pydoc_data.topics import topics
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph import create_memagent
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.chat import ChatReader
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from memagent_graph import Prompts, ReadingConfig
     from memagent_graph.models.vllm import ChatVLLM
-    from memagent_graph.readers.base import Reader, Step
+    from memagent_graph.readers.base import Reader, Step, Update
 
 WORDS = sorted({word for word in topics["class"].split() if word.isalpha() and len(word) < 5})
 """Short words, of about a token each."""
@@ -64,23 +64,23 @@ class FullMemory(ChatReader):
 @contextmanager
 def recording() -> Iterator[list[Call]]:
     """Record all calls to engines in this process, until the block ends."""
-    from memagent_graph.models.vllm_engine import Engine
+    from memagent_graph.models.vllm import VLLMEngine
 
     calls: list[Call] = []
-    generate = Engine.generate
+    generate = VLLMEngine.generate
 
-    async def recorded(self: Engine, prompt: list[int], *rest: Any) -> Any:
+    async def recorded(self: VLLMEngine, prompt: list[int], *rest: Any) -> Any:
         started = time.perf_counter()
         async for output in generate(self, prompt, *rest):
             yield output
         reply, cached = len(output.outputs[0].token_ids), output.num_cached_tokens or 0
         calls.append(Call(prompt, reply, cached, started, time.perf_counter()))
 
-    Engine.generate = recorded  # type: ignore[method-assign]
+    VLLMEngine.generate = recorded  # type: ignore[method-assign]
     try:
         yield calls
     finally:
-        Engine.generate = generate  # type: ignore[method-assign]
+        VLLMEngine.generate = generate  # type: ignore[method-assign]
 
 
 def words(seed: str, count: int) -> str:

@@ -33,8 +33,8 @@ from ways_reading import Read, read
 
 from memagent_graph.evaluation import scores
 from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
+from memagent_graph.text.files import open_source
 from memagent_graph.text.index import forget_recent
-from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:

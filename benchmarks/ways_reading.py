@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph import Prompts, ReadingConfig, create_memagent
 from memagent_graph.evaluation.methods import make_method
-from memagent_graph.readers.base import Memory, Update, Usage
+from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.extractive import ExtractiveReader
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.readers.base import Answer, Merge, Step
     from memagent_graph.text.source import Source
 

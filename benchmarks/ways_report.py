@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ways import FAST, MOST_CALLS, MOST_CHAIN, MOST_WORSE, WAYS, M, Row, family, is_reported
 
-from memagent_graph.evaluation.intervals import mean_score, paired_interval
 from memagent_graph.evaluation.report import in_markdown
-from memagent_graph.evaluation.samples import shown
-from memagent_graph.readers.exhaustive import scope
+from memagent_graph.evaluation.samples import format_length
+from memagent_graph.evaluation.scores import mean_score, paired_interval
+from memagent_graph.readers.scope import scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,14 @@ def report(rows: Sequence[Row], chosen: dict[str, dict[str, Any]]) -> str:
 
 def costs(told: Sequence[Row], rows: Sequence[Row], length: int) -> str:
     """What each way costs and scores at one length: means over questions."""
-    head = [shown(length, "tokens"), "score (95%)", "kept", "calls", "of MemAgent's", "tokens in"]
+    head = [
+        format_length(length, "tokens"),
+        "score (95%)",
+        "kept",
+        "calls",
+        "of MemAgent's",
+        "tokens in",
+    ]
     head += ["tokens out", "chain, mean", "longest", "at 50 ms", "at 2 s", "processor, s"]
     table, everything = [head], 0.0
     for way in WAYS:
@@ -86,7 +93,7 @@ def by_task(told: Sequence[Row]) -> str:
         found = [row for row in told if (row.task, row.length) == (task, length)]
         scores = [[row.score for row in found if row.way == way] for way in WAYS]
         cells = [f"{100 * fmean(some):.0f}" if some else "-" for some in scores]
-        table.append([task, shown(length, "tokens"), str(len(scores[0])), *cells])
+        table.append([task, format_length(length, "tokens"), str(len(scores[0])), *cells])
     return in_markdown([table[0], *sorted(table[1:])])
 
 

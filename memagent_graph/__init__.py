@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.graph.node import MemAgentNode
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.guard import store_metrics
+    from memagent_graph.memory.circuit import store_metrics
     from memagent_graph.memory.redis import RedisStore
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.planning import plan
@@ -59,7 +59,7 @@ _HOMES = {
     "create_reading_tool": "tool",
     "plan": "planning",
     "read_many": "batch",
-    "store_metrics": "memory.guard",
+    "store_metrics": "memory.circuit",
 }
 
 

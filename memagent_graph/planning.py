@@ -19,13 +19,13 @@ from memagent_graph.graph.segments import (
     updates_each,
 )
 from memagent_graph.readers.base import Reader
-from memagent_graph.text.chunking import chunks
+from memagent_graph.text.chunks import chunks
+from memagent_graph.text.files import open_source
 from memagent_graph.text.index import open_index
-from memagent_graph.text.opening import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from memagent_graph.text.opening import DocumentLike
+    from memagent_graph.text.files import DocumentLike
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
 

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.templates import disarmed, fill
+from memagent_graph.templates import disarm, fill
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -370,10 +370,10 @@ class Prompts(BaseModel):
         return fill(template, self._disarm(values, template))
 
     def _disarm(self, values: Mapping[str, str], delimiters: str) -> dict[str, str]:
-        return {name: disarmed(text, delimiters, self._control) for name, text in values.items()}
+        return {name: disarm(text, delimiters, self._control) for name, text in values.items()}
 
 
-def looked_for(question: str, query: str) -> str:
+def join_query(question: str, query: str) -> str:
     """Add the query of a later round to the question."""
     return question if query == question else f"{question}\n\nLook for this now: {query}"
 

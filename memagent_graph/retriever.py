@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence  # noqa: TC003 - a field's type
+import asyncio
+from collections.abc import (
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel  # noqa: TC002 - a field's type
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import get_config_list
@@ -12,17 +20,18 @@ from langgraph.store.base import BaseStore  # noqa: TC002 - a field's type
 from langgraph.store.memory import InMemoryStore
 from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, model_validator
 
-from memagent_graph.by_source import documents_by_source
+from memagent_graph.batch import Outcome, read_together
 from memagent_graph.config import ReadingConfig
-from memagent_graph.corpus import CorpusReading, is_read_once, open_parts
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.compiled import ReadingGraph  # noqa: TC001 - a field's type
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.prompts import Prompts  # noqa: TC001 - a field's type
 from memagent_graph.readers.base import Reader, merges
 from memagent_graph.readers.resolve import resolve_reader
-from memagent_graph.sync import wait_for
+from memagent_graph.sync import to_thread, wait_for
+from memagent_graph.text.files import open_source
+from memagent_graph.text.source import JoinedSource
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import (
@@ -30,8 +39,233 @@ if TYPE_CHECKING:
         BaseCallbackManager,
         CallbackManagerForRetrieverRun,
     )
-    from langchain_core.documents import Document
     from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.graph.state import Place
+    from memagent_graph.text.source import Source
+
+
+def documents_by_source(
+    corpus: JoinedSource, output: Mapping[str, Any], most: int
+) -> list[Document]:
+    """Return a document for each source with statements in the memory, the best first.
+
+    Sources that the answer cites come before the others: those with most citations first, then
+    in the answer's order. The others follow by how much of the memory came from them.
+
+    Args:
+        corpus: the source that was read.
+        output: the fields of `ReadingOutput`.
+        most: documents to return. A memory without evidence is one document with all sources.
+    """
+    named = ("answer", "coverage", "structured_response")
+    about = {name: output[name] for name in named if name in output}
+    found = _place_statements(corpus, output["evidence"])
+    if not found:
+        return _memory(corpus, output["memory"], about)
+    cited = _place_statements(corpus, output["citations"])
+    groups: dict[int, list[_PlacedStatement]] = {}
+    for statement in found:
+        groups.setdefault(id(statement.part), []).append(statement)
+    sources = [_group_by_source(items, found, cited) for items in groups.values()]
+    sources.sort(key=_SourceStatements.rank)
+    return [_document(source, number, about) for number, source in enumerate(sources[:most])]
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedStatement:
+    """A statement of the memory, placed in the part of the corpus that it came from."""
+
+    part: Source
+    place: Place
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The beginning and the end of the statement."""
+        return self.place["start"], self.place["end"]
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceStatements:
+    """The statements of the memory from one source.
+
+    Attributes:
+        statements: the statements, in the memory's order.
+        citations: the answer's citations of this source.
+        first: place of the first of them among all citations.
+        share: share of the text of all statements, from 0 to 1.
+    """
+
+    statements: Sequence[_PlacedStatement]
+    citations: Sequence[_PlacedStatement]
+    first: int
+    share: float
+
+    def rank(self) -> tuple[int, int, float]:
+        """Sort key of the source; lower is better."""
+        return -len(self.citations), self.first, -self.share
+
+    def score(self, number: int) -> float:
+        """Relevance from 0 to 1; above 0.5 if the answer cites the source."""
+        return 0.5 + 0.5 / (number + 1) if self.citations else 0.5 * self.share
+
+
+def _group_by_source(
+    items: Sequence[_PlacedStatement],
+    found: Sequence[_PlacedStatement],
+    cited: Sequence[_PlacedStatement],
+) -> _SourceStatements:
+    part = items[0].part
+    places = [place for place, item in enumerate(cited) if item.part is part]
+    return _SourceStatements(
+        items,
+        [cited[place] for place in places],
+        first=min(places, default=len(cited)),
+        share=_size(items) / _size(found),
+    )
+
+
+def _size(items: Sequence[_PlacedStatement]) -> int:
+    return sum(len(item.place["text"]) for item in items)
+
+
+def _place_statements(corpus: JoinedSource, items: Sequence[Place]) -> list[_PlacedStatement]:
+    """Statements in their parts; one that stands in the name of a part is not a statement."""
+    placed = []
+    for item in items:
+        part, begin = corpus.part_at(item["start"])
+        start, end = item["start"] - begin, min(item["end"] - begin, part.length)
+        if start >= 0:
+            place: Place = {**item, "source": part.name, "start": start, "end": end}
+            placed.append(_PlacedStatement(part, place))
+    return placed
+
+
+def _document(found: _SourceStatements, number: int, about: Mapping[str, object]) -> Document:
+    items = found.statements
+    part = items[0].part
+    whole = number < _WHOLE_SOURCES and part.length <= _SHORT
+    return Document(
+        page_content=part.read(0, part.length) if whole else _passages(items),
+        metadata={
+            "source": part.name,
+            "page": (found.citations or items)[0].place["page"],
+            "start": 0 if whole else min(item.span[0] for item in items),
+            "end": part.length if whole else max(item.span[1] for item in items),
+            "score": found.score(number),
+            "lines": [item.place["line"] for item in items],
+            "evidence": [item.place for item in items],
+            **about,
+        },
+    )
+
+
+def _passages(items: Sequence[_PlacedStatement]) -> str:
+    """Return the source's passages that support the statements, each once, on a line of its own."""
+    part = items[0].part
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted(item.span for item in items):
+        if spans and start < spans[-1][1]:
+            first, last = spans.pop()
+            spans.append((first, max(last, end)))
+        else:
+            spans.append((start, end))
+    return "\n".join(" ".join(part.read(start, end - start).split()) for start, end in spans)
+
+
+_SHORT = 2000
+"""Code points of a source that is a passage already."""
+_WHOLE_SOURCES = 3
+"""So many passages are returned whole: what a statement leaves unsaid often stands next to it."""
+
+
+def _memory(corpus: JoinedSource, memory: str, about: Mapping[str, object]) -> list[Document]:
+    """The whole memory, of a reader that does not know where it came from."""
+    if not memory.strip():
+        return []
+    span: dict[str, object] = {
+        "source": ", ".join(part.name for part in corpus.parts),
+        "page": None,
+        "start": 0,
+        "end": sum(part.length for part in corpus.parts),
+        "score": 0.5,
+        "lines": [],
+        "evidence": [],
+    }
+    return [Document(page_content=memory, metadata={**span, **about})]
+
+
+class CorpusReading:
+    """One pass over a corpus, begun when the first of its queries is asked for.
+
+    Args:
+        agent: the graph that reads.
+        corpus: one or more documents, as the graph takes them.
+        queries: all queries for which the corpus is read.
+        most: most calls at once; None for no limit.
+    """
+
+    def __init__(
+        self, agent: ReadingGraph, corpus: Any, queries: Sequence[str], most: int | None = None
+    ) -> None:
+        self._agent, self._corpus, self._most = agent, corpus, most
+        self._queries = list(dict.fromkeys(queries))
+        self._reading: asyncio.Future[tuple[JoinedSource, dict[str, Outcome]]] | None = None
+
+    async def outcome(
+        self, query: str, callbacks: BaseCallbackManager
+    ) -> tuple[JoinedSource, Outcome | None]:
+        """The corpus, and what became of a query; None where there is nothing to read.
+
+        Args:
+            query: one of the queries.
+            callbacks: they see the reading, if this query is the first to be asked for.
+        """
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read(callbacks))
+        alone = len(self._queries) == 1  # then who stops waiting stops the reading
+        corpus, outcomes = await (self._reading if alone else asyncio.shield(self._reading))
+        return corpus, outcomes.get(query)
+
+    async def close(self) -> None:
+        """End the pass, if it still runs."""
+        if self._reading is not None and not self._reading.done():
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+    async def _read(
+        self, callbacks: BaseCallbackManager
+    ) -> tuple[JoinedSource, dict[str, Outcome]]:
+        corpus = JoinedSource(await to_thread(partial(open_parts, self._corpus)), "corpus")
+        if not corpus.parts:
+            return corpus, {}
+        config: RunnableConfig = {"callbacks": callbacks}
+        if self._most is not None:
+            config["max_concurrency"] = self._most
+        outcomes = await read_together(self._agent, self._queries, corpus, config)
+        return corpus, dict(zip(self._queries, outcomes, strict=True))
+
+
+def open_parts(corpus: Any) -> list[Source]:
+    """All single sources of a corpus; documents without text are left out."""
+    if isinstance(corpus, list | tuple | Iterator) and not hasattr(corpus, "read"):
+        listed = [item for item in corpus if not _is_blank(item)]
+        return [part for item in listed for part in open_parts(item)]
+    source = corpus if isinstance(corpus, JoinedSource) else open_source(corpus)
+    if isinstance(source, JoinedSource):
+        return [part for inner in source.parts for part in open_parts(inner)]
+    return [source]
+
+
+def is_read_once(corpus: Any) -> bool:
+    """Whether a corpus is gone when it was read: a stream, or a generator."""
+    return isinstance(corpus, Iterator) or (
+        hasattr(corpus, "read") and not hasattr(corpus, "locate")
+    )
+
+
+def _is_blank(item: object) -> bool:
+    return isinstance(item, Document) and not item.page_content.strip()
 
 
 class MemAgentRetriever(BaseRetriever):

@@ -107,7 +107,7 @@ def iterate(parts: AsyncGenerator[T, None]) -> Iterator[T]:
 
     It runs ahead of the iteration: meant for streams that fit into memory.
     """
-    found: SimpleQueue[T | _End] = SimpleQueue()
+    found: SimpleQueue[T | _LastPart] = SimpleQueue()
 
     async def run_through() -> None:
         async with aclosing(parts):
@@ -115,9 +115,9 @@ def iterate(parts: AsyncGenerator[T, None]) -> Iterator[T]:
                 found.put(part)
 
     future = _begin(run_through())
-    future.add_done_callback(lambda _: found.put(_End()))
+    future.add_done_callback(lambda _: found.put(_LastPart()))
     try:
-        while not isinstance(part := found.get(), _End):
+        while not isinstance(part := found.get(), _LastPart):
             yield part
         future.result()
     finally:
@@ -225,7 +225,7 @@ def work_through(works: Sequence[tuple[Callable[[], T], bool]], at_once: int) ->
         pool.shutdown(cancel_futures=True)
 
 
-class _End:
+class _LastPart:
     """Follows the last part."""
 
 

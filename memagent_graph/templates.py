@@ -1,4 +1,4 @@
-"""Fill templates with text that nobody vouches for: it can forge no delimiter of theirs."""
+"""Fill templates with text that nobody vouches for, and messages with numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def render(template: str, **values: str) -> str:
         template: a text with each field in braces.
         values: value of each field.
     """
-    return fill(template, {name: disarmed(value, template) for name, value in values.items()})
+    return fill(template, {name: disarm(value, template) for name, value in values.items()})
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
@@ -32,7 +32,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return re.sub(rf"\{{({'|'.join(values)})\}}", lambda match: values[match[1]], template)
 
 
-def disarmed(value: str, template: str, control: Collection[str] = ()) -> str:
+def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
     """Return `value` without forged delimiters: another sign in their place reads as before.
 
     Delimiters are the template's tags, those of a model's reasoning and tool calls, and the control
@@ -45,7 +45,7 @@ def disarmed(value: str, template: str, control: Collection[str] = ()) -> str:
         template: the template that it is for.
         control: control tokens of the model's tokenizer; without them, those of known shapes count.
     """
-    forged = _forged(template, frozenset(control))
+    forged = _forgery_pattern(template, frozenset(control))
     value = forged.sub(_replace, value)
     if value.isascii() and not _COMMANDS.search(value):
         return value
@@ -217,10 +217,10 @@ _CONTROL = (
 
 
 @lru_cache(maxsize=64)
-def _forged(template: str, control: frozenset[str] = frozenset()) -> re.Pattern[str]:
+def _forgery_pattern(template: str, control: frozenset[str] = frozenset()) -> re.Pattern[str]:
     """Return what finds forged delimiters of a template or of chats, by their first sign."""
     tags = {match[1].lower() for match in _TAG.finditer(template)}
-    names = "|".join(map(_spaced, sorted(tags | _CHAT_TAGS, reverse=True)))
+    names = "|".join(map(_spaces_between, sorted(tags | _CHAT_TAGS, reverse=True)))
     name, slash = rf"(?i:{names})[_-]*+(?!\w)", rf"(?:[/\\]{_GAP})++"
     # "a < notes" is a comparison, unless a tag follows that ends.
     tag = rf"(?:(?:{_GAP}{slash})?+{name}|\s++{name}[^<>]{{0,200}}>)"
@@ -241,5 +241,21 @@ def _is_own(token: str) -> bool:
 _SHAPE = re.compile(_CONTROL)
 
 
-def _spaced(name: str) -> str:
+def _spaces_between(name: str) -> str:
     return _GAP.join(map(re.escape, name))
+
+
+_PLURALS = {"person": "people"}
+"""Plurals that follow no rule."""
+
+
+def plural(number: float, noun: str) -> str:
+    """Return a number with its noun: "1 version", "2,000 memories", "0.5 minutes"."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = _PLURALS.get(noun)
+    if plural is None:
+        ends_in_ies = noun.endswith("y") and noun[-2:-1] not in "aeiou"
+        plural = f"{noun[:-1]}ies" if ends_in_ies else f"{noun}s"
+    figure = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{figure} {plural}"

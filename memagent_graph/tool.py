@@ -13,9 +13,9 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, Field, create_model
 
 from memagent_graph.errors import ConfigurationError, MemAgentError
+from memagent_graph.evidence.places import Evidence
 from memagent_graph.graph.build import create_memagent
-from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.readers.base import Evidence
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import with_runtime_only
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evidence.verify import Verify
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
-    from memagent_graph.readers.verifying import Verify
-    from memagent_graph.text.opening import DocumentLike
+    from memagent_graph.text.files import DocumentLike
     from memagent_graph.text.tokens import TokenizerLike
 
 _DESCRIPTION = (
@@ -93,7 +93,7 @@ def create_reading_tool(
         <BLANKLINE>
         It stands at lease:1.
     """
-    named = _named(sources)
+    named = _name_sources(sources)
     agent: Any = create_memagent(
         model,
         config=config,
@@ -111,18 +111,20 @@ def create_reading_tool(
     ) -> tuple[str, dict[str, object]]:
         context = {"document": named[source]}
         try:
-            output = agent.invoke(_asked(questions), with_runtime_only(config), context=context)
-            return describe(output, _known(source, named[source]))
+            output = agent.invoke(
+                _list_questions(questions), with_runtime_only(config), context=context
+            )
+            return describe(output, _shorten_name(source, named[source]))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
     async def aread(
         questions: list[str], source: str, config: RunnableConfig
     ) -> tuple[str, dict[str, object]]:
-        context, asked = {"document": named[source]}, _asked(questions)
+        context, asked = {"document": named[source]}, _list_questions(questions)
         try:
             output = await agent.ainvoke(asked, with_runtime_only(config), context=context)
-            return describe(output, _known(source, named[source]))
+            return describe(output, _shorten_name(source, named[source]))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
@@ -138,7 +140,7 @@ def create_reading_tool(
     )
 
 
-def _named(
+def _name_sources(
     sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]],
 ) -> dict[str, object]:
     if isinstance(sources, Mapping):
@@ -163,11 +165,11 @@ def _schema(names: list[str]) -> type[BaseModel]:
     )
 
 
-def _asked(questions: list[str]) -> dict[str, object]:
+def _list_questions(questions: list[str]) -> dict[str, object]:
     return {"questions": questions} if len(questions) > 1 else {"question": questions[0]}
 
 
-def _known(name: str, document: object) -> Mapping[str, str]:
+def _shorten_name(name: str, document: object) -> Mapping[str, str]:
     """The name that an agent knows a text or a file by, for the one that its places have."""
     match document:
         case str():

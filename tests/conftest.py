@@ -15,7 +15,7 @@ from memagent_graph.sync import wait_for
 def nothing_waits_to_be_folded_behind_a_test():
     """What runs in the background of the next test may break it: hypothesis sees each random."""
     yield
-    background = sys.modules.get("memagent_graph.conversation.background")
+    background = sys.modules.get("memagent_graph.conversation.backlog")
     if background is not None:
         for users in [*background._backlogs.values()]:
             for backlog in [*users.values()]:

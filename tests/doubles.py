@@ -11,17 +11,8 @@ from pathlib import Path
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.readers.base import (
-    Answer,
-    Evidence,
-    Identity,
-    Memory,
-    Merge,
-    Reader,
-    Recall,
-    Update,
-    Usage,
-)
+from memagent_graph.evidence.places import Evidence, Memory, Recall
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 
 

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
-from memagent_graph.evaluation.tasks.forms import FORMS
-from memagent_graph.evaluation.tasks.parsing import parse, statements
-from memagent_graph.evaluation.tasks.ruler import task_of
+from memagent_graph.evaluation.tasks.ruler import FORMS, parse, statements, task_of
 from memagent_graph.text.source import TextSource
 
 NAMES = [*NEEDLE_TASKS, "vt", "cwe", "fwe"]

@@ -12,7 +12,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 
 CONFIG = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 

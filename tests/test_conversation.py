@@ -23,9 +23,10 @@ from langgraph.store.sqlite import SqliteStore
 from servers.redis_server import RedisServer
 
 from memagent_graph import ConversationMemory, ConversationNode, ReadingConfig, RedisStore
+from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.memory.personal import PersonalMemory
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Update
 
 WHO = {"user": "ann", "thread": "monday"}
 ROOMY = ReadingConfig(memory_tokens=10**6, chunk_tokens=10**5)
@@ -241,7 +242,7 @@ async def test_versions_that_lost_their_race_are_not_left_behind():
         *(memory.asave(chat(1, start=n), user="ann", thread=f"thread {n}") for n in range(5))
     )
 
-    bank = PersonalMemory(store, ("memagent",), "ann").bank
+    bank = UserMemory(store, ("memagent",), "ann").bank
     stored = store.search((*bank.namespace, "versions"), limit=100)
     assert {item.key for item in stored} == {v.id for v in await bank.ahistory("memory")}
 

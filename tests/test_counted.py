@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_graph.counted import counted
+from memagent_graph.templates import plural
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from memagent_graph.counted import counted
     ],
 )
 def test_a_noun_agrees_with_its_number(number, noun, said):
-    assert counted(number, noun) == said
+    assert plural(number, noun) == said

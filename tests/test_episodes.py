@@ -25,11 +25,12 @@ from memagent_graph import (
     ReadingConfig,
     RedisStore,
 )
-from memagent_graph.conversation import recalling
+from memagent_graph.conversation import search
+from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
+from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError, StoreError
-from memagent_graph.memory.pages import Kept, Page, Said
-from memagent_graph.memory.personal import PersonalMemory
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Update
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 OBOE = "My daughter Mia plays the oboe in Linz."
@@ -136,7 +137,7 @@ def test_a_forgotten_user_leaves_no_message_anywhere(any_store):
 
     first.forget("ann")
 
-    shelf = PersonalMemory(any_store, ("memagent",), "ann").episodes
+    shelf = UserMemory(any_store, ("memagent",), "ann").episodes
     assert shelf._shelf.size == 0  # before a question is asked, which would empty it
     assert "oboe" not in stored(any_store)
     assert told(second, "Which oboe?") == ""
@@ -235,7 +236,7 @@ def test_the_oldest_messages_go_when_there_are_too_many():
 
     assert "number 59 at" in stored(store)
     assert "number 5 at" not in stored(store)
-    personal = PersonalMemory(store, ("memagent",), "ann")
+    personal = UserMemory(store, ("memagent",), "ann")
     kept = asyncio.run(personal.episodes.read())
     assert 300 <= sum(page.tokens for page in kept.pages) <= 400
 
@@ -401,13 +402,13 @@ def test_a_prompt_takes_one_round_trip_more_than_without_messages():
 
 
 def test_what_was_said_is_indexed_when_it_is_folded_and_not_before_the_next_reply(monkeypatch):
-    indexed, init = [], recalling.Recall.__init__
+    indexed, init = [], search.MessageSearch.__init__
 
     def noted(self, kept):
         indexed.append(len([*kept.said]))
         init(self, kept)
 
-    monkeypatch.setattr(recalling.Recall, "__init__", noted)
+    monkeypatch.setattr(search.MessageSearch, "__init__", noted)
     memory = ConversationMemory(Silent(), store=InMemoryStore())
 
     keep(memory, OBOE, "I see.")
@@ -452,7 +453,7 @@ def test_operators_find_what_a_user_said():
 
 
 def test_a_page_comes_back_from_its_record_and_something_else_does_not():
-    page = Page([Said("a", "t", "2026-03-05T08:00", "user", "I sail.")])
+    page = Page([KeptMessage("a", "t", "2026-03-05T08:00", "user", "I sail.")])
 
     assert Page.of(page.record).said == page.said
     assert Page.of(page.record).digest == page.digest

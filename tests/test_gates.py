@@ -16,9 +16,10 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.config import GATE_TOKENS
 from memagent_graph.errors import ModelError
+from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.prompts import Prompts
-from memagent_graph.readers.base import Identity, Memory, Merge, Update, Usage
+from memagent_graph.readers.base import Identity, Merge, Update, Usage
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 OFF = ReadingConfig(chunk_tokens=50, retry_interval=0.001)

@@ -27,8 +27,9 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
+from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.readers.base import Update
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer

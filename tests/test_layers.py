@@ -12,10 +12,11 @@ from doubles import ScriptedReader, numbered
 from langgraph.checkpoint.memory import InMemorySaver
 
 from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph import layers
 from memagent_graph.graph.fold import FoldUpdate, Layer
 from memagent_graph.graph.reading import Reading
-from memagent_graph.readers.base import Memory, Merge
+from memagent_graph.readers.base import Merge
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 FOLDER = Path(layers.__file__).parent

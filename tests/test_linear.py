@@ -30,23 +30,23 @@ BRIEF = 0.003
 """Seconds of processor in which no quadratic pattern gets through the longer text."""
 
 WORST: dict[str, list[tuple[str, str, str]]] = {
-    "memagent_graph.conversation.entries._LINE": [
+    "memagent_graph.conversation.profile._LINE": [
         ("", "a", ""),
         ("", "2024-01-01 ", ""),
         ("a: ", "a", "\n"),
     ],
-    "memagent_graph.conversation.recalling._ASKS_WHEN": [
+    "memagent_graph.conversation.search._ASKS_WHEN": [
         ("", "how man", ""),
         ("", "how many ", ""),
     ],
-    "memagent_graph.conversation.telling._DAY": [("", "2026-01-0", "")],
+    "memagent_graph.conversation.prompt._DAY": [("", "2026-01-0", "")],
     "memagent_graph.graph.segments._WORD": [("", "a ", "")],
-    "memagent_graph.memory.personal._ESCAPED": [("", "%2", "")],
-    "memagent_graph.models.request._SCHEMA": [("", "guide", ""), ("", "response_forma", "")],
+    "memagent_graph.conversation.user_memory._ESCAPED": [("", "%2", "")],
+    "memagent_graph.models.endpoint._SCHEMA": [("", "guide", ""), ("", "response_forma", "")],
     "memagent_graph.models.resolve._OPENAI": [("o", "1", "")],
     "memagent_graph.models.structured._TRAILING_COMMA": [(",", " ", "a"), ("", ", ", "")],
     "memagent_graph.models.structured._UNNAMED": [("", ".a", "")],
-    "memagent_graph.readers.denial._DENIAL": [
+    "memagent_graph.readers.replies._DENIAL": [
         ("not", " ", "a"),
         ("", "not ", ""),
         ("", "notes ", ""),
@@ -57,7 +57,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("not given ", "a", ""),
         ("i can", " ", "a"),
     ],
-    "memagent_graph.readers.exhaustive._ALL": [
+    "memagent_graph.readers.scope._ALL": [
         ("", "how many ", ""),
         ("", "what ", ""),
         ("please", " ", "a"),
@@ -66,15 +66,15 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("all of", " ", "a"),
         ("", "every ", ""),
     ],
-    "memagent_graph.readers.exhaustive._NAMED": [
+    "memagent_graph.readers.scope._NAMED": [
         ("", "A", ""),
         ("A", " ", "a"),
         ("", '"', ""),
         ("", "Aa", ""),
         ("", "a A'", ""),
     ],
-    "memagent_graph.readers.exhaustive._COUNT": [("", "how ", ""), ("how", " ", "a")],
-    "memagent_graph.readers.exhaustive._SOME": [
+    "memagent_graph.readers.scope._COUNT": [("", "how ", ""), ("how", " ", "a")],
+    "memagent_graph.readers.scope._SOME": [
         ("", ",a", ""),
         (",", "a ", ""),
         ("", "aer ", ""),
@@ -83,14 +83,14 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "more ", ""),
         ("most", " ", "a"),
     ],
-    "memagent_graph.readers.exhaustive._QUOTED": [("", '"', "")],
+    "memagent_graph.readers.scope._QUOTED": [("", '"', "")],
     "memagent_graph.readers.extractive._UNSPACED": [("", "汉a", "")],
-    "memagent_graph.text.paths._ADDRESS": [("a", ":/", ""), ("a:", "/", ""), ("", "aa:/", "\n")],
-    "memagent_graph.cli.checks._REQUIREMENT": [],  # sees what installed packages say they need
-    "memagent_graph.evaluation.tasks.beam._MARK": [("->->", " ", "a"), ("", "->-> 1, ", "a")],
-    "memagent_graph.evaluation.tasks.conversation._TURN": [("", "D1", ""), ("D", "1", "a")],
-    "memagent_graph.evaluation.tasks.question_files._TOKEN": [],  # reads one's own files
-    "memagent_graph.evaluation.tasks.ruler_hqa._fitting": [],  # looks for answers of such a file
+    "memagent_graph.text.files._ADDRESS": [("a", ":/", ""), ("a:", "/", ""), ("", "aa:/", "\n")],
+    "memagent_graph.cli.doctor._REQUIREMENT": [],  # sees what installed packages say they need
+    "memagent_graph.evaluation.tasks.dialogue._MARK": [("->->", " ", "a"), ("", "->-> 1, ", "a")],
+    "memagent_graph.evaluation.tasks.dialogue._TURN": [("", "D1", ""), ("D", "1", "a")],
+    "memagent_graph.evaluation.tasks.questions._TOKEN": [],  # reads one's own files
+    "memagent_graph.evaluation.tasks.questions._filter": [],  # looks for answers of such a file
     "memagent_graph.evaluation.tasks.haystack._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],
     "memagent_graph.evaluation.judge._FIRST_YES_NO": [("", "*", "a")],
     "memagent_graph.evaluation.judge._LABELLED_NUMBER": [("score", " ", "a"), ("score:", " ", "a")],
@@ -105,28 +105,32 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.evaluation.scores._NO_CHOICE": [("", "more or ", ""), ("", "or ", "")],
     "memagent_graph.evaluation.scores._OR": [("", "1/", "1"), ("", "o", "r")],
     "memagent_graph.evaluation.scores._SENTENCE_END": [("abc.", " ", "a"), ("", "abc.", "")],
-    "memagent_graph.matching._ARTICLES": [("", "the", "")],
-    "memagent_graph.matching._FRACTION": [
+    "memagent_graph.evaluation.metrics._ARTICLES": [("", "the", "")],
+    "memagent_graph.evaluation.metrics._FRACTION": [
         ("", "\\frac{1}", ""),
         ("\\frac", " ", ""),
         ("\\frac{", "1", ""),
     ],
-    "memagent_graph.matching._WRAPPED": [("", "\\text{", ""), ("\\text", " ", "")],
-    "memagent_graph.matching.without_latex": [("$", "a", ""), ("", "\\,", ""), ("", "$", "")],
-    "memagent_graph.memory.lease._HOLDER": [
+    "memagent_graph.evaluation.metrics._WRAPPED": [("", "\\text{", ""), ("\\text", " ", "")],
+    "memagent_graph.evaluation.metrics.without_latex": [
+        ("$", "a", ""),
+        ("", "\\,", ""),
+        ("", "$", ""),
+    ],
+    "memagent_graph.memory.sharing._HOLDER": [
         ("a:1:", "f", "g"),
         ("", ":1", "g"),
         ("", "a:1:f", "g"),
     ],
     "memagent_graph.memory.redis.keys._ESCAPED": [("", "%2", "")],
-    "memagent_graph.conversation.asking._TOLD": [("", "- ", "a"), ("2026-01-01]", ": ", "")],
-    "memagent_graph.conversation.room._DAY": [("", "2026-01-0", "")],
-    "memagent_graph.conversation.rendering.LINE": [
+    "memagent_graph.conversation.reader._TOLD": [("", "- ", "a"), ("2026-01-01]", ": ", "")],
+    "memagent_graph.conversation.fold._DAY": [("", "2026-01-0", "")],
+    "memagent_graph.conversation.messages.LINE": [
         ("[2024-01-01", "a", ""),
         ("[2024-01-01] ", "a", ""),
     ],
-    "memagent_graph.conversation.rendering._told_at": [("2024-01-01", "a", "]")],
-    "memagent_graph.conversation.rendering._name": [("", " :", ""), ("", "[ ", "a")],
+    "memagent_graph.conversation.messages._time_of": [("2024-01-01", "a", "]")],
+    "memagent_graph.conversation.messages._name": [("", " :", ""), ("", "[ ", "a")],
     "memagent_graph.models.failures._BROKEN_NAME": [("", "Connec", "")],
     "memagent_graph.models.failures._CONTEXT": [("", "token count ", ""), ("", "tokens ", "")],
     "memagent_graph.models.failures._FILTER": [("", "content_filte", "")],
@@ -136,7 +140,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.templates.fill": [("", "{", ""), ("", "{memor", "")],
     "memagent_graph.prompts._FIELD": [("", "{questio", "")],
     "memagent_graph.templates._TAG": [("<a", "a", ""), ("<a", "-", ""), ("", "<a", "")],
-    "memagent_graph.templates._forged": [
+    "memagent_graph.templates._forgery_pattern": [
         ("<", " ", "a"),
         ("", "< ", ""),
         ("", "<|", ""),
@@ -166,20 +170,20 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "<\u0301", ">"),
     ],
     "memagent_graph.text.tokens._SIGNED": [("<", "a", ""), ("<", ">a", "")],
-    "memagent_graph.readers.completions._HEADLESS_THINKING": [
+    "memagent_graph.readers.completion._HEADLESS_THINKING": [
         ("", "</thin", ""),
         ("", "<think>", ""),
     ],
-    "memagent_graph.readers.completions._OPEN_THINKING": [("", "<think>", ""), ("", "<thin", "")],
-    "memagent_graph.readers.claims._NAME_WORD": [
+    "memagent_graph.readers.completion._OPEN_THINKING": [("", "<think>", ""), ("", "<thin", "")],
+    "memagent_graph.evidence.claims._NAME_WORD": [
         ("", "A'", ""),
         ("A'", "a", "1"),
         ("", "A'a", "1"),
     ],
-    "memagent_graph.readers.claims._UNSPACED": [("", "汉a", "")],
-    "memagent_graph.readers.claims._WORD": [("", "a.", "")],
-    "memagent_graph.readers.figures._DAY_BESIDE": [(".", " ", "a")],
-    "memagent_graph.readers.figures._FIGURE": [
+    "memagent_graph.evidence.claims._UNSPACED": [("", "汉a", "")],
+    "memagent_graph.evidence.claims._WORD": [("", "a.", "")],
+    "memagent_graph.evidence.numbers._DAY_BESIDE": [(".", " ", "a")],
+    "memagent_graph.evidence.numbers._FIGURE": [
         ("", "1,", "a"),
         ("", "1 ", ""),
         ("", "one ", "a"),
@@ -191,38 +195,38 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "十a", ""),
         ("", "Jan", ""),
     ],
-    "memagent_graph.readers.figures._GROUPED": [("1", ",111", "a"), ("1", ".111", "a")],
-    "memagent_graph.readers.figures._HAN_NUMERAL": [("", "十a", "")],
-    "memagent_graph.readers.figures._LATTER_YEAR": [],
-    "memagent_graph.readers.judging._COUNTED": [("", "个", "")],
-    "memagent_graph.readers.judging._HAN": [("", "汉a", "")],
-    "memagent_graph.readers.judging._LETTERS": [("", "a汉", ""), ("", "é1", "")],
-    "memagent_graph.readers.judging._OF_ONE": [("", " was", "x")],
-    "memagent_graph.readers.judging._NOUN": [("", "a ", "1"), ("a", "a", "1")],
-    "memagent_graph.readers.notes._FIELD": [
+    "memagent_graph.evidence.numbers._GROUPED": [("1", ",111", "a"), ("1", ".111", "a")],
+    "memagent_graph.evidence.numbers._HAN_NUMERAL": [("", "十a", "")],
+    "memagent_graph.evidence.numbers._LATTER_YEAR": [],
+    "memagent_graph.evidence.claims._COUNTED": [("", "个", "")],
+    "memagent_graph.evidence.claims._HAN": [("", "汉a", "")],
+    "memagent_graph.evidence.claims._LETTERS": [("", "a汉", ""), ("", "é1", "")],
+    "memagent_graph.evidence.claims._OF_ONE": [("", " was", "x")],
+    "memagent_graph.evidence.claims._NOUN": [("", "a ", "1"), ("a", "a", "1")],
+    "memagent_graph.evidence.statements._FIELD": [
         ("", 'a,"', ""),
         ('a, "', "a", ""),
         ('a, "a"', " ", ""),
         ("", 'a, "a" ', ""),
     ],
-    "memagent_graph.readers.notes._LABEL": [("**", "a", ""), ("a", "*", ""), ("", '"a', "")],
-    "memagent_graph.readers.notes._MARK": [("", "- ", "a"), ("", "-", ""), ("#", " ", "a")],
-    "memagent_graph.readers.passages._TOKEN": [("", "a.", ""), ("", "a'", " ")],
-    "memagent_graph.readers.quoting._EXPECTED": [
+    "memagent_graph.evidence.statements._LABEL": [("**", "a", ""), ("a", "*", ""), ("", '"a', "")],
+    "memagent_graph.evidence.statements._MARK": [("", "- ", "a"), ("", "-", ""), ("#", " ", "a")],
+    "memagent_graph.evidence.statements._TOKEN": [("", "a.", ""), ("", "a'", " ")],
+    "memagent_graph.readers.extractive._EXPECTED": [
         ("in", " ", "a"),
         ("", "in ", ""),
         ("A", "a", "1"),
     ],
-    "memagent_graph.readers.ranking._PRONOUN": [("", "he", "")],
-    "memagent_graph.conversation.salience._FIRST_PERSON": [("", "mein", "1"), ("", "unse", "")],
-    "memagent_graph.conversation.salience._MARK": [("[", "a", ""), ("", "[", "")],
-    "memagent_graph.conversation.salience._QUESTION": [("?", '"', "a"), ("", '?"', "a")],
-    "memagent_graph.conversation.salience._REQUEST": [("", "(", "a"), ("", "- ", "a")],
-    "memagent_graph.conversation.salience._TIME": [("", "week", "")],
+    "memagent_graph.readers.extractive._PRONOUN": [("", "he", "")],
+    "memagent_graph.conversation.built_in._FIRST_PERSON": [("", "mein", "1"), ("", "unse", "")],
+    "memagent_graph.conversation.built_in._MARK": [("[", "a", ""), ("", "[", "")],
+    "memagent_graph.conversation.built_in._QUESTION": [("?", '"', "a"), ("", '?"', "a")],
+    "memagent_graph.conversation.built_in._REQUEST": [("", "(", "a"), ("", "- ", "a")],
+    "memagent_graph.conversation.built_in._TIME": [("", "week", "")],
     "memagent_graph.conversation.built_in._DAY": [("", "1 ", ""), ("", "1 Ma", "")],
-    "memagent_graph.readers.statements._ABBREVIATION": [("", "Mr", ""), ("", "e.", "")],
-    "memagent_graph.readers.statements._BLOCK": [("a", "\n ", "a"), ("a\n", " ", "a")],
-    "memagent_graph.readers.statements._SENTENCE_END": [
+    "memagent_graph.evidence.statements._ABBREVIATION": [("", "Mr", ""), ("", "e.", "")],
+    "memagent_graph.evidence.statements._BLOCK": [("a", "\n ", "a"), ("a\n", " ", "a")],
+    "memagent_graph.evidence.statements._SENTENCE_END": [
         (".", " ", "a"),
         (".", "'", "a"),
         (". ", "(", "a"),
@@ -255,17 +259,17 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_graph.rl.rewards.number": [("", "$,", "")],
     "memagent_graph.text.cache._NAME": [("a" * 64 + "-" + "b" * 16, ".", "new")],
-    "memagent_graph.text.outline._FENCE": [("", "`", "")],
-    "memagent_graph.text.outline._HEADING": [("# ", " ", ""), ("", "#", "")],
-    "memagent_graph.text.outline._SHEET": [("", "## ", "")],
-    "memagent_graph.text.outline._SLIDE": [("<!-- Slide number: ", "1", ""), ("", "<!-- ", "")],
-    "memagent_graph.text.chunking._ENDS": [("\n", " ", "a"), ("", "\n ", "a"), (".", '"', "a")],
-    "memagent_graph.text.chunking._GRAPHEME": [
+    "memagent_graph.text.source._FENCE": [("", "`", "")],
+    "memagent_graph.text.source._HEADING": [("# ", " ", ""), ("", "#", "")],
+    "memagent_graph.text.source._SHEET": [("", "## ", "")],
+    "memagent_graph.text.source._SLIDE": [("<!-- Slide number: ", "1", ""), ("", "<!-- ", "")],
+    "memagent_graph.text.chunks._ENDS": [("\n", " ", "a"), ("", "\n ", "a"), (".", '"', "a")],
+    "memagent_graph.text.chunks._GRAPHEME": [
         ("a", "\u0301", ""),
         ("", "\u200d", ""),
         ("", "🇫", ""),
     ],
-    "memagent_graph.text.chunking._SAFE": [("", "é", "")],
+    "memagent_graph.text.chunks._SAFE": [("", "é", "")],
     "memagent_graph.text.tokens._CJK": [("", "汉a", "")],
     "memagent_graph.text.tokens._WORD_GAP": [("", "a,", "")],
     "memagent_lm_eval.prompts._ASKS": [("", "a", ""), ("", "\na", ""), ("", "?", "")],
@@ -322,36 +326,38 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
 """Texts by pattern, as what they begin with, what is repeated, and what they end with."""
 
 ANCHORED = {
-    "memagent_graph.conversation.entries._LINE": "fullmatch",
+    "memagent_graph.conversation.profile._LINE": "fullmatch",
     "memagent_graph.models.resolve._OPENAI": "match",
     "memagent_graph.templates._SHAPE": "match",
-    "memagent_graph.text.paths._ADDRESS": "match",
+    "memagent_graph.text.files._ADDRESS": "match",
     "memagent_graph.text.tokens._SIGNED": "match",
     "memagent_graph.text.cache._NAME": "fullmatch",
-    "memagent_graph.text.outline._FENCE": "fullmatch",
-    "memagent_graph.text.outline._HEADING": "fullmatch",
+    "memagent_graph.text.source._FENCE": "fullmatch",
+    "memagent_graph.text.source._HEADING": "fullmatch",
     "memagent_graph.evaluation.judge._FIRST_YES_NO": "match",
-    "memagent_graph.memory.lease._HOLDER": "fullmatch",
-    "memagent_graph.conversation.rendering._told_at": "match",
-    "memagent_graph.readers.figures._DAY_BESIDE": "match",
-    "memagent_graph.readers.figures._GROUPED": "fullmatch",
-    "memagent_graph.readers.figures._LATTER_YEAR": "match",
-    "memagent_graph.readers.judging._COUNTED": "match",
-    "memagent_graph.readers.judging._NOUN": "match",
-    "memagent_graph.readers.judging._OF_ONE": "match",
-    "memagent_graph.readers.notes._LABEL": "match",
-    "memagent_graph.readers.notes._MARK": "match",
-    "memagent_graph.readers.ranking._PRONOUN": "match",
+    "memagent_graph.memory.sharing._HOLDER": "fullmatch",
+    "memagent_graph.conversation.messages._time_of": "match",
+    "memagent_graph.evidence.numbers._DAY_BESIDE": "match",
+    "memagent_graph.evidence.numbers._GROUPED": "fullmatch",
+    "memagent_graph.evidence.numbers._LATTER_YEAR": "match",
+    "memagent_graph.evidence.claims._COUNTED": "match",
+    "memagent_graph.evidence.claims._NOUN": "match",
+    "memagent_graph.evidence.claims._OF_ONE": "match",
+    "memagent_graph.evidence.statements._LABEL": "match",
+    "memagent_graph.evidence.statements._MARK": "match",
+    "memagent_graph.readers.extractive._PRONOUN": "match",
     "memagent_graph.conversation.built_in._DAY": "fullmatch",
-    "memagent_graph.conversation.salience._MARK": "fullmatch",
-    "memagent_graph.readers.statements._ABBREVIATION": "match",
+    "memagent_graph.conversation.built_in._MARK": "fullmatch",
+    "memagent_graph.evidence.statements._ABBREVIATION": "match",
     "memagent_graph.text.terms._OPENING": "match",
     "memagent_openai_server.http.door._TENANT": "fullmatch",
 }
 """How patterns are tried that are not looked for everywhere in a text."""
 BUILT = {
     "memagent_graph.templates.fill": lambda: [re.compile(r"\{(question|memory)\}")],
-    "memagent_graph.templates._forged": lambda: [templates._forged(prompts.UPDATE_PROMPT)],
+    "memagent_graph.templates._forgery_pattern": lambda: [
+        templates._forgery_pattern(prompts.UPDATE_PROMPT)
+    ],
     "memagent_openai_server.chat.spoken.feed": lambda: [re.compile("</thinking>")],
 }
 """Patterns that a function makes of what it is given."""

@@ -38,23 +38,13 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     ModelError,
 )
+from memagent_graph.evidence.align import align
+from memagent_graph.evidence.places import Evidence, Memory, Recall, Recalled
 from memagent_graph.prompts import LookBack, Prompts
-from memagent_graph.readers.alignment import align
-from memagent_graph.readers.base import (
-    Answer,
-    Evidence,
-    Identity,
-    Memory,
-    Merge,
-    Reader,
-    Recall,
-    Recalled,
-    Update,
-    Usage,
-)
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.replies import split_look_back
-from memagent_graph.text.chunking import Chunk
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.chunks import Chunk
+from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 

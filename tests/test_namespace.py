@@ -22,7 +22,7 @@ from memagent_graph import (
 )
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(30)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
 
 SMALL = ReadingConfig(chunk_tokens=50)
 

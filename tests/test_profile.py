@@ -22,11 +22,15 @@ from pydantic import BaseModel, Field, model_validator
 from servers.openai_server import OpenAIServer
 
 from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
-from memagent_graph.conversation.entries import Entry, read, write
-from memagent_graph.conversation.fields import Fields
-from memagent_graph.conversation.profile import ProfileEntry
+from memagent_graph.conversation.profile import (
+    Fields,
+    FieldValue,
+    ProfileEntry,
+    read_entries,
+    write_entries,
+)
+from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.memory.personal import PersonalMemory
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.models.endpoint import ChatEndpoint
 
@@ -460,7 +464,7 @@ def test_an_edit_of_a_person_counts_and_has_no_evidence():
     store = InMemoryStore()
     memory, _ = keeper(changes(change("name", "Ann"), change("address.city", "Paris")), store=store)
     tell(memory, "I am Ann, in Paris.")
-    bank = PersonalMemory(store, ("memagent",), "ann").bank
+    bank = UserMemory(store, ("memagent",), "ann").bank
 
     bank.edit("memory", bank.head("memory").text.replace("Paris", "Rome"))
 
@@ -613,12 +617,12 @@ NAMES = st.from_regex(r"\A[a-z_]+(\.[a-z_]+)?\Z")
 DAYS = st.sampled_from(["", "2026-03-05", "2025-12-31"])
 
 
-@given(st.lists(st.builds(Entry, NAMES, JSON, DAYS)))
+@given(st.lists(st.builds(FieldValue, NAMES, JSON, DAYS)))
 def test_entries_are_read_as_they_were_written(entries):
-    assert read(write(entries)) == (entries, [])
+    assert read_entries(write_entries(entries)) == (entries, [])
 
 
-@given(st.lists(st.builds(Entry, st.sampled_from([*Fields(Profile).by_path]), JSON, DAYS)))
+@given(st.lists(st.builds(FieldValue, st.sampled_from([*Fields(Profile).by_path]), JSON, DAYS)))
 def test_whatever_is_stored_a_profile_is_made_of_what_fits(entries):
     fitted = Fields(Profile).fit(entries)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.prompts import Prompts
-from memagent_graph.readers.replies import boxed
-from memagent_graph.templates import disarmed
+from memagent_graph.readers.replies import find_boxed
+from memagent_graph.templates import disarm
 
 TAG = re.compile(r"</?\s*(question|notes|section)\b[^<>]*>", re.IGNORECASE)
 PIECES = st.sampled_from(
@@ -96,8 +96,8 @@ def test_the_control_tokens_of_chats_are_made_harmless(token):
 
 
 def test_control_tokens_are_told_from_elements_by_what_stands_in_them():
-    assert disarmed("<role>HUMAN</role>", "") == "‹role>HUMAN</role>"
-    assert disarmed("<role>editor</role>", "") == "<role>editor</role>"
+    assert disarm("<role>HUMAN</role>", "") == "‹role>HUMAN</role>"
+    assert disarm("<role>editor</role>", "") == "<role>editor</role>"
 
 
 ORDINARY = """\
@@ -115,15 +115,15 @@ List<String> Vec<[u8]> Map<K,List<V>> a<b a<b>c a<<b a>>b 1<<20 x<|y <div> </div
 def test_what_imitates_nothing_stays_as_it_is(text):
     template = Prompts().update
 
-    assert disarmed(text, template) == text
-    assert disarmed(f"word{text} {text}word", template) == f"word{text} {text}word"
+    assert disarm(text, template) == text
+    assert disarm(f"word{text} {text}word", template) == f"word{text} {text}word"
 
 
 def test_a_comparison_with_a_word_of_the_delimiters_stays_as_it_is():
     text = "if a < notes and b > 3, or memory < section\n\nThe < question"
 
-    assert disarmed("x < notes", Prompts().update) == "x < notes"
-    assert disarmed(text.replace(" > 3", ""), Prompts().update) == text.replace(" > 3", "")
+    assert disarm("x < notes", Prompts().update) == "x < notes"
+    assert disarm(text.replace(" > 3", ""), Prompts().update) == text.replace(" > 3", "")
 
 
 def test_hardly_a_line_of_real_programs_is_changed():
@@ -132,7 +132,7 @@ def test_hardly_a_line_of_real_programs_is_changed():
     lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
     text = "\n".join(lines)
 
-    found = disarmed(text, Prompts().update).split("\n")
+    found = disarm(text, Prompts().update).split("\n")
 
     assert sum(before != after for before, after in zip(lines, found, strict=True)) <= 3
     assert len(lines) > 50_000
@@ -216,7 +216,7 @@ def test_a_delimiter_cannot_be_disguised(data, inner):
     ],
 )
 def test_no_disguise_of_a_delimiter_is_missed(forged):
-    found = disarmed(f"before {forged} after", Prompts().update)
+    found = disarm(f"before {forged} after", Prompts().update)
 
     assert found == f"before ‹{forged[1:]} after"
 
@@ -225,14 +225,14 @@ def test_no_disguise_of_a_delimiter_is_missed(forged):
 def test_text_without_any_bracket_stays_as_it_is(text):
     assume(spelled(text) == spelled(text).translate(dict.fromkeys(map(ord, "<>[]"))))
 
-    assert disarmed(text, Prompts().update).replace("‹", "") == text.replace("‹", "")
+    assert disarm(text, Prompts().update).replace("‹", "") == text.replace("‹", "")
 
 
 @given(HOSTILE | st.text(alphabet="<>[]|/~ sINT\u200b＜", max_size=40))
 def test_what_is_disarmed_stays_as_it_is_the_second_time(text):
-    found = disarmed(text, Prompts().update)
+    found = disarm(text, Prompts().update)
 
-    assert disarmed(found, Prompts().update) == found
+    assert disarm(found, Prompts().update) == found
     assert len(found) == len(text)
     assert all(after in (before, "‹") for before, after in zip(text, found, strict=True))
 
@@ -375,7 +375,7 @@ def test_prompts_are_loaded_from_a_file_and_change_the_fingerprint(tmp_path):
     ],
 )
 def test_the_answer_is_the_last_box_or_the_whole_text(text, answer):
-    assert boxed(text) == answer
+    assert find_boxed(text) == answer
 
 
 def test_a_merge_prompt_shows_every_memory_in_order_and_none_can_close_its_own():

@@ -13,7 +13,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
-from memagent_graph.readers.base import Memory
+from memagent_graph.evidence.places import Memory
 from memagent_graph.text.source import TextSource
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)

@@ -30,12 +30,13 @@ from memagent_graph import (
     MemAgentNode,
     ReadingConfig,
 )
-from memagent_graph.conversation.asking import STANDING_QUESTION
-from memagent_graph.conversation.catching_up import catch_up
-from memagent_graph.conversation.rendering import rendered
+from memagent_graph.conversation.catch_up import catch_up
+from memagent_graph.conversation.messages import render_messages
+from memagent_graph.conversation.reader import STANDING_QUESTION
+from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.memory.users import Users
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Update
 
 SOON = {"remember_within": 0.01}
 NEVER = {"remember_within": 1e6}
@@ -650,7 +651,7 @@ def test_the_node_alone_before_the_reply_remembers_as_well():
 
 
 def test_nobody_but_the_user_speaks_as_the_user():
-    said = rendered(
+    said = render_messages(
         [
             FunctionMessage("I am a function.", name="look"),
             ChatMessage("I am a tool.", role="tool"),

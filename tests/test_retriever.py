@@ -19,16 +19,8 @@ from memagent_graph.errors import (
     QuestionError,
     SourceNotFoundError,
 )
-from memagent_graph.readers.base import (
-    Answer,
-    Evidence,
-    Identity,
-    Memory,
-    Merge,
-    Reader,
-    Update,
-    locate,
-)
+from memagent_graph.evidence.places import Evidence, Memory, locate
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
 from memagent_graph.text.source import TextSource
 
 QUESTION = "Where does the person live who signed the lease?"
@@ -393,7 +385,7 @@ def test_several_queries_are_read_for_in_one_pass_and_get_what_each_gets_alone(h
     retriever = MemAgentRetriever(corpus=sources, model=Noting(), config=SMALL, segments=2)
     expected = [retriever.invoke(query) for query in QUERIES]
     monkeypatch.setattr(
-        "memagent_graph.corpus.open_source", lambda source: opened.append(source) or source
+        "memagent_graph.retriever.open_source", lambda source: opened.append(source) or source
     )
     reader = Noting()
     retriever = MemAgentRetriever(corpus=sources, model=reader, config=SMALL, segments=2)

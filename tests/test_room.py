@@ -4,7 +4,7 @@ from doubles import Words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.conversation.room import keep_newest
+from memagent_graph.conversation.fold import keep_newest
 
 WORDS = Words()
 

@@ -11,7 +11,8 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.replies import take_verdict
 from memagent_graph.text.tokens import EstimatingTokenizer
 

@@ -23,11 +23,12 @@ from memagent_graph.errors import (
     ModelError,
     TransientModelError,
 )
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.reading import Reading
 from memagent_graph.graph.segments import Room, groups, merge, most_merges, starts
-from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.text.chunking import chunks
+from memagent_graph.text.chunks import chunks
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 

@@ -23,9 +23,10 @@ from memagent_graph import (
     read_many,
 )
 from memagent_graph.errors import ModelError
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.coverage import covered, merge_spans
-from memagent_graph.readers.base import Answer, Identity, Memory, Reader, Update, Usage
-from memagent_graph.text.chunking import chunks
+from memagent_graph.readers.base import Answer, Identity, Reader, Update, Usage
+from memagent_graph.text.chunks import chunks
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 

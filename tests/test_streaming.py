@@ -15,9 +15,8 @@ from pydantic import BaseModel
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent, create_reading_tool
 from memagent_graph.prompts import PLAIN_ANSWER_PROMPT, Prompts
-from memagent_graph.readers.completions import without_reasoning
-from memagent_graph.readers.listening import certain_part
-from memagent_graph.readers.replies import boxed
+from memagent_graph.readers.completion import certain_part, without_reasoning
+from memagent_graph.readers.replies import find_boxed
 
 ASKED = {"question": "Who signed?", "document": "The lease was signed by Ann Kestrel."}
 NOTES = "Secret notes of the reader."
@@ -130,7 +129,7 @@ def test_what_is_certain_of_a_reply_is_a_beginning_of_its_answer(tail, box, data
     )
     reply = head + (rf"x \boxed{{{tail.replace('{', '').replace('}', '')}}} y" if box else tail)
     text = without_reasoning(reply).strip()
-    final = boxed(text) if box else text
+    final = find_boxed(text) if box else text
 
     for end in range(len(reply) + 1):
         assert final.startswith(certain_part(reply[:end], boxed=box))

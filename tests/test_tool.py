@@ -15,7 +15,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, Prompts, ReadingConfig, create_reading_tool
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 
 CONFIG = ReadingConfig(chunk_tokens=50)
 LEASE = "The rent is paid by Mr. Fox. " + numbered(80)

@@ -10,9 +10,10 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.evidence.places import Memory, Unsupported
 from memagent_graph.graph.state import fold_of, memory_of
 from memagent_graph.memory.version import MemoryVersion
-from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Unsupported, Update
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
 
 FIRST = "The owner of project P003 is Ann Lee. It rained all day in the harbour of the town.\n\n"
 SECOND = "The ferry left at noon, and everyone went home by bus and by train in the evening.\n\n"

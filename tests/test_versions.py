@@ -17,9 +17,9 @@ from typing_extensions import TypedDict
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, StoreError
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph import chunks
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.readers.base import Memory
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 TEXT = numbered(100)

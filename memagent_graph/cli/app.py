@@ -9,13 +9,38 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from memagent_graph.cli import cache, memory, prompts
+from memagent_graph.cli import memory, prompts
 from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
 from memagent_graph.cli.evaluate import evaluate
-from memagent_graph.cli.reporting import printing
+from memagent_graph.cli.terminal import printing, report_errors
 from memagent_graph.cli.train import train
+from memagent_graph.templates import plural
+
+cache_app = typer.Typer(help="Show or clear the cache of converted texts and indexes.")
+
+
+@cache_app.callback(invoke_without_command=True)
+def show(context: typer.Context) -> None:
+    """Show the folder and the size of the cache of converted texts and indexes."""
+    from memagent_graph.text.cache import folder_of_converted, size_of_converted
+
+    if context.invoked_subcommand is None:
+        with report_errors():
+            place = folder_of_converted() or "There is no folder"
+            print(f"{place}: {size_of_converted() / 1e6:,.1f} MB")
+
+
+@cache_app.command()
+def clear() -> None:
+    """Remove all cached texts and indexes."""
+    from memagent_graph.text.cache import clear_converted
+
+    with report_errors():
+        removed = clear_converted()
+        print(f"Removed {plural(removed, 'text')}.")
+
 
 _HELP = """Read documents of any length through a small memory, and answer from it.
 
@@ -51,7 +76,7 @@ app.command("eval", no_args_is_help=True)(evaluate)
 app.command(no_args_is_help=True)(train)
 app.command()(doctor)
 app.add_typer(memory.app, name="memory")
-app.add_typer(cache.app, name="cache")
+app.add_typer(cache_app, name="cache")
 app.add_typer(prompts.app, name="prompts")
 
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from memagent_graph.cli.answer import print_answer
-from memagent_graph.cli.dry_run import (
-    DryRun,
-    PriceOption,
-    Prices,
-    Questions,
-    TokensPerSecond,
-    chosen_price,
-    print_plan,
-)
+from memagent_graph.cli.checkpoints import is_unfinished, open_saver, thread_of
 from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
@@ -41,21 +33,186 @@ from memagent_graph.cli.options import (
     UpdateGate,
     Verify,
     check_server,
-    chosen_namespace,
-    chosen_reader,
-    chosen_segments,
+    make_reader,
+    parse_namespace,
+    parse_segments,
 )
-from memagent_graph.cli.reporting import reporting
-from memagent_graph.cli.resuming import is_unfinished, open_saver, thread_of
-from memagent_graph.cli.shown import shown
-from memagent_graph.counted import counted
+from memagent_graph.cli.terminal import mask_controls, report_errors
+from memagent_graph.evidence.places import Evidence
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.compiled import ReadingGraph
     from memagent_graph.graph.state import ReadingInput, ReadingOutput
-    from memagent_graph.text.opening import DocumentLike
+    from memagent_graph.planning import Plan
+    from memagent_graph.text.files import DocumentLike
+
+_STOPPED = {
+    "max_calls": "the budget of calls was spent",
+    "deadline": "the time was up",
+    "done": "the reader had enough",
+}
+
+
+def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> None:
+    """Print the answer with its places, or the whole output; warnings go to stderr.
+
+    Args:
+        output: the graph's output.
+        as_json: print nothing but the output, as one JSON document.
+        show_memory: print the final memory too.
+    """
+    if as_json:
+        print(mask_controls(json.dumps(output, ensure_ascii=False, indent=2)))
+    else:
+        _print_for_users(output, show_memory=show_memory)
+    sys.stdout.flush()  # a full disk shows here, where it can be said in one line
+    for warning in () if as_json else output["warnings"]:
+        print(mask_controls(f"memagent: warning: {warning}", sys.stderr), file=sys.stderr)
+    if why := _STOPPED.get(output["stopped"]):
+        covered = f"memagent: {output['coverage']:.0%} of the document was read: {why}."
+        print(covered, file=sys.stderr)
+
+
+def _print_for_users(output: ReadingOutput, *, show_memory: bool) -> None:
+    print(mask_controls(output["answer"] or ""))
+    places = dict.fromkeys(Evidence(**item).place for item in output["citations"])
+    for place in places:
+        print(mask_controls(f"  at {place}"))
+    if show_memory:
+        _print_memory(output["memory"])
+    usage = output["usage"]
+    print(
+        f"[{output['reader']}: {plural(usage['document_tokens'], 'token')} in "
+        f"{plural(usage['calls'], 'call')} and {usage['seconds']:.1f} s]"
+    )
+
+
+def _print_memory(memory: str) -> None:
+    if not sys.stdout.isatty():
+        print(f"\nMemory:\n{memory}")
+        return
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    Console().print(
+        Panel(Text(mask_controls(memory)), title="memory", title_align="left", border_style="dim")
+    )
+
+
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Print what the reading would cost, without reading.")
+]
+Questions: TypeAlias = Annotated[
+    int, typer.Option(help="With --dry-run: number of questions to ask in one pass.")
+]
+PriceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="IN,OUT",
+        help="With --dry-run: dollars for a million tokens of prompts, and of replies.",
+    ),
+]
+Prices: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MEMAGENT_PRICES",
+        help='With --dry-run: a JSON file of such prices: {"openai:MODEL": [IN, OUT]}.',
+    ),
+]
+TokensPerSecond: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        help="With --dry-run: tokens a second of one call, from its start, with other calls "
+        "under way."
+    ),
+]
+
+_TEXT = """\
+document        {document_tokens:>14,} tokens
+chunks read     {chunks:>14,} for each question
+questions       {questions:>14,}
+model calls     {calls:>14,} at most
+prompt tokens   {prompt_tokens:>14,} at most
+reply tokens    {reply_tokens:>14,} at most
+longest window  {window_tokens:>14,} tokens at most
+calls at once   {calls_at_once:>14,} at most
+calls in a row  {chain_calls:>14,} at most
+"""
+_IF_FOUND = "if found        {calls_if_found:>14,} calls, where the words of the question lead\n"
+_DOLLARS = "dollars         {:>14} at most\n"
+_MINUTES = "minutes         {:>14} at most\n"
+_NOTE = """
+Each reply is counted as long as its budget. What the store has of earlier readings costs nothing
+again. Calls repeated after errors come on top, and one for each memory that is over its budget."""
+
+
+def find_price(
+    price: str | None, prices: Path | None, model: str | None
+) -> tuple[float, float] | None:
+    """The price that --price names, or --prices for the model; None if neither does.
+
+    Raises:
+        ConfigurationError: It is not two numbers, or the file cannot be read.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    if price is not None:
+        return _pair(price.split(","), "--price")
+    if prices is None or model is None:
+        return None
+    try:
+        table = json.loads(prices.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"The prices in {prices} cannot be read: {error}"
+        raise ConfigurationError(message) from error
+    if not isinstance(table, dict):
+        message = f'{prices} has no prices: {{"{model}": [2.5, 10]}} would be one.'
+        raise ConfigurationError(message)
+    if model not in table:
+        print(f"memagent: {prices} has no price for {model!r}.", file=sys.stderr)
+        return None
+    return _pair(table[model], f"{prices}, {model!r}")
+
+
+def _pair(given: Any, where: str) -> tuple[float, float]:
+    from memagent_graph.errors import ConfigurationError
+
+    try:
+        prompts, replies = given
+        return float(prompts), float(replies)
+    except (TypeError, ValueError) as error:
+        message = (
+            f"{where}: a price is two numbers of dollars, for a million tokens of prompts and for "
+            f"a million of replies, such as 2.5,10, not {given!r}."
+        )
+        raise ConfigurationError(message) from error
+
+
+def print_plan(plan: Plan, *, as_json: bool) -> None:
+    """Print a plan for people, or as one JSON document."""
+    fields = plan.as_dict()
+    if as_json:
+        print(json.dumps(fields, indent=2))
+        return
+    text = _TEXT.format(**fields)
+    if plan.calls_if_found is not None:
+        text += _IF_FOUND.format(**fields)
+    if plan.dollars is not None:
+        text += _DOLLARS.format(_round(plan.dollars))
+    if plan.minutes is not None:
+        text += _MINUTES.format(_round(plan.minutes))
+    print(text + _NOTE)
+
+
+def _round(number: float) -> str:
+    """Format a number with two decimals, or below 1 with two significant digits."""
+    return f"{number:,.2f}" if number >= 1 else f"{number:.2g}"
+
 
 _EXAMPLES = """Answer a question from files, folders or standard input.
 
@@ -153,7 +310,7 @@ def ask(
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
     from memagent_graph.planning import plan
-    from memagent_graph.text.opening import open_source
+    from memagent_graph.text.files import open_source
 
     sources = sources or []
     if bool(sources) == bool(memory):
@@ -162,13 +319,13 @@ def ask(
         raise typer.BadParameter("--dry-run needs something to read (SOURCE...).")
     if not dry_run and (questions != 1 or price or tokens_per_second):
         raise typer.BadParameter("--questions, --price and --tokens-per-second need --dry-run.")
-    with reporting("memagent: stopped."), ExitStack() as stack:
+    with report_errors("memagent: stopped."), ExitStack() as stack:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
             exact_cuts=exact_cuts,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
-            segments=chosen_segments(segments),
+            segments=parse_segments(segments),
             rounds=rounds,
             skim=skim,
             recalls=recalls,
@@ -179,7 +336,7 @@ def ask(
             reuse=reuse,
             unsupported=unsupported,
         )
-        reader = chosen_reader(
+        reader = make_reader(
             model,
             base_url,
             prompts,
@@ -199,7 +356,7 @@ def ask(
                 document,
                 config,
                 questions=questions,
-                price=chosen_price(price, prices, model),
+                price=find_price(price, prices, model),
                 tokens_per_second=tokens_per_second,
                 tokenizer=tokenizer or reader.identity.tokenizer,
                 concurrency=reader.concurrency,
@@ -215,7 +372,7 @@ def ask(
             tokenizer=tokenizer,
             checkpointer=saver,
             store=kept_in,
-            namespace=chosen_namespace(namespace),
+            namespace=parse_namespace(namespace),
         )
         thread = thread_of(question, sources, reader, config, tokenizer, name, memory, namespace)
         asked: ReadingInput = {"question": question, "document": document, "memory_name": name}
@@ -225,7 +382,7 @@ def ask(
         if going_on:
             print("memagent: going on with the stopped run.", file=sys.stderr)
         kept = kept_in is not None and reuse
-        with reporting(_RESUMABLE if checkpoint else _STORED if kept else _LOST):
+        with report_errors(_RESUMABLE if checkpoint else _STORED if kept else _LOST):
             output = _read(agent, None if going_on else asked, thread, document)
         print_answer(output, as_json=as_json, show_memory=show_memory)
 
@@ -259,10 +416,10 @@ def _read(
                 continue
             if part["event"] == "opened" and part["skipped"]:
                 why = "hidden, binary, or links out of the folder"
-                files = counted(part["skipped"], "file")
+                files = plural(part["skipped"], "file")
                 print(f"memagent: skipped {files} ({why}).", file=sys.stderr)
             elif part["event"] == "held":
-                by = shown(part["by"], sys.stderr)
+                by = mask_controls(part["by"], sys.stderr)
                 print(f"memagent: paused, the memory is held by {by}.", file=sys.stderr)
             elif part["event"] == "released":
                 how = " from the edited memory" if part["edited"] else ""

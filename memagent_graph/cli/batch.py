@@ -32,15 +32,107 @@ from memagent_graph.cli.options import (
     UpdateGate,
     Verify,
     check_server,
-    chosen_namespace,
-    chosen_reader,
-    chosen_segments,
+    make_reader,
+    parse_namespace,
+    parse_segments,
 )
-from memagent_graph.cli.reporting import reporting
-from memagent_graph.cli.task_file import read_task_file, row
+from memagent_graph.cli.terminal import report_errors
 
 if TYPE_CHECKING:
-    from memagent_graph.batch import Result
+    from collections.abc import Iterator
+
+    from memagent_graph.batch import Result, Task
+
+
+def row(task: Task) -> dict[str, object]:
+    """A task with plain values, for another machine: `text`, or files as `document`.
+
+    All values of a column are of one kind: one file is a list, too.
+
+    Raises:
+        ConfigurationError: Its document is a list with text in it.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    kept = {key: value for key, value in task.items() if key != "document"}
+    match task["document"]:
+        case str(text):
+            return {**kept, "text": text}
+        case {"path": path}:
+            return {**kept, "document": [_resolve_path(path)]}
+        case list(items) if all(isinstance(item, dict) for item in items):
+            return {**kept, "document": [_resolve_path(item["path"]) for item in items]}
+    message = f"Task {task['id']!r}: with --ray a list of documents is one of paths."
+    raise ConfigurationError(message)
+
+
+def _resolve_path(path: str) -> dict[str, str]:
+    return {"path": str(Path(path).resolve())}
+
+
+def read_task_file(file: Path, answered: set[str]) -> Iterator[Task]:
+    """The tasks that have no answer yet, with their ids and documents.
+
+    Raises:
+        ConfigurationError: A line is not a task.
+    """
+    from memagent_graph.errors import ConfigurationError
+
+    seen: set[str] = set()
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            task = json.loads(line)
+            name = str(task.setdefault("id", str(number)))
+            if "text" in task:
+                raise ValueError("`text` is now `document`")  # noqa: TRY301 - as its other faults
+            given = task["document"]
+            task["document"] = _document(given, file.parent)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            message = (
+                f"{file}:{number} is not a task: {error}. A task is a JSON object with "
+                '`question` and `document`: text, or {"path": ...}, or a list of these.'
+            )
+            raise ConfigurationError(message) from error
+        if name in seen:
+            message = f"{file}:{number}: the id {name!r} is there twice."
+            raise ConfigurationError(message)
+        seen.add(name)
+        if isinstance(given, str) and _names_file(given, file.parent):
+            print(
+                f"memagent: {file}:{number}: {given!r} is read as text. There is a file of that "
+                f'name: {{"path": {json.dumps(given)}}} would read it.',
+                file=sys.stderr,
+            )
+        if name not in answered:
+            yield task
+
+
+def _document(given: object, folder: Path) -> object:
+    """A document as the graph takes it, its paths relative to the folder of the tasks."""
+    if isinstance(given, list) and given:
+        return [_single(item, folder) for item in given]
+    return _single(given, folder)
+
+
+def _single(given: object, folder: Path) -> str | dict[str, str]:
+    match given:
+        case str(text):
+            return text
+        case {"path": str(path)}:
+            return {"path": str(folder / path)}
+    message = f"`document` is {given!r}"
+    raise TypeError(message)
+
+
+def _names_file(text: str, folder: Path) -> bool:
+    """Whether a text is the name of a file: somebody may have meant that."""
+    try:
+        return bool(text.strip()) and (folder / text).is_file()
+    except (OSError, ValueError):  # too long, or not a name
+        return False
+
 
 _EXAMPLES = """Answer a file of questions, many at once.
 
@@ -106,13 +198,13 @@ def batch(
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
 
-    with reporting(_STOPPED):
+    with report_errors(_STOPPED):
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
             exact_cuts=exact_cuts,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
-            segments=chosen_segments(segments),
+            segments=parse_segments(segments),
             rounds=rounds,
             skim=skim,
             recalls=recalls,
@@ -121,7 +213,7 @@ def batch(
             reuse=reuse,
             unsupported=unsupported,
         )
-        place = chosen_namespace(namespace)
+        place = parse_namespace(namespace)
         if ray is not None:
             if verify is not None or response_format is not None:
                 raise typer.BadParameter("--ray takes neither --verify nor --response-format.")
@@ -142,7 +234,7 @@ def batch(
             print(f"memagent: {len(answered)} were answered before.", file=sys.stderr)
         failed = 0
         with open_store(store) as kept_in, out.open("a", encoding="utf-8") as results:
-            reader = chosen_reader(
+            reader = make_reader(
                 model,
                 base_url,
                 prompts,

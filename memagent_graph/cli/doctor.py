@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+import re
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from memagent_graph.cli import checks
-from memagent_graph.cli.checks import Check
 from memagent_graph.cli.options import (
     AnswerTokens,
     BaseUrl,
@@ -19,15 +23,227 @@ from memagent_graph.cli.options import (
     Namespace,
     Store,
     TokenizerFile,
-    chosen_namespace,
+    parse_namespace,
 )
-from memagent_graph.cli.reporting import reporting
-from memagent_graph.cli.shown import shown
+from memagent_graph.cli.terminal import mask_controls, report_errors
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from langgraph.store.base import BaseStore
+
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.models.endpoint import ChatEndpoint
+    from memagent_graph.readers.base import Reader
+
+_DISTRIBUTION = "memagent-graph"
+_REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra\s*==\s*['"]([\w-]+)['"]""")
+_KEEPS = ("noeviction", "volatile-")  # policies of Redis that leave what has no time to live
+_QUESTION, _MEMORY = "What does the sign say?", "The sign on the door says: open."
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of checking one subject.
+
+    Attributes:
+        name: the subject, in one word.
+        status: "fail" when a reading would not run.
+        text: the finding.
+        fix: the next step; empty if there is no problem.
+    """
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    text: str
+    fix: str = ""
+
+
+def check_endpoint(model: ChatEndpoint) -> Iterator[Check]:
+    """The server, and whether it has the model. Yields nothing more once it cannot be reached."""
+    from memagent_graph.errors import ModelError, TransientModelError
+
+    key = "with a key" if model.api_key else "without a key"
+    try:
+        model.check_key()
+    except ModelError as error:
+        text, _, fix = str(error).partition(": ")
+        yield Check("endpoint", "fail", text, fix[:1].upper() + fix[1:])
+        return
+    try:
+        served = model.models()
+    except TransientModelError as error:
+        fix = "Start the server, or correct --base-url or OPENAI_BASE_URL."
+        yield Check("endpoint", "fail", f"{model.base_url}: {error}", fix)
+        return
+    except ModelError as error:  # some serve models and do not list them
+        fix = "Check OPENAI_API_KEY and that the base URL ends in /v1, unless the call below works."
+        yield Check("endpoint", "warn", f"{model.base_url} lists no models: {error}", fix)
+        return
+    models = plural(len(served), "model")
+    yield Check("endpoint", "ok", f"{model.base_url} answers {key}, {models}")
+    if model.model in served:
+        yield Check("name", "ok", f"the server has {model.model}")
+    else:
+        names = ", ".join(list(served)[:10]) or "none"
+        fix = f"Name one of these with --model openai:NAME: {names}."
+        yield Check("name", "warn", f"the server does not list {model.model}", fix)
+
+
+def check_context(reader: Reader, config: ReadingConfig) -> Check:
+    """Whether the budgets fit the model's context."""
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.graph.reading import check_window
+
+    holds, needed = reader.identity.window_tokens, config.window_tokens
+    if holds is None:
+        fix = f"See the model's description: its context must hold {needed} tokens."
+        return Check("context", "warn", f"the budgets need {needed} tokens; not told", fix)
+    try:
+        check_window(reader.identity, config, question_tokens=1)
+    except ConfigurationError as error:
+        text, _, fix = str(error).partition(". ")
+        return Check("context", "fail", text, fix)
+    text = f"the model holds {holds} tokens, the budgets need {needed}"
+    if holds < needed:
+        longest = config.question_tokens - needed + holds
+        fix = f"Keep questions under {longest} tokens, or lower --chunk-tokens."
+        return Check("context", "warn", text, fix)
+    return Check("context", "ok", text)
+
+
+def check_tokenizer(spec: str | None, reader: Reader, *, exact: bool) -> Check:
+    """Check how tokens are counted; with `exact`, an estimate is a warning."""
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
+
+    try:
+        found = load_tokenizer(spec or reader.identity.tokenizer)
+    except ConfigurationError as error:
+        text, _, fix = str(error).partition(" Name ")
+        return Check("tokenizer", "fail", text, f"Name {fix}")
+    if exact and isinstance(found, EstimatingTokenizer):
+        fix = "Name the model's with --tokenizer: a tokenizer.json, its folder or a hub id."
+        return Check("tokenizer", "warn", "tokens are estimated, chunks are not exact", fix)
+    return Check("tokenizer", "ok", found.name)
+
+
+async def check_call(reader: Reader) -> Check:
+    """One short answer from the model, by the way that a reading takes."""
+    from memagent_graph.errors import MemAgentError
+    from memagent_graph.evidence.places import Memory
+
+    started = perf_counter()
+    try:
+        answer = await reader.respond(_QUESTION, Memory(_MEMORY))
+    except MemAgentError as error:
+        return Check("call", "fail", str(error), "The message above says what to change.")
+    seconds = perf_counter() - started
+    tokens = f"{plural(answer.usage.input_tokens, 'token')} in, {answer.usage.output_tokens} out"
+    return Check("call", "ok", f"answered in {seconds:.1f} s, {tokens}")
+
+
+def check_store(where: str | None, namespace: tuple[str, ...]) -> Check:
+    """Whether a store takes an item below `namespace`, gives it back and forgets it."""
+    from memagent_graph.errors import MemAgentError
+    from memagent_graph.memory.stores import open_store
+
+    place, key, value = (*namespace, "doctor"), "check", {"written": "by memagent doctor"}
+    started = perf_counter()
+    try:
+        with open_store(where) as found:
+            if found is None:
+                fix = "Leave --store and MEMAGENT_STORE out, or name a Redis URL or a file."
+                return Check("store", "warn", "none: nothing that is read is kept", fix)
+            found.put(place, key, value)
+            item = found.get(place, key)
+            found.delete(place, key)
+            kind = type(found).__name__
+            risk, cure = _risk(found)
+    except (MemAgentError, OSError) as error:
+        fix = "Start the server or correct --store or MEMAGENT_STORE; --store none does without."
+        return Check("store", "fail", str(error), fix)
+    if item is None or item.value != value:
+        fix = "Name another one with --store."
+        return Check("store", "fail", f"{kind} did not give back what it was given", fix)
+    milliseconds = 1000 * (perf_counter() - started)
+    text = f"{kind} writes and reads, {milliseconds:.0f} ms"
+    if risk:
+        return Check("store", "warn", f"{text}, but {risk}", cure)
+    return Check("store", "ok", text)
+
+
+def _risk(store: BaseStore) -> tuple[str, str]:
+    """Return how a Redis server may lose data, and a remedy; both empty if no risk is known."""
+    from memagent_graph.memory.redis import RedisStore
+
+    settings = store.server_settings() if isinstance(store, RedisStore) else {}
+    risks, cures = [], []
+    policy = settings.get("maxmemory-policy", "noeviction")
+    if settings.get("maxmemory", "0") != "0" and not policy.startswith(_KEEPS):
+        risks.append(f"the server evicts memories when it is full (maxmemory-policy {policy})")
+        cures.append("maxmemory-policy noeviction")
+    if settings.get("save") == "" and settings.get("appendonly") == "no":
+        risks.append("the server forgets them when it restarts (no persistence)")
+        cures.append("appendonly yes")
+    fix = f"Set {' and '.join(cures)} in the server's configuration." if cures else ""
+    return " and ".join(risks), fix
+
+
+def check_gpu(*, wanted: bool) -> Check:
+    """Check for NVIDIA GPUs; `wanted` if a model is to run in this process."""
+    command = shutil.which("nvidia-smi")
+    query = "--query-gpu=name,memory.total"
+    found: list[str] = []
+    if command is not None:
+        listed = subprocess.run(  # noqa: S603 - the driver's own program, by its full path
+            [command, query, "--format=csv,noheader"], capture_output=True, text=True, check=False
+        )
+        found = listed.stdout.splitlines() if listed.returncode == 0 else []
+    if not found:
+        text = "no NVIDIA GPU was found; a model behind a server needs none here"
+        fix = "Expect a model in this process to be slow, or name a server with openai:MODEL."
+        return Check("gpu", "warn", text, fix) if wanted else Check("gpu", "ok", text)
+    text = "; ".join(found)
+    if wanted and _version("torch").endswith("+cpu"):
+        fix = "Install the build of PyTorch for CUDA: https://pytorch.org/get-started."
+        return Check("gpu", "warn", f"{text}, but PyTorch is the build for CPUs", fix)
+    return Check("gpu", "ok", text)
+
+
+def check_extras() -> Check:
+    """Check which optional parts are installed."""
+    needs: dict[str, list[str]] = {}
+    try:
+        lines = metadata.requires(_DISTRIBUTION) or ()
+    except metadata.PackageNotFoundError:
+        fix = f'pip install "{_DISTRIBUTION}[cli]"'
+        return Check("extras", "warn", f"{_DISTRIBUTION} is not installed as a package", fix)
+    for line in lines:
+        if found := _REQUIREMENT.match(line):
+            needs.setdefault(found[2], []).append(found[1])
+    needs.pop("all", None)  # it only names the others
+    missing = [extra for extra, names in needs.items() if not all(map(_is_installed, names))]
+    there = [extra for extra in needs if extra not in missing]
+    text = f"installed: {', '.join(there) or 'none'}"
+    if missing:
+        text += f"; not installed: {', '.join(missing)}"
+    return Check("extras", "ok", text)
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package or its module is installed: builds of vLLM share the module."""
+    return bool(_version(package)) or find_spec(package.replace("-", "_")) is not None
+
+
+def _version(package: str) -> str:
+    """The installed version, empty where the package is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 _NO_MODEL = "Name a model with --model or MEMAGENT_MODEL; the built-in one understands nothing."
@@ -53,11 +269,11 @@ def doctor(
     """
     from memagent_graph.config import ReadingConfig
 
-    with reporting("memagent: stopped."):
+    with report_errors("memagent: stopped."):
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
-        place = chosen_namespace(namespace)
+        place = parse_namespace(namespace)
         found = []
         for check in _examine(model, base_url, store, place, tokenizer, config):
             found.append(check)
@@ -85,9 +301,9 @@ def _examine(
         yield Check("model", "warn", f"{name}, built in", _NO_MODEL)
     else:
         yield from _examine_model(name, base_url, tokenizer, config)
-    yield checks.store(store, namespace)
-    yield checks.gpu(wanted=name.startswith(("vllm:", "hf:")))
-    yield checks.extras()
+    yield check_store(store, namespace)
+    yield check_gpu(wanted=name.startswith(("vllm:", "hf:")))
+    yield check_extras()
 
 
 def _examine_model(
@@ -107,7 +323,7 @@ def _examine_model(
     yield Check("model", "ok", name)
     if isinstance(reader, ChatReader):
         if isinstance(reader.model, ChatEndpoint):
-            server = list(checks.endpoint(reader.model))
+            server = list(check_endpoint(reader.model))
             yield from server
             if server[0].status == "fail":
                 return
@@ -116,9 +332,9 @@ def _examine_model(
         except ModelError as error:
             yield Check("name", "fail", str(error), "Name one of these with --model openai:NAME.")
             return
-    yield checks.context(reader, config)
-    yield checks.tokenizer(tokenizer, reader, exact=True)
-    yield wait_for(checks.call(reader))
+    yield check_context(reader, config)
+    yield check_tokenizer(tokenizer, reader, exact=True)
+    yield wait_for(check_call(reader))
 
 
 def _show(check: Check) -> None:
@@ -129,4 +345,4 @@ def _show(check: Check) -> None:
 
 
 def _one_line(text: str) -> str:
-    return shown(" ".join(text.split()))
+    return mask_controls(" ".join(text.split()))

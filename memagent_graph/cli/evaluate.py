@@ -21,17 +21,16 @@ from memagent_graph.cli.options import (
     PromptsFile,
     TokenizerFile,
     check_server,
-    chosen_reader,
+    make_reader,
 )
-from memagent_graph.cli.reporting import reporting
-from memagent_graph.cli.shown import shown
-from memagent_graph.counted import counted
+from memagent_graph.cli.terminal import mask_controls, report_errors
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from memagent_graph.evaluation.judge import Judge
-    from memagent_graph.evaluation.results import Result
+    from memagent_graph.evaluation.results import SampleResult
     from memagent_graph.evaluation.samples import Task
 
 _EXAMPLES = """Measure a model, with MemAgent and without.
@@ -117,8 +116,7 @@ def evaluate(
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.methods import make_method
-    from memagent_graph.evaluation.plots import figure_kind
-    from memagent_graph.evaluation.report import cells, markdown, write_report
+    from memagent_graph.evaluation.report import cells, figure_kind, markdown, write_report
     from memagent_graph.evaluation.results import load
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
     from memagent_graph.evaluation.run import places
@@ -128,16 +126,16 @@ def evaluate(
         _list()
         return
     if compare is not None:
-        with reporting():
+        with report_errors():
             _compare(*compare, out)
         return
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
     if download is not None:
-        with reporting():
+        with report_errors():
             _download(download, out)
         return
-    with reporting(_STOPPED):
+    with report_errors(_STOPPED):
         figure_kind()  # before the model's work, not after it
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
@@ -147,7 +145,7 @@ def evaluate(
         )
         wanted = _lengths(lengths)
         made = _tasks(tasks, ruler_file, essays)
-        reader = chosen_reader(model, base_url, prompts, tokenizer, config, model_args)
+        reader = make_reader(model, base_url, prompts, tokenizer, config, model_args)
         check_server(reader)
         if tokenizer is not None:
             reader.identity = replace(reader.identity, tokenizer=load_tokenizer(tokenizer))
@@ -176,7 +174,7 @@ def evaluate(
         _report(failures)
         failed = sum(result.error is not None for result in results)
         if failed:
-            found = counted(failed, "sample")
+            found = plural(failed, "sample")
             print(f"memagent: {found} failed: see {out / 'samples.jsonl'}", file=sys.stderr)
             raise typer.Exit(1)
 
@@ -196,7 +194,7 @@ def _tasks(names: str | None, ruler_file: Path | None, essays: Path | None) -> l
     """The tasks that were named, and those of a file; the usual ones where neither is given."""
     from memagent_graph.evaluation.tasks import make_task
     from memagent_graph.evaluation.tasks.ruler import ruler_tasks
-    from memagent_graph.text.opening import open_source
+    from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None
     if names is None and ruler_file is None:
@@ -229,12 +227,12 @@ def _download(name: str, out: Path) -> None:
     from memagent_graph.evaluation.download import download
 
     for file in download(name, out):
-        print(shown(str(file)))
+        print(mask_controls(str(file)))
 
 
 def _compare(before: Path, after: Path, out: Path | None) -> None:
     """Print what changed between two runs, and write it down if there is a folder for it."""
-    from memagent_graph.evaluation.comparison import differences, table, write_comparison
+    from memagent_graph.evaluation.report import differences, table, write_comparison
     from memagent_graph.evaluation.results import load
 
     found = differences(load(before), load(after))
@@ -248,7 +246,7 @@ def _report(failures: Sequence[str]) -> None:
         print(f"memagent: {failure} The tables are complete.", file=sys.stderr)
 
 
-async def _through(running: AsyncIterator[Result], total: int) -> None:
+async def _through(running: AsyncIterator[SampleResult], total: int) -> None:
     """Run to the end behind a progress bar, which counts what is new."""
     from tqdm import tqdm
 

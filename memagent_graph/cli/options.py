@@ -1,18 +1,26 @@
-"""Options that several commands have, and the reader that they choose."""
+"""Options that several commands have; the reader and the store that they choose."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
+import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
+from memagent_graph.cli.terminal import report_errors
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation.users import Users
+    from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.readers.base import Reader
 
 Model: TypeAlias = Annotated[
@@ -138,7 +146,7 @@ _NO_MODEL = (
 )
 
 
-def chosen_reader(
+def make_reader(
     model: str | None,
     base_url: str | None,
     prompts: Path | None,
@@ -175,7 +183,7 @@ def chosen_reader(
     return reader
 
 
-def chosen_segments(given: str) -> int | Literal["auto", "chunks"]:
+def parse_segments(given: str) -> int | Literal["auto", "chunks"]:
     """Parse the value of --segments.
 
     Raises:
@@ -221,13 +229,13 @@ def check_server(reader: Reader) -> None:
             raise ModelError(message) from error
 
 
-def chosen_namespace(labels: str | None) -> tuple[str, ...]:
+def parse_namespace(labels: str | None) -> tuple[str, ...]:
     """Make the namespace that --namespace names.
 
     Raises:
         ConfigurationError: LangGraph does not allow it.
     """
-    from memagent_graph.memory.records import NAMESPACE, check_namespace
+    from memagent_graph.memory.items import NAMESPACE, check_namespace
 
     return NAMESPACE if labels is None else check_namespace(tuple(labels.split("/")))
 
@@ -254,3 +262,69 @@ def _arguments(text: str) -> dict[str, object]:
             return found
     message = f"--model-args is a JSON object such as '{{\"max_model_len\": 8192}}', not {text!r}."
     raise ConfigurationError(message)
+
+
+Reference: TypeAlias = Annotated[str, typer.Argument(help="A memory's name or a version's id.")]
+Named: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(help="A memory's name or a version's id; not needed with --user."),
+]
+User: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--user", help="User of a chatbot: the memory of this user."),
+]
+MemoryStore: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="MEMAGENT_STORE",
+        help="A Redis URL or an SQLite file; by default a file in your data folder.",
+    ),
+]
+
+
+@contextmanager
+def open_users(store: str | None, namespace: str | None) -> Iterator[Users]:
+    """The users of a chatbot."""
+    from memagent_graph.conversation.users import Users
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.memory.stores import open_store
+
+    with report_errors("memagent: stopped."), open_store(store) as found:
+        if found is None:
+            message = "There are no memories in the store 'none': name another with --store."
+            raise ConfigurationError(message)
+        yield Users(found, parse_namespace(namespace))
+
+
+def bank_of(users: Users, user: str | None) -> MemoryBank:
+    """The memories of a namespace, or of one user of a chatbot there."""
+    from memagent_graph.memory.bank import MemoryBank
+
+    return MemoryBank(users.store, users.namespace) if user is None else users.of(user).bank
+
+
+def named(reference: str | None, user: str | None) -> str:
+    """The reference that a command was given; a user's own memory needs none.
+
+    Raises:
+        ConfigurationError: There is neither.
+    """
+    from memagent_graph.conversation.user_memory import MEMORY
+    from memagent_graph.errors import ConfigurationError
+
+    if reference is None and user is None:
+        message = (
+            "Which memory? Name one (`memagent memory list` lists them), or a user with --user "
+            "(`memagent memory users` lists them)."
+        )
+        raise ConfigurationError(message)
+    return reference or MEMORY
+
+
+def operator() -> str:
+    """Who runs this command, for the line of what they change."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # this user has no name
+        return f"uid {os.getuid()}"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from memagent_graph.cli.shown import shown
+from memagent_graph.cli.terminal import mask_controls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,4 +69,4 @@ def _reading(event: Event) -> str:
     name = Path(event["source"]).name or event["source"]
     if len(name) > _LONGEST_NAME:  # the bar must stay on one line
         name = name[: _LONGEST_NAME - 1] + "…"
-    return f"reading {escape(shown(name, sys.stderr))}"
+    return f"reading {escape(mask_controls(name, sys.stderr))}"

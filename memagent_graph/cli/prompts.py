@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.terminal import report_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ def import_prompts(
     Its files are read as text and never executed. Use the prompts with
     `memagent ask ... --prompts prompts.json`, or `Prompts.from_file("prompts.json")`.
     """
-    with reporting():
+    with report_errors():
         from memagent_graph.errors import ConfigurationError
         from memagent_graph.prompts import Prompts
 

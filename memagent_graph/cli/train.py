@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.terminal import report_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ def train(
     ] = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
-    with reporting(_STOPPED):
+    with report_errors(_STOPPED):
         given = dict(map(_field, fields or []))
         from memagent_graph.errors import MissingDependencyError
         from memagent_graph.rl.settings import TrainingSettings

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.conversation.heard import goes_on
-from memagent_graph.conversation.rendering import ASSISTANT, LINE, TOOL, USER
-from memagent_graph.conversation.salience import is_statement, topics
+from memagent_graph.conversation.messages import ASSISTANT, LINE, TOOL, USER, find_continued
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.readers.base import Memory, Merge, Update
+from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.statements import statements
+from memagent_graph.readers.base import Merge, Update
 from memagent_graph.readers.extractive import ExtractiveReader
-from memagent_graph.readers.statements import statements
-from memagent_graph.text.terms import terms
+from memagent_graph.text.terms import telling_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +23,94 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.readers.base import Step
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
+
+_FIRST_PERSON = regex.compile(
+    r"(?i)\b(?:I|me|my|mine|we|us|our|ours|ich|mir|mein\p{L}*|wir|unser\p{L}*|je|moi|mon|mes|nous"
+    r"|notre|nos|yo|mis?|nosotr[oa]s|nuestr[oa]s?)\b|\bj['’]|我|私|俺|僕"
+)
+_TIME = regex.compile(
+    r"(?i)\b(?:yesterday|today|tonight|tomorrow|last|next|ago|since|recently|weekends?|weeks?"
+    r"|months?|years?|(?:mon|tues|wednes|thurs|fri|satur|sun)days?|january|february|march|april"
+    r"|may|june|july|august|september|october|november|december)\b|[年月日]"
+)
+_QUESTION = regex.compile(r"[?？؟][\"”’)]*$")
+_REQUEST = regex.compile(
+    r"(?i)^\W*(?:please\b|(?:tell|show|give|help|remind) me\b|explain\b|let['’]s\b"
+    r"|(?:can|could|would|will|should|do|does|did|is|are)"
+    r" (?:you|we|i|it|they|there|the|this|that)\b"
+    r"|(?:what|how|why|who|where|when|which)"
+    r"(?:['’]s| (?:is|are|was|were|do|does|did|can|could|should|would|will)\b))"
+    r"|\bplease\W*$"
+)
+_MARK = regex.compile(r"\[[^\]]*\]")
+"""A mark in place of an attachment, such as "[image]"."""
+
+_IDLE = frozenset(
+    terms(
+        "alright cheers fine haha hm hmm lmao lol m no not np omg rofl s thx ty ugh worry yup "
+        "aren couldn d didn doesn don hasn haven isn ll re shouldn t ve wasn weren won wouldn"
+    )
+)
+"""Words, and ends of shortened ones, that say nothing where nothing else is said."""
+_GREETING = _IDLE | set(terms("morning afternoon evening night later tomorrow soon"))
+"""The same, unless somebody says it of themselves."""
+
+_INSTRUCTING = frozenset(
+    terms(
+        "remember remembering note noting store storing save saving record memory forget mention "
+        "ignore detail details information info data topic subject user users person regarding"
+    )
+)
+"""Words of an instruction that are not what it is about."""
+
+_SMALL_TALK = frozenset(
+    term
+    for line in (
+        "absolutely again agree always amazing anything appreciate awesome back bad believe best",
+        "better big bit bring bye care chat check come congratulations congrats cool could couple",
+        "course day deal definitely easy else enjoy enough even ever everyone everything exactly",
+        "excited exciting experience fact fantastic feel feeling find fine forward fun give glad",
+        "go going good gonna got gotta great guess guy ha haha happen happy hard hear hello help",
+        "hey hi hope idea important incredible inspiring interesting keep kidding know let life",
+        "like little long look lot love luck make maybe mean mind moment much need never new news",
+        "nice now oh ok okay overall people perfect person place plan point pretty proud put real",
+        "really right said say see seem share show someone something sorry sound special start",
+        "stay still stuff super support sure sweet take talk thank thanks thing think thought",
+        "time totally tough try understand use very wait want watch way welcome well wish wonder",
+        "wonderful work world worth would wow yeah yep yes yet",
+    )
+    for term in terms(line)
+)
+
+
+@lru_cache(1 << 12)
+def is_statement(text: str) -> bool:
+    """Whether a sentence states something: it is no question, no request and no small talk.
+
+    The rule knows English best; of other languages it knows question marks.
+    """
+    said = _plain_words(text)
+    if said <= _IDLE or (said <= _GREETING and not _FIRST_PERSON.search(text)):
+        return False
+    return not (_QUESTION.search(text) or _REQUEST.search(text) or _MARK.fullmatch(text))
+
+
+def tells_time(text: str) -> bool:
+    """Whether a word in a text names a day, a week, a month or another time."""
+    return bool(_TIME.search(text))
+
+
+def topics(instruction: str) -> frozenset[str]:
+    """Return the topics of an instruction: its terms except for grammar and small talk."""
+    return frozenset(_plain_words(instruction) - _INSTRUCTING)
+
+
+def _plain_words(statement: str) -> set[str]:
+    """Its words that are neither grammar nor small talk."""
+    return {t for t in telling_terms(statement) if t not in _SMALL_TALK and "'" not in t}
+
 
 _VERSION = "newest-1"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -73,7 +158,7 @@ class NewestReader(ExtractiveReader):
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the newest statements of the memory and the chunk together."""
         known = list(read_facts(step.memory.text))
-        kept = self._newest([*known, *_said(step.chunk)])
+        kept = self._newest([*known, *_user_statements(step.chunk)])
         if kept == known or not kept:
             return Update(None)
         return Update(Memory(write_facts(kept)))
@@ -122,7 +207,7 @@ class Fact(NamedTuple):
         found = {} if by == USER else {by: f"@{by}\n"}
         if self.day:
             found |= {f"{by} {self.day[:4]}": f" {self.day[:4]}"}
-            found |= {f"{by} {self.day}": _heading(self.day, before=self.day) + "\n"}
+            found |= {f"{by} {self.day}": _format_day(self.day, before=self.day) + "\n"}
         return found
 
 
@@ -140,9 +225,9 @@ def read_facts(memory: str) -> Iterator[Fact]:
             yield Fact(day, speaker, line)
 
 
-def _said(chunk: Chunk) -> Iterator[Fact]:
+def _user_statements(chunk: Chunk) -> Iterator[Fact]:
     """The statements of users in a rendered conversation."""
-    begins = goes_on(chunk)
+    begins = find_continued(chunk)
     begins_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
     for number, line in enumerate(chunk.text.splitlines()):
         if number > 0 or begins_line:  # else a user could write another's name where chunks end
@@ -180,13 +265,13 @@ def write_facts(facts: Sequence[Fact]) -> str:
             speaker, day = fact.speaker, ""
             lines.append(f"@{speaker}")
         if fact.day != day:
-            lines.append(_heading(fact.day, day))
+            lines.append(_format_day(fact.day, day))
             day = fact.day
         lines.append(fact.text)
     return "\n".join(lines)
 
 
-def _heading(day: str, before: str = "") -> str:
+def _format_day(day: str, before: str = "") -> str:
     """Format a day as "5 Mar 2026", without the year if the day before has it too, to save room."""
     year, month, number = day.split("-")
     short = f"{int(number)} {_MONTHS[int(month) - 1]}"

@@ -11,22 +11,23 @@ from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messa
 from typing_extensions import TypeVar
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.conversation import threads
-from memagent_graph.conversation.background import fold_all
-from memagent_graph.conversation.fields import Fields
-from memagent_graph.conversation.folding import Folding
-from memagent_graph.conversation.messages import is_instruction, is_reply, marked
-from memagent_graph.conversation.people import People
-from memagent_graph.conversation.privacy import for_itself
-from memagent_graph.conversation.profile import Past, entries_of
-from memagent_graph.conversation.recalling import recall
-from memagent_graph.conversation.redaction import checked
-from memagent_graph.conversation.rendering import said_now
-from memagent_graph.conversation.talk import Remember, Talk
-from memagent_graph.conversation.telling import recalled, tell
+from memagent_graph.conversation import privacy
+from memagent_graph.conversation.backlog import UserMemories, fold_all
+from memagent_graph.conversation.episodes import Kept
+from memagent_graph.conversation.fold import Folding
+from memagent_graph.conversation.messages import (
+    find_current,
+    is_instruction,
+    is_reply,
+    mark_messages,
+)
+from memagent_graph.conversation.privacy import check_redaction, for_itself
+from memagent_graph.conversation.profile import Fields, Past, entries_of
+from memagent_graph.conversation.prompt import render_recalled, tell
+from memagent_graph.conversation.search import recall
+from memagent_graph.conversation.session import Remember, Talk
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.pages import Kept
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.sync import blocking
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
     from pydantic import BaseModel
 
+    from memagent_graph.conversation.messages import About
+    from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import ProfileEntry
-    from memagent_graph.conversation.recalling import Passage
-    from memagent_graph.conversation.redaction import Redact
-    from memagent_graph.conversation.rendering import About
-    from memagent_graph.memory.history import History
-    from memagent_graph.memory.personal import ForgottenUser, PersonalMemory
-    from memagent_graph.memory.users import Users
+    from memagent_graph.conversation.search import MessagePassage
+    from memagent_graph.conversation.user_memory import ForgottenUser, UserMemory
+    from memagent_graph.conversation.users import Users
+    from memagent_graph.memory.version import History
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
@@ -155,7 +156,7 @@ class ConversationMemory(Generic[Shape]):
         if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
             message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
             raise ConfigurationError(message)
-        self.people = People(
+        self.people = UserMemories(
             store,
             namespace,
             keep_versions=keep_versions,
@@ -171,7 +172,7 @@ class ConversationMemory(Generic[Shape]):
             tokenizer,
             keep=keep,
             never=never,
-            redact=checked(redact),
+            redact=check_redaction(redact),
             window=window,
             fields=self._fields,
             past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
@@ -227,7 +228,7 @@ class ConversationMemory(Generic[Shape]):
                 are not among them.
             store: store of the host graph, used if this memory has no store of its own.
         """
-        told = recalled(*await self.atold(user, about=about, store=store))
+        told = render_recalled(*await self.atold(user, about=about, store=store))
         return [SystemMessage(told)] if told else []
 
     async def atold(
@@ -235,8 +236,8 @@ class ConversationMemory(Generic[Shape]):
     ) -> tuple[str, str]:
         """Return memory and passages of `aprompt` as two texts; the arguments are the same."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
-        text, messages = said_now(about)
-        found: list[Passage] = []
+        text, messages = find_current(about)
+        found: list[MessagePassage] = []
         try:
             memory, kept = await asyncio.gather(self._head(user, store), self._kept(personal, text))
             backlog.told = memory
@@ -279,7 +280,7 @@ class ConversationMemory(Generic[Shape]):
             store: store of the host graph, used if this memory has no store of its own.
             config: configuration of the run, whose `configurable` a model may need.
         """
-        known = marked(convert_to_messages(messages))
+        known = mark_messages(convert_to_messages(messages))
         talk = self.talk(user, thread, store, config)
         await talk.begin(known)
         talk.note(known, None, ended=is_reply(known))
@@ -303,7 +304,7 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
-        known = marked(convert_to_messages(messages))
+        known = mark_messages(convert_to_messages(messages))
         said = [message for message in known if not is_instruction(message)]
         talk = self.talk(user, thread, store, config)
         await talk.fold(said)
@@ -355,7 +356,7 @@ class ConversationMemory(Generic[Shape]):
         backlog = self.people.backlog(user, store)
         await backlog.drop()
         personal = self.people.of(user, store)
-        return await threads.aforget(personal, by=by, checkpointer=checkpointer)
+        return await privacy.aforget(personal, by=by, checkpointer=checkpointer)
 
     def users(self, *, store: BaseStore | None = None) -> Users:
         """Return all users with a memory, for operators of the chatbot.
@@ -415,12 +416,12 @@ class ConversationMemory(Generic[Shape]):
             self._folding.reading.config.chunk_tokens,
         )
 
-    async def _kept(self, personal: PersonalMemory, about: str) -> Kept:
+    async def _kept(self, personal: UserMemory, about: str) -> Kept:
         return await personal.episodes.read() if about and not personal.episodes.off else Kept()
 
     def _find(
-        self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: PersonalMemory
-    ) -> list[Passage]:
+        self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: UserMemory
+    ) -> list[MessagePassage]:
         keeping = self._folding.keeping
         told = {(one.id, one.text) for one in keeping.said(messages, "")}
         found = recall(kept).find(about, since=personal.episodes.since, told=told)

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import deque
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     ChatMessage,
+    FunctionMessage,
     HumanMessage,
     SystemMessage,
     ToolMessage,
+    convert_to_messages,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+from memagent_graph.conversation.episodes import KeptMessage
+from memagent_graph.conversation.privacy import redact_nothing
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+
+    from langchain_core.messages import MessageLikeRepresentation
+
+    from memagent_graph.conversation.privacy import Redact
+    from memagent_graph.text.chunks import Chunk
 
 TOLD_AT = "told_at"
 """Key of a message's `additional_kwargs` for the time at which it was said (ISO 8601)."""
 
 
-def marked(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+def mark_messages(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """The messages, those that lack an id or the time at which they were said as copies with it."""
     now = datetime.now(UTC).isoformat(timespec="minutes")
-    return [_marked(message, now) for message in messages]
+    return [_mark_message(message, now) for message in messages]
 
 
-def _marked(message: BaseMessage, now: str) -> BaseMessage:
+def _mark_message(message: BaseMessage, now: str) -> BaseMessage:
     changes: dict[str, object] = {}
     if not message.id:
         changes["id"] = str(uuid4())
@@ -101,7 +113,7 @@ def beyond(
     return [message for at, group in enumerate(gone) if at != stays for message in group]
 
 
-def leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[BaseMessage]:
+def first_leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[BaseMessage]:
     """Return the first of some messages that are all `done` and end before a human message.
 
     Args:
@@ -126,7 +138,7 @@ def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage
     return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
 
 
-def unfolded(
+def select_unfolded(
     messages: Sequence[BaseMessage], done: Sequence[str], *, whole: bool
 ) -> list[BaseMessage]:
     """Return the messages of a thread that were not folded.
@@ -150,3 +162,196 @@ def is_reply(messages: Sequence[BaseMessage]) -> bool:
 
 
 _PROMPTING = {"system", "developer"}
+
+
+if TYPE_CHECKING:
+    About = str | BaseMessage | Sequence[MessageLikeRepresentation]
+
+USER, ASSISTANT, TOOL = "user", "assistant", "tool "
+
+LINE = re.compile(r"(?m)^\[(?P<day>\d{4}-\d\d-\d\d)[^\]\n]*\] (?P<speaker>[^:\n]+): ")
+"""Beginning of each message in `rendered`; its further lines are indented."""
+
+
+def render_messages(messages: Iterable[BaseMessage], redact: Redact = redact_nothing) -> str:
+    """The conversation as text: `[2026-11-21T08:30+00:00] user: I moved to Berlin.` and so on."""
+    return "".join(text for _, _, text in render(messages, redact))
+
+
+def render(
+    messages: Iterable[BaseMessage], redact: Redact = redact_nothing
+) -> Iterator[tuple[BaseMessage, str, str]]:
+    """Each message, when it was said, and its text, as in `rendered`.
+
+    Tools that were called and what they returned have lines of their own. Pictures, sound and
+    files are named by their type. What a model thought aloud is left out, and so are messages of
+    the application.
+
+    Args:
+        messages: the conversation.
+        redact: function that each text, tool argument and speaker's name passes through.
+    """
+    for message, told, speaker, said in _list_spoken(messages, redact):
+        # Indented, a line of somebody's text cannot pass for the beginning of another message.
+        yield message, told, f"[{told}] {speaker}: " + "\n  ".join(said.splitlines()) + "\n"
+
+
+def word_for_word(
+    messages: Iterable[BaseMessage], thread: str, redact: Redact = redact_nothing
+) -> list[KeptMessage]:
+    """Return the texts of people and the assistant, without calls and results of tools.
+
+    Args:
+        messages: the conversation, with ids.
+        thread: its id.
+        redact: function that each text and speaker's name passes through.
+    """
+    return [
+        KeptMessage(str(message.id), thread, told, speaker, said)
+        for message, told, speaker, said in _list_spoken(messages, redact)
+        if not speaker.startswith(TOOL)
+    ]
+
+
+def find_current(about: About) -> tuple[str, list[BaseMessage]]:
+    """Return the text of the last human message, and the messages of the conversation.
+
+    Args:
+        about: a text, a message, or a conversation.
+    """
+    if isinstance(about, str):
+        return about, []
+    messages = convert_to_messages([about] if isinstance(about, BaseMessage) else about)
+    humans = [m for m in messages if _role(m) == USER and not is_instruction(m)]
+    return (_describe(humans[-1]) if humans else ""), messages
+
+
+def _list_spoken(
+    messages: Iterable[BaseMessage], redact: Redact
+) -> Iterator[tuple[BaseMessage, str, str, str]]:
+    """Each message with when it was said, by whom, and what."""
+    told = datetime.now(UTC).isoformat(timespec="minutes")
+    for message in messages:
+        told = _time_of(message) or told
+        for speaker, said in () if is_instruction(message) else _text_of(message, redact):
+            yield message, told, speaker, said
+
+
+def _time_of(message: BaseMessage) -> str | None:
+    told = message.additional_kwargs.get(TOLD_AT)
+    if isinstance(told, datetime):
+        told = told.isoformat(timespec="minutes")
+    return told if isinstance(told, str) and re.match(r"\d{4}-\d\d-\d\d[^\]\n]*$", told) else None
+
+
+def _text_of(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str]]:
+    text = _describe(message)
+    text = redact(text) if text else ""
+    role = _role(message)
+    if role == TOOL:
+        failed = " failed" if getattr(message, "status", "") == "error" else ""
+        yield f"{TOOL}{_name(message.name or 'result')}{failed}", text
+        return
+    speaker = _name(redact(message.name) if message.name else role)
+    if text:
+        yield speaker, text
+    if isinstance(message, AIMessage):
+        for call in [*message.tool_calls, *message.invalid_tool_calls]:
+            arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
+            called = f"{TOOL}{_name(call['name'] or 'unnamed')} called by {speaker}"
+            yield called, redact(arguments)
+
+
+def _role(message: BaseMessage) -> str:
+    """Return the speaker of a message without a name: only a person's message is the user's."""
+    if isinstance(message, ToolMessage | FunctionMessage):
+        return TOOL
+    if isinstance(message, ChatMessage):
+        return _ROLES.get(message.role, message.role)
+    return ASSISTANT if isinstance(message, AIMessage) else USER
+
+
+_ROLES = {"human": USER, "ai": ASSISTANT, "tool": TOOL, "function": TOOL}
+"""Other names of roles in a `ChatMessage`."""
+
+
+def _name(name: str) -> str:
+    return re.sub(r"[\s:\]\[]+", " ", name).strip() or "unnamed"
+
+
+def _describe(message: BaseMessage) -> str:
+    """Text as it is, everything else by its type."""
+    if isinstance(message.content, str):
+        return message.content.strip()
+    parts = (_part(block) for block in message.content)
+    return "\n".join(filter(None, parts)).strip()
+
+
+def _part(block: str | Mapping[str, object]) -> str:
+    if isinstance(block, str):
+        return block
+    kind = str(block.get("type", "content"))
+    if "text" in block and isinstance(block["text"], str):
+        return block["text"]
+    if kind in _UNSPOKEN:
+        return ""
+    kind = kind.removeprefix("input_").removesuffix("_url")
+    detail = next((str(block[key]) for key in _DETAILS if block.get(key)), "")
+    return f"[{kind}: {detail}]" if detail else f"[{kind}]"
+
+
+_UNSPOKEN = {"reasoning", "thinking", "redacted_thinking", "tool_use", "tool_call", "function_call"}
+"""Tool calls among the content stand in `tool_calls` as well."""
+_DETAILS = ("filename", "name", "title", "mime_type", "media_type", "format")
+
+
+_LOOK = 1 << 14
+"""Code points that are looked at first for the beginning of a message; most are shorter."""
+
+
+class ChunkMessage(NamedTuple):
+    """A message in a chunk: where it begins and ends, and whose it is."""
+
+    start: int
+    end: int
+    day: str
+    speaker: str
+
+
+def find_messages(chunk: Chunk) -> list[ChunkMessage]:
+    """The messages in a chunk, with the one that goes on in it."""
+    first_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
+    begins = [m for m in LINE.finditer(chunk.text) if m.start() > 0 or first_line]
+    starts = [(match.start(), match) for match in begins]
+    if not starts or starts[0][0] > 0:
+        before = find_continued(chunk)
+        starts[:0] = [(0, before)] if before else []
+    ends = [start for start, _ in starts[1:]] + [len(chunk.text)]
+    return [
+        ChunkMessage(chunk.start + start, chunk.start + end, match["day"], match["speaker"])
+        for (start, match), end in zip(starts, ends, strict=True)
+    ]
+
+
+def number_messages(chunk: Chunk, said: Sequence[ChunkMessage]) -> str:
+    """A chunk with the number of each message before it."""
+    parts = []
+    for number, one in enumerate(said, 1):
+        text = chunk.text[one.start - chunk.start : one.end - chunk.start]
+        goes = "" if LINE.match(text) else f"[{one.day}] {one.speaker}, going on: "
+        parts.append(f"[{number}] {goes}{text}")
+    return "".join(parts) or chunk.text
+
+
+def find_continued(chunk: Chunk) -> re.Match[str] | None:
+    """The beginning of the message that goes on in a chunk; it is looked for from the end."""
+    size = _LOOK
+    while True:
+        start = max(0, chunk.start - size)
+        text = chunk.source.read(start, chunk.start - start)
+        # A window that begins within a line could take what is said there for a beginning.
+        lines = 0 if start == 0 else text.find("\n") + 1 or len(text)
+        found = deque(LINE.finditer(text, lines), maxlen=1)
+        if found or start == 0:
+            return found[0] if found else None
+        size *= 2

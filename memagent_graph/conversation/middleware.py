@@ -8,9 +8,9 @@ from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
 
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.messages import marked
+from memagent_graph.conversation.messages import mark_messages
 from memagent_graph.conversation.node import begin, changes
-from memagent_graph.conversation.speaker import Speakers, UserOf
+from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.errors import MissingDependencyError
 from memagent_graph.sync import wait_for
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langgraph.runtime import Runtime
 
-    from memagent_graph.conversation.talk import Talk
+    from memagent_graph.conversation.session import Talk
 
     _Runtime = Runtime[Any]
     _Request = ModelRequest[Any]
@@ -108,7 +108,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Let messages beyond the window leave."""
         before = state["messages"]
         talk = self._talk(state, runtime, config)
-        stays = await talk.shorten(marked(before), state.get("memory_folded"))
+        stays = await talk.shorten(mark_messages(before), state.get("memory_folded"))
         changed = changes(before, stays)
         return {"messages": changed} if changed else None
 
@@ -138,7 +138,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         handler: Callable[[_Request], Awaitable[_Response]],
     ) -> _Response:
         """Tell the model what is remembered."""
-        return await handler(_informed(request, await self._told(request)))
+        return await handler(_add_memory(request, await self._told(request)))
 
     def wrap_model_call(
         self,
@@ -146,7 +146,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         handler: Callable[[_Request], _Response],
     ) -> _Response:
         """Do what `awrap_model_call` does."""
-        return handler(_informed(request, wait_for(self._told(request))))
+        return handler(_add_memory(request, wait_for(self._told(request))))
 
     async def _told(self, request: _Request) -> list[SystemMessage]:
         state = cast("MemAgentState", request.state)
@@ -158,7 +158,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         return self.memory.talk(*speaker, runtime.store, config)
 
 
-def _informed(request: _Request, told: list[SystemMessage]) -> _Request:
+def _add_memory(request: _Request, told: list[SystemMessage]) -> _Request:
     if not told:
         return request
     own = request.system_message

@@ -8,8 +8,8 @@ from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, Remov
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
 
-from memagent_graph.conversation.messages import is_reply, marked
-from memagent_graph.conversation.speaker import Speakers, UserOf
+from memagent_graph.conversation.messages import is_reply, mark_messages
+from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.seams import RunnableCallable
 from memagent_graph.sync import wait_for
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.speaker import Speaker
+    from memagent_graph.conversation.session import Speaker
 
 _HOOK = "pre_model_hook"
 
@@ -89,15 +89,15 @@ class ConversationNode(RunnableCallable):
             known = state if isinstance(state, dict) else vars(state)
             speaker = speakers.of(runtime, config, known.get("memory_user"))
             before = known["messages"]
-            now = marked(before)
+            now = mark_messages(before)
             talk = memory.talk(*speaker, runtime.store, config)
             update: dict[str, object] = {}
             if is_reply(now):
                 stays = now
             else:
                 update = await begin(memory, speaker, known, now, runtime.store, config)
-                stays = await talk.shorten(now, folded(known, update))
-            talk.note(stays, folded(known, update), ended=is_reply(now))
+                stays = await talk.shorten(now, last_folded(known, update))
+            talk.note(stays, last_folded(known, update), ended=is_reply(now))
             if config.get("metadata", {}).get("langgraph_node") == _HOOK:
                 told = await memory.aprompt(speaker.user, about=stays, store=runtime.store)
                 update["llm_input_messages"] = [*told, *stays]
@@ -148,7 +148,7 @@ async def begin(
     return update
 
 
-def folded(state: Mapping[str, Any], update: Mapping[str, Any]) -> str | None:
+def last_folded(state: Mapping[str, Any], update: Mapping[str, Any]) -> str | None:
     """The id of the message of the thread that was folded last."""
     found: str | None = update.get("memory_folded") or state.get("memory_folded")
     return found

@@ -1,13 +1,24 @@
-"""Keep the notes that a model takes out of the user's streams."""
+"""Keep private what is private: redaction, streams, and the threads of a user."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph.constants import TAG_NOSTREAM
 
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.forget import erase
+
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+    from memagent_graph.conversation.user_memory import ForgottenUser, UserMemory
 
 RUN_NAME = "remember"
 """Name, in traces, of the model calls that fold messages."""
@@ -28,3 +39,128 @@ def for_itself(config: RunnableConfig | None) -> RunnableConfig:
         "callbacks": [],
         "configurable": {k: v for k, v in configurable.items() if not k.startswith("__")},
     }
+
+
+Redact = Callable[[str], str]
+"""Function from the text of a message, or its speaker's name, to the text that may be kept."""
+
+_WRONG = (
+    "redact must be a function of a text that returns a text, at once: a coroutine function or "
+    "another result cannot be used."
+)
+
+
+def redact_nothing(text: str) -> str:
+    """The redaction of those who need none."""
+    return text
+
+
+def check_redaction(redact: Redact | None) -> Redact:
+    """A redaction that raises rather than let something through.
+
+    Raises:
+        ConfigurationError: It is a coroutine function; or, when it is called, it returns no text.
+    """
+    if redact is None:
+        return redact_nothing
+    if iscoroutinefunction(redact):
+        raise ConfigurationError(_WRONG)
+
+    def redacted(text: str) -> str:
+        found: object = redact(text)
+        if not isinstance(found, str):
+            raise ConfigurationError(_WRONG)
+        return found
+
+    return redacted
+
+
+class Threads(NamedTuple):
+    """The threads of a person in a checkpointer.
+
+    Attributes:
+        own: ids of the threads that are theirs alone.
+        shared: ids of threads in which others spoke as well. Nothing deletes them for you.
+        left: places where deleted text may remain, and what to do about it; empty without any.
+    """
+
+    own: tuple[str, ...]
+    shared: tuple[str, ...]
+    left: str = ""
+
+
+async def aforget(
+    personal: UserMemory,
+    *,
+    by: str,
+    checkpointer: BaseCheckpointSaver[Any] | None = None,
+) -> ForgottenUser:
+    """Forget a person, and delete their threads if a checkpointer is given.
+
+    The threads go first: if one cannot be deleted, the memory is still there and says which it was.
+
+    Args:
+        personal: memory of the person.
+        by: author of the change.
+        checkpointer: the checkpointer of the threads.
+    """
+    if checkpointer is None:
+        return await personal.forget(by=by)
+    found = await adelete_threads(checkpointer, personal.user, await personal.threads())
+    done = await personal.forget(by=by)
+    left = " ".join(filter(None, (found.left, done.left)))
+    return done._replace(threads=found.shared, deleted=found.own, left=left)
+
+
+async def athreads_of(
+    checkpointer: BaseCheckpointSaver[Any], user: str, known: Collection[str] = ()
+) -> Threads:
+    """Find the threads of a person: those whose state names them in any checkpoint.
+
+    Agents with `MemAgentMiddleware` and graphs with `ConversationNode` have such a state. Every
+    checkpoint is examined.
+
+    Args:
+        checkpointer: the checkpointer of the threads.
+        user: id of the person.
+        known: ids of threads that are theirs if no state names another.
+    """
+    named: dict[str, set[str]] = {}
+    try:
+        async for found in checkpointer.alist(None):
+            _note(named, [found])
+    except NotImplementedError:  # it has only its sync side
+        await asyncio.to_thread(lambda: _note(named, checkpointer.list(None)))
+    theirs = sorted(
+        thread
+        for thread, users in named.items()
+        if user in users or (thread in known and not users)
+    )
+    own = tuple(thread for thread in theirs if named[thread] <= {user})
+    return Threads(own, tuple(thread for thread in theirs if thread not in own))
+
+
+async def adelete_threads(
+    checkpointer: BaseCheckpointSaver[Any], user: str, known: Collection[str] = ()
+) -> Threads:
+    """Delete the threads that are a person's alone, and what SQLite files keep of them.
+
+    Arguments as of `athreads_of`.
+    """
+    found = await athreads_of(checkpointer, user, known)
+    for thread in found.own:
+        try:
+            await checkpointer.adelete_thread(thread)
+        except NotImplementedError:
+            await asyncio.to_thread(checkpointer.delete_thread, thread)
+    return found._replace(left=await erase(checkpointer))
+
+
+def _note(named: dict[str, set[str]], listed: Iterable[CheckpointTuple]) -> None:
+    """Note whom the checkpoints of each thread name."""
+    for found in listed:
+        thread = str(found.config.get("configurable", {}).get("thread_id"))
+        users = named.setdefault(thread, set())
+        user = found.checkpoint["channel_values"].get("memory_user")
+        if isinstance(user, str) and user:
+            users.add(user)

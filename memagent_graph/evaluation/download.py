@@ -149,7 +149,7 @@ def _fetch_url(place: str, file: str, folder: Path, endpoint: str | None) -> Pat
     try:
         with (
             httpx.stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as response,
-            _becoming(target) as part,
+            _write_whole(target) as part,
         ):
             response.raise_for_status()
             for block in response.iter_bytes():
@@ -160,7 +160,7 @@ def _fetch_url(place: str, file: str, folder: Path, endpoint: str | None) -> Pat
 
 
 @contextmanager
-def _becoming(target: Path) -> Iterator[IO[bytes]]:
+def _write_whole(target: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name when all is written, and is removed if that fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{token_hex(4)}")

@@ -10,10 +10,10 @@ from langchain_core.messages import HumanMessage
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ModelError
-from memagent_graph.models.retry import repeat
+from memagent_graph.models.failures import repeat
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.completions import take_reply
-from memagent_graph.readers.replies import boxed
+from memagent_graph.readers.completion import take_reply
+from memagent_graph.readers.replies import find_boxed
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -124,7 +124,7 @@ def read_order(reply: str) -> list[int]:
     Raises:
         ValueError: There is none.
     """
-    text = boxed(reply)
+    text = find_boxed(reply)
     lists = _LIST.findall(text)
     listed = lists[-1] if lists else text
     if not lists and re.search(r"[^\d\s,;>-]", text):
@@ -135,7 +135,7 @@ def read_order(reply: str) -> list[int]:
 
 def _essence(reply: str) -> str:
     """Return the content of the box, or of a known key in a JSON object, or else the reply."""
-    text = boxed(reply)
+    text = find_boxed(reply)
     try:
         found = json.loads(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:

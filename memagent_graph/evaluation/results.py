@@ -19,7 +19,7 @@ RUN = "run.json"
 
 
 @dataclass(frozen=True)
-class Result:
+class SampleResult:
     """The result of one sample.
 
     Attributes:
@@ -130,16 +130,16 @@ def begin(out: Path, about: About) -> set[tuple[str, str]]:
     return {(result.id, result.method) for result in load(out) if result.error is None}
 
 
-def append(out: Path, results: Iterable[Result]) -> None:
+def append(out: Path, results: Iterable[SampleResult]) -> None:
     """Add results to a folder."""
     with (out / RESULTS).open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(result)) + "\n" for result in results)
 
 
-def load(out: Path) -> list[Result]:
+def load(out: Path) -> list[SampleResult]:
     """The results in a folder, the last one of each sample and method; torn lines are left out."""
-    found: dict[tuple[str, str], Result] = {}
-    known = {field.name for field in fields(Result)}
+    found: dict[tuple[str, str], SampleResult] = {}
+    known = {field.name for field in fields(SampleResult)}
     try:
         lines = (out / RESULTS).read_text("utf-8").splitlines()
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def load(out: Path) -> list[Result]:
     for line in lines:
         try:
             record = json.loads(line)
-            result = Result(**{key: value for key, value in record.items() if key in known})
+            result = SampleResult(**{key: value for key, value in record.items() if key in known})
         except (TypeError, ValueError):
             continue
         found[result.id, result.method] = result

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evaluation import methods as ways
 from memagent_graph.evaluation import scores
-from memagent_graph.evaluation.results import About, Result, append, begin
-from memagent_graph.evaluation.telling import told
+from memagent_graph.evaluation.results import About, SampleResult, append, begin
+from memagent_graph.evaluation.scores import conveys
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def evaluate(
     seed: int = 0,
     concurrency: int = 1,
     judge: Judge | None = None,
-) -> AsyncIterator[Result]:
+) -> AsyncIterator[SampleResult]:
     """Run each method on each sample that has no result yet; yield results as they come.
 
     A stopped run resumes: lines of `out/samples.jsonl` are not made again,
@@ -100,7 +100,7 @@ async def evaluate(
     done = begin(out, about)
     wanted = iter([*places(tasks, lengths, samples)])
 
-    async def work() -> list[Result]:
+    async def work() -> list[SampleResult]:
         """All results of the next sample that lacks one; none when there is no such sample."""
         for task, length, index in wanted:
             name = f"{task.name}/{length}/{index}"
@@ -161,10 +161,10 @@ async def _run(
     sample: Sample,
     unit: Unit,
     methods: list[str],
-) -> list[Result]:
+) -> list[SampleResult]:
     source, spans = sample.opened()
     depths = [round(start / max(1, source.length), 4) for start, _ in _few(spans)]
-    blank = Result(
+    blank = SampleResult(
         id=sample.id,
         method="",
         task=sample.task,
@@ -184,28 +184,28 @@ async def _run(
             way = ways.make_method(method, reader, config, sample.template)
             outcome = await way(sample.question, source)
             timed = replace(blank, method=method, seconds=round(perf_counter() - started, 4))
-            results.append(await _graded(timed, outcome, sample, source, spans, tokenizer, judge))
+            results.append(await _grade(timed, outcome, sample, source, spans, tokenizer, judge))
         except MemAgentError as error:
             seconds = round(perf_counter() - started, 4)
             results.append(replace(blank, method=method, seconds=seconds, error=str(error)))
     return results
 
 
-async def _graded(
-    result: Result,
+async def _grade(
+    result: SampleResult,
     outcome: ways.Outcome,
     sample: Sample,
     source: Source,
     spans: list[tuple[int, int]],
     tokenizer: Tokenizer,
     judge: Judge | None,
-) -> Result:
+) -> SampleResult:
     answer, found = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
     score: float | None = found.score
     share: float | None = None
     if sample.criteria:
         asked = " ".join((sample.question, *sample.answers))
-        heard = [told(source.read(a, b - a), asked, outcome.context) for a, b in spans]
+        heard = [conveys(source.read(a, b - a), asked, outcome.context) for a, b in spans]
         share = sum(heard) / len(heard) if heard else None
         score = await judge.grade(sample, outcome.answer) if judge else share
     kept = [scores.share(memory, sample) for memory in outcome.memories]

@@ -10,13 +10,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from memagent_graph.matching import Metric
+    from memagent_graph.evaluation.metrics import Metric
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -187,7 +187,7 @@ def check_length(task: str, length: int, least: int) -> None:
         raise ConfigurationError(message)
 
 
-def filled(
+def fill_document(
     filler: Iterable[str],
     inserts: Iterable[tuple[float, Piece]],
     length: int,
@@ -218,7 +218,7 @@ def filled(
         yield piece
 
 
-def shown(length: int, unit: Unit) -> str:
+def format_length(length: int, unit: Unit) -> str:
     """A length as people say it: "8K", "50 paragraphs", or "whole"."""
     if unit == "tokens":
         return short(length)

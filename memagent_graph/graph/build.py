@@ -46,7 +46,7 @@ from memagent_graph.graph.state import (
     Run,
     fold_name,
 )
-from memagent_graph.memory.records import NAMESPACE, check_namespace
+from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import as_kind
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
+    from memagent_graph.evidence.verify import Verify
     from memagent_graph.graph.compiled import Questioning, Segmenting
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
-    from memagent_graph.readers.verifying import Verify
     from memagent_graph.text.tokens import TokenizerLike
 
     _Builder = StateGraph[ReadingState, Run, Any, Any]

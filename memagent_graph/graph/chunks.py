@@ -15,8 +15,8 @@ from memagent_graph.errors import SourceChangedError, SourceError
 from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.graph.state import round_of, span_of
 from memagent_graph.sync import in_thread
-from memagent_graph.text.chunking import Chunk, next_chunk
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.chunks import Chunk, next_chunk
+from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:

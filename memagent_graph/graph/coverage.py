@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.state import Progress
-    from memagent_graph.readers.base import Recalled
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
 
 _MOST_RUNS = 256
 """Most skipped spans of a fold; further chunks are read."""

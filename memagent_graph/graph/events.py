@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from memagent_graph.graph.coverage import covered
 from memagent_graph.graph.state import round_of, span_of
-from memagent_graph.readers.listening import Listener
+from memagent_graph.readers.completion import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, Progress, Run
     from memagent_graph.readers.base import Answer
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
 
 
 class OpenedEvent(TypedDict):

@@ -11,7 +11,7 @@ from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
-    merged_id,
+    merge_id,
     reading_fingerprint,
     reading_key,
     root_id,
@@ -21,11 +21,11 @@ from memagent_graph.text.source import named_parts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memagent_graph.evidence.places import Recall, Recalled
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, SourceRecord
-    from memagent_graph.readers.base import Recall, Recalled
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
 
 
 class Lineage:
@@ -96,7 +96,7 @@ class Lineage:
     def merged_id(self, parts: Sequence[Fold]) -> str | None:
         """Return the id of what is merged from segments; None if nothing was read of them."""
         ids = _read_versions(parts)
-        return merged_id(ids, self.fingerprint) if ids else None
+        return merge_id(ids, self.fingerprint) if ids else None
 
     def nothing(self, source: SourceRecord) -> MemoryVersion:
         """Return the root, which is not stored, as a version that an edit follows."""
@@ -200,7 +200,7 @@ class Lineage:
         if not ids:  # the deadline came before the first chunk
             return None
         return MemoryVersion(
-            id=merged_id(ids, self.fingerprint),
+            id=merge_id(ids, self.fingerprint),
             parent=self.root,
             root=self.root,
             text=memory.text,

@@ -10,7 +10,7 @@ from langgraph.types import Command
 
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput, Run
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import RunnableCallable, with_checkpointer
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evidence.verify import Verify
     from memagent_graph.graph.compiled import ReadingGraph
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
-    from memagent_graph.readers.verifying import Verify
     from memagent_graph.text.tokens import TokenizerLike
 
 Update = dict[str, object]

@@ -9,7 +9,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.counted import counted
 from memagent_graph.errors import (
     ConfigurationError,
     EmptyReplyError,
@@ -68,19 +67,20 @@ from memagent_graph.graph.state import (
 from memagent_graph.graph.versions import begin_chain, chain_of, finish, wait_while_held
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import LateError, to_thread
-from memagent_graph.text.chunking import Chunk
-from memagent_graph.text.opening import open_source
+from memagent_graph.templates import plural
+from memagent_graph.text.chunks import Chunk
+from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import FoldUpdate
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Progress, QuestionState, Stopped
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.readers.base import Memory
 
 
 CALLS_EACH = "memagent_calls_each"
@@ -171,7 +171,7 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
     try:
         cutter = await to_thread(open_and_cut, reading.seconds_left(run))
     except LateError as error:
-        deadline = counted(reading.config.deadline or 0, "second")
+        deadline = plural(reading.config.deadline or 0, "second")
         message = (
             f"The document was not open after {deadline}, the reading's deadline. Raise the "
             "deadline, or convert the document to text beforehand."

@@ -9,13 +9,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from memagent_graph.config import QUERY_TOKENS
-from memagent_graph.counted import counted
 from memagent_graph.errors import (
     ConfigurationError,
     ModelError,
     QuestionError,
     TransientModelError,
 )
+from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.fold import ask, compose
 from memagent_graph.graph.layers.deadline import Deadline
 from memagent_graph.graph.layers.gates import Gates
@@ -25,11 +25,11 @@ from memagent_graph.graph.layers.pace import Pace
 from memagent_graph.graph.layers.skim import Skim
 from memagent_graph.graph.layers.versions import Versions
 from memagent_graph.graph.state import backed, round_of
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
-from memagent_graph.models.retry import obey
-from memagent_graph.readers.notes import leave_out
-from memagent_graph.text.chunking import Chunk, chunks, cut_at_sentence
+from memagent_graph.models.failures import obey
+from memagent_graph.templates import plural
+from memagent_graph.text.chunks import Chunk, chunks, cut_at_sentence
 from memagent_graph.text.index import Indexes
 
 if TYPE_CHECKING:
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import Advance, Layer
     from memagent_graph.graph.state import Run, SourceRecord
-    from memagent_graph.readers.base import Identity, Memory, Reader
+    from memagent_graph.readers.base import Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -163,7 +164,7 @@ class Reading:
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
         if tokens > budget:
             message = (
-                f"The question has {counted(tokens, 'token')}, but its budget is {budget}: shorten "
+                f"The question has {plural(tokens, 'token')}, but its budget is {budget}: shorten "
                 "it, move text to be read into the document, or raise question_tokens."
             )
             raise QuestionError(message, question=question)

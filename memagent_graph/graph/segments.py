@@ -24,8 +24,8 @@ from memagent_graph.graph.state import (
     segment_name,
     span_of,
 )
-from memagent_graph.models.retry import repeat
-from memagent_graph.readers.base import Memory, Usage
+from memagent_graph.models.failures import repeat
+from memagent_graph.readers.base import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import Layer
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, LayerState, Stopped

@@ -13,27 +13,34 @@ from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.graph.coverage import covered
 from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent, about
 from memagent_graph.graph.state import noted, round_of, segment_name, span_of
-from memagent_graph.memory import holding
+from memagent_graph.memory import sharing
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.holding import UnderWay
-from memagent_graph.memory.lease import LAPSE, Lease, can_lease, enlist, holder_of, is_alive
 from memagent_graph.memory.lookup import edit_of, newest_edit, readable
+from memagent_graph.memory.sharing import (
+    LAPSE,
+    Lease,
+    UnderWay,
+    can_lease,
+    enlist,
+    holder_of,
+    is_alive,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
+    from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.ids import Lineage
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, Progress, Run, SourceRecord
     from memagent_graph.graph.versions import Chain, Known
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.holding import Hold
-    from memagent_graph.memory.records import Place, Records
+    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.sharing import Hold
     from memagent_graph.memory.version import MemoryVersion
-    from memagent_graph.readers.base import Recalled
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
 
 
 _FIRST_PAUSE = 0.01
@@ -171,7 +178,7 @@ class Holding:
     @property
     def place(self) -> Place:
         """Where a hold would be."""
-        return holding.hold_place(self.records, self.memory)
+        return sharing.hold_place(self.records, self.memory)
 
     @property
     def holder(self) -> str:
@@ -180,7 +187,7 @@ class Holding:
 
     def saw(self, value: object) -> None:
         """Note what is at `place`."""
-        self.asked = holding.hold_of(value)
+        self.asked = sharing.hold_of(value)
 
     @property
     def is_late(self) -> bool:
@@ -224,8 +231,8 @@ class Holding:
         while self.asked is not None:
             try:
                 held, listed = await self.records.values(places, refresh=False)
-                there, answered = holding.hold_of(held), loop.time()
-                if there is not None and not (seen and holding.is_held(listed)):
+                there, answered = sharing.hold_of(held), loop.time()
+                if there is not None and not (seen and sharing.is_held(listed)):
                     await self.records.items([note])
             except StoreError:
                 there = (seen or self.asked) if loop.time() - answered < LAPSE else None
@@ -239,7 +246,7 @@ class Holding:
                 seen, since = there, loop.time()
             elif loop.time() - since >= there.seconds:
                 with suppress(StoreError):  # an edit under it is refused from now on
-                    await holding.let_go(self.records, there)
+                    await sharing.release_hold(self.records, there)
             if self.is_late:
                 break
             left = self._seconds_left()
@@ -306,8 +313,8 @@ class Pauses:
     def note(self, fold: Fold, *, held: bool = False) -> PutOp:
         """What lets others see how far the fold is."""
         there = self._there(fold, held=held)
-        self.holding.listed[there.fold] = holding.forget(self.holding.records, there)
-        return holding.note(self.holding.records, there)
+        self.holding.listed[there.fold] = sharing.forget_reading(self.holding.records, there)
+        return sharing.note_reading(self.holding.records, there)
 
     def _there(self, fold: Fold, *, held: bool = False) -> UnderWay:
         source, progress = fold["source"], fold["progress"]
@@ -340,7 +347,7 @@ class Pauses:
         self.listed = True
         there = self._there(fold)
         for name in _siblings(fold["source"]):
-            left = holding.forget(self.holding.records, replace(there, fold=name))
+            left = sharing.forget_reading(self.holding.records, replace(there, fold=name))
             self.holding.left[name] = left
         with suppress(StoreError):
             await self.holding.records.items([self.note(fold)])

@@ -13,9 +13,9 @@ from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
 from langgraph.errors import EmptyChannelError
 from typing_extensions import TypedDict
 
-from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.readers.base import Evidence, Memory, Unsupported
-from memagent_graph.text.chunking import Chunk  # noqa: TC001 - LangGraph reads the annotation
+from memagent_graph.evidence.places import Evidence, Memory, Unsupported
+from memagent_graph.memory.items import NAMESPACE
+from memagent_graph.text.chunks import Chunk  # noqa: TC001 - LangGraph reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

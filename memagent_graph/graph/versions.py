@@ -8,13 +8,13 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from memagent_graph.counted import counted
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
     MemoryNotFoundError,
     StoreError,
 )
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.fold import FoldUpdate
 from memagent_graph.graph.ids import Lineage
 from memagent_graph.graph.sharing import Company, Holding, abandon_if_cancelled
@@ -28,26 +28,26 @@ from memagent_graph.graph.state import (
     round_of,
     span_of,
 )
-from memagent_graph.memory import notices, runs
+from memagent_graph.memory import forget, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.guard import store_seconds
+from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.forget import remove_strays
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
-from memagent_graph.memory.sources import remove_strays
-from memagent_graph.memory.version import MemoryVersion, edited, reading_key
+from memagent_graph.memory.version import MemoryVersion, edit_version, reading_key
 from memagent_graph.memory.writer import VersionWriter
-from memagent_graph.readers.base import Memory
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.fold import FoldStep, Layer
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Run
-    from memagent_graph.readers.base import Recalled
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
 
@@ -122,7 +122,7 @@ class Known:
             fold["progress"]["version"] = record["head"]
             self.given = (record["head"] or "", memory.text)
         try:
-            self.noticed = await notices.last(self._bank.records)
+            self.noticed = await forget.last_notice(self._bank.records)
             if name:
                 head = await self._bank.ahead(name)
                 fold["source"] |= {"memory_name": name, "head": head.id if head else None}
@@ -467,7 +467,7 @@ class Chain:
         if stored is None and self.parent == self.lineage.root:
             stored = self.lineage.nothing(fold["source"])
         if stored is not None and stored.text != memory.text:
-            stored = edited(stored, memory.text)
+            stored = edit_version(stored, memory.text)
             self.parent = self._holder = stored.id
             self._writes(fold).add(stored)
         if made is not None:
@@ -745,7 +745,7 @@ class Chain:
         if self.known.noticed is None:
             return None
         try:
-            late = await notices.since(self.bank.records, self.known.noticed)
+            late = await forget.notices_since(self.bank.records, self.known.noticed)
             read = sorted(self._read & late)
             for digest in read:
                 await self.bank.aforget_source(digest)
@@ -825,7 +825,7 @@ class Chain:
 
 def _unstored(left: int, writer: VersionWriter) -> StoreError:
     error = writer.error or writer.bank.records.guard.refusal or "The store took too long."
-    return StoreError(f"{counted(left, 'memory version')} could not be stored: {error}")
+    return StoreError(f"{plural(left, 'memory version')} could not be stored: {error}")
 
 
 def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import MemoryConflictError
-from memagent_graph.memory import holding, lookup, owners, removal, sources, upkeep
-from memagent_graph.memory.appending import append
+from memagent_graph.errors import BadRecordError, MemoryConflictError
+from memagent_graph.memory import forget as removal
+from memagent_graph.memory import forget as sources
+from memagent_graph.memory import lookup, maintenance, owners, sharing
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.editing import replace_for, was_changed
-from memagent_graph.memory.history import History, diff
-from memagent_graph.memory.holding import HOLD_SECONDS
+from memagent_graph.memory.forget import Forgotten, ForgottenSource
+from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
+from memagent_graph.memory.lookup import EDITS, append_version
 from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.records import NAMESPACE, Records, check_namespace
-from memagent_graph.memory.removal import Forgotten
-from memagent_graph.memory.sources import ForgottenSource
-from memagent_graph.memory.version import MemoryVersion, edited, reading_key
+from memagent_graph.memory.sharing import (
+    HOLD_SECONDS,
+    hold_lost,
+    hold_of,
+    hold_place,
+    is_silent,
+    list_readings,
+)
+from memagent_graph.memory.version import History, MemoryVersion, diff, edit_version, reading_key
 from memagent_graph.sync import blocking
 from memagent_graph.text.source import digests_of
 
@@ -26,8 +32,94 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op, PutOp
 
     from memagent_graph.memory.atomic import Given, Value
-    from memagent_graph.memory.holding import Hold, UnderWay
+    from memagent_graph.memory.items import Place
+    from memagent_graph.memory.sharing import Hold, UnderWay
     from memagent_graph.text.source import Source
+
+
+async def replace_for(
+    records: Records,
+    memory: str,
+    before: MemoryVersion,
+    after: MemoryVersion,
+    hold: Hold | None = None,
+) -> None:
+    """Store an edit of a version, for readings that write to a memory and reach that version.
+
+    If the memory points to the version, it points to the edit afterwards.
+
+    Args:
+        records: the bank's records.
+        memory: its name, or the key of a reading without one.
+        before: the version that was edited.
+        after: the edit.
+        hold: the hold on the memory; nothing is stored if it has ended. Without one, the memory
+            must point to the version.
+
+    Raises:
+        MemoryConflictError: Somebody else edited it first, the hold has ended, or a reading has not
+            paused at that version.
+        MemoryNotFoundError: The version is gone.
+    """
+    own, new = (records.versions, before.id), (records.versions, after.id)
+    heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
+    held = None if hold is None else hold_place(records, hold.memory)
+    topic = after.root if memory == reading_key(after.root, after.source) else memory
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        places = [own, new, *heads, *([] if held is None else [held])]
+        stored = dict(zip(places, await records.values(places), strict=True))
+        value = stored[own]
+        if not isinstance(value, dict):
+            raise lookup.missing_version(before.id)
+        moved = [place for place in heads if stored[place] == {"version": before.id}]
+        if lookup.edit_of(value, memory) not in (None, after.id) or not (hold or moved):
+            raise was_changed(memory)
+        if hold is not None and held is not None and not _is_same(hold, stored[held]):
+            raise hold_lost(memory)
+        if not moved and await _is_read_on(records, memory, before.id):
+            raise _not_paused(memory, before.id)
+        edits = {**(value.get(EDITS) or {}), memory: after.id}
+        names = sorted({*owners_of(stored[new]), memory})
+        puts = [
+            records.put(*new, {**after.to_record(), "owners": names}),
+            records.put(records.members(memory), after.id, {}),
+            records.put(*own, {**value, EDITS: edits}),
+            *(records.put(*place, {"version": after.id}) for place in moved),
+        ]
+        given = {
+            place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
+        }
+        if await records.commit(puts, given, topic=topic):
+            return
+    raise was_changed(memory)
+
+
+def _is_same(hold: Hold, stored: object) -> bool:
+    """Whether a memory is still held by this hold, renewed or not."""
+    there = hold_of(stored)
+    return there is not None and there.id == hold.id
+
+
+async def _is_read_on(records: Records, memory: str, version: str) -> bool:
+    """Whether a reading would not see an edit of this version, because it does not wait there."""
+    folds = [fold for fold in await list_readings(records, memory) if not is_silent(fold)]
+    return bool(folds) and not any(fold.held and fold.version == version for fold in folds)
+
+
+def _not_paused(memory: str, version: str) -> MemoryConflictError:
+    message = (
+        f"{memory!r} is not paused at version {version}: wait until `under_way` says that it is "
+        "held, and edit the version that it says."
+    )
+    return MemoryConflictError(message)
+
+
+def was_changed(reference: str) -> MemoryConflictError:
+    """The error for the second of two concurrent edits."""
+    message = f"{reference!r} was changed meanwhile: read the new text, and edit it again."
+    return MemoryConflictError(message)
+
 
 __all__ = ["Forgotten", "ForgottenSource", "History", "MemoryBank", "diff"]
 
@@ -90,7 +182,7 @@ class MemoryBank:
             owner: the memory that it belongs to; `collect` deletes versions without an owner.
             topic: topic whose watchers are notified; the version's root by default.
         """
-        return (await append(self.records, version, owner, topic)).version
+        return (await append_version(self.records, version, owner, topic)).version
 
     async def aadvance(
         self,
@@ -192,11 +284,11 @@ class MemoryBank:
             await pause(lost)
             stored = await self._stored(to)
             if stored is None:
-                raise lookup.gone(to)
+                raise lookup.missing_version(to)
             given = {(records.heads, name): _pointer(expected), (records.versions, to): stored}
             puts = [records.put(records.heads, name, {"version": to}), *also]
             if name not in owners_of(stored):
-                puts += owners.adopting(records, name, to, stored)
+                puts += owners.adoption_puts(records, name, to, stored)
             if await records.commit(puts, given):
                 return True
             (now,) = await records.values([(records.heads, name)])
@@ -238,7 +330,7 @@ class MemoryBank:
                 not paused at that version.
         """
         before = await self.aget(reference)
-        after = edited(before, text)
+        after = edit_version(before, text)
         key = reading_key(before.root, before.source)
         if hold is not None:
             await replace_for(self.records, hold.memory, before, after, hold)
@@ -264,7 +356,7 @@ class MemoryBank:
         Raises:
             MemoryConflictError: It is held already.
         """
-        return await holding.hold(self.records, memory, by, seconds)
+        return await sharing.hold(self.records, memory, by, seconds)
 
     async def arenew(self, hold: Hold) -> Hold:
         """Renew a hold for its number of seconds, and return the renewed hold.
@@ -272,7 +364,7 @@ class MemoryBank:
         Raises:
             MemoryConflictError: The hold has ended.
         """
-        return await holding.renew(self.records, hold)
+        return await sharing.renew(self.records, hold)
 
     async def arelease(self, memory: str, *, hold: Hold | None = None) -> bool:
         """Release a memory, and return whether it was held.
@@ -281,11 +373,11 @@ class MemoryBank:
             memory: its name or key.
             hold: end only this hold; without it, any.
         """
-        return await holding.release(self.records, memory, hold)
+        return await sharing.release(self.records, memory, hold)
 
     async def aheld(self, memory: str) -> Hold | None:
         """Return the hold on a memory, if any; an expired one may be returned by some stores."""
-        return await holding.held(self.records, memory)
+        return await sharing.get_hold(self.records, memory)
 
     async def aunder_way(self, memory: str | None = None) -> list[UnderWay]:
         """Return the readings under way, one entry per fold, without those known to have ended.
@@ -296,7 +388,7 @@ class MemoryBank:
         Args:
             memory: only readings that write to this memory.
         """
-        return await holding.under_way(self.records, memory)
+        return await sharing.list_readings(self.records, memory)
 
     async def adelete(self, name: str) -> None:
         """Delete a name; its versions stay until `collect` finds that no name leads to them.
@@ -304,7 +396,7 @@ class MemoryBank:
         Raises:
             MemoryNotFoundError: There is no such name.
         """
-        await removal.delete(self.records, name)
+        await removal.delete_name(self.records, name)
 
     async def aforget(self, name: str, *, preview: bool = False) -> Forgotten:
         """Delete a name, its news, and those of its versions that no other memory has or needs.
@@ -317,7 +409,7 @@ class MemoryBank:
             MemoryNotFoundError: There is no such name.
             MemoryConflictError: Other writers kept changing it.
         """
-        return await removal.forget(self.records, name, preview=preview)
+        return await removal.forget_memory(self.records, name, preview=preview)
 
     async def aforget_source(
         self, *documents: str | Source, preview: bool = False
@@ -344,7 +436,7 @@ class MemoryBank:
             for document in documents
             for digest in ([document] if isinstance(document, str) else digests_of(document))
         ]
-        return await sources.forget(self.records, digests, preview=preview)
+        return await sources.forget_source(self.records, digests, preview=preview)
 
     async def adigests_of(self, name: str) -> list[str]:
         """Return the digests of the documents of this name that memories were made from."""
@@ -374,15 +466,15 @@ class MemoryBank:
         Args:
             older_than: least age of a version to delete; 30 days by default.
         """
-        return await upkeep.collect(self, older_than)
+        return await maintenance.collect(self, older_than)
 
-    async def acheck(self, *, repair: bool = False) -> list[upkeep.Finding]:
+    async def acheck(self, *, repair: bool = False) -> list[maintenance.Finding]:
         """Find defects: heads that point to nothing, gaps in histories, unreadable records.
 
         Args:
             repair: whether to repair them; the findings then say how, and what is lost.
         """
-        return await upkeep.check(self, repair=repair)
+        return await maintenance.check(self, repair=repair)
 
     async def aclear(self) -> int:
         """Delete everything below this namespace, and return the number of items."""
@@ -415,7 +507,7 @@ class MemoryBank:
         Args:
             names: names of the memories; all that can be read by default.
         """
-        return await upkeep.export(self, names)
+        return await maintenance.export(self, names)
 
     async def aimport(self, lines: Iterable[str]) -> int:
         """Store the lines of an `export`, and return the number of versions.
@@ -423,7 +515,7 @@ class MemoryBank:
         Raises:
             StoreError: A line is not from `export`, or the version of a name is missing.
         """
-        return await upkeep.import_lines(self, lines)
+        return await maintenance.import_lines(self, lines)
 
     async def watch(self, name: str, *, after: str = "$") -> AsyncIterator[MemoryVersion]:
         """Yield a memory's new versions, without end.

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
-from memagent_graph.memory.history import History, walk
+from memagent_graph.memory import owners
 from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.version import MemoryVersion, text_of
+from memagent_graph.memory.version import History, MemoryVersion, text_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from langgraph.store.base import PutOp
+
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.records import Place, Records
+    from memagent_graph.memory.items import Place, Records
 
 EDITS = "edits"
 """Field of a version's record: ids of the versions that replace it, by memory's name."""
@@ -80,9 +82,9 @@ async def get(records: Records, reference: str) -> MemoryVersion:
         [(place, reference) for place in (records.heads, records.readings, records.versions)]
     )
     if of_name is not None:
-        return await _followed(records, (records.heads, reference), of_name)
+        return await _follow(records, (records.heads, reference), of_name)
     if of_reading is not None:
-        return await _followed(records, (records.readings, reference), of_reading)
+        return await _follow(records, (records.readings, reference), of_reading)
     if version is None:
         message = (
             f"There is no memory {reference!r}: it is neither a name nor a version's id. "
@@ -95,7 +97,7 @@ async def get(records: Records, reference: str) -> MemoryVersion:
 async def head(records: Records, name: str) -> MemoryVersion | None:
     """See `MemoryBank.ahead`."""
     (pointer,) = await records.values([(records.heads, name)])
-    return None if pointer is None else await _followed(records, (records.heads, name), pointer)
+    return None if pointer is None else await _follow(records, (records.heads, name), pointer)
 
 
 async def reading(records: Records, key: str) -> MemoryVersion | None:
@@ -207,18 +209,16 @@ async def readable(records: Records, key: str, value: Value | BadRecordError) ->
     return _read(key, value, await with_texts(records, {key: value}))
 
 
-def gone(key: str) -> MemoryNotFoundError:
+def missing_version(key: str) -> MemoryNotFoundError:
     """The error for a version that does not exist."""
     return MemoryNotFoundError(f"Version {key} is gone: it expired, or was deleted in the store.")
 
 
-async def _followed(
-    records: Records, place: Place, pointer: Value | BadRecordError
-) -> MemoryVersion:
+async def _follow(records: Records, place: Place, pointer: Value | BadRecordError) -> MemoryVersion:
     """The version that a pointer leads to; if it is gone because the pointer moved, the new one."""
     while True:
         try:
-            return await _pointed(records, place[1], pointer)
+            return await _resolve_pointer(records, place[1], pointer)
         except MemoryNotFoundError:
             (now,) = await records.values([place])
             if now is None or now == pointer:
@@ -226,7 +226,9 @@ async def _followed(
             pointer = now
 
 
-async def _pointed(records: Records, name: str, pointer: Value | BadRecordError) -> MemoryVersion:
+async def _resolve_pointer(
+    records: Records, name: str, pointer: Value | BadRecordError
+) -> MemoryVersion:
     """The version that a name points to; errors name the memory."""
     try:
         return await _version(records, _target(name, pointer))
@@ -244,7 +246,7 @@ async def _pointed(records: Records, name: str, pointer: Value | BadRecordError)
 async def _version(records: Records, key: str) -> MemoryVersion:
     (value,) = await records.values([(records.versions, key)])
     if value is None:
-        raise gone(key)
+        raise missing_version(key)
     return await readable(records, key, value)
 
 
@@ -274,3 +276,66 @@ def _read(
     if isinstance(value, BadRecordError):
         raise value
     return MemoryVersion.from_record(value, key, stored)
+
+
+class Appended(NamedTuple):
+    """The result of `append`.
+
+    Attributes:
+        version: the version now stored: the given one, or that of a writer who was first.
+        beside: the other item that was asked for; None if there is none.
+        edited: whether a person has replaced the version by an edit.
+    """
+
+    version: MemoryVersion
+    beside: Value | None = None
+    edited: bool = False
+
+
+async def append_version(
+    records: Records,
+    version: MemoryVersion,
+    owner: str | None = None,
+    topic: str | None = None,
+    *,
+    also: Sequence[PutOp] = (),
+    beside: Place | None = None,
+) -> Appended:
+    """See `MemoryBank.aappend`.
+
+    Args:
+        records: the bank's records.
+        version: see `MemoryBank.aappend`.
+        owner: see `MemoryBank.aappend`.
+        topic: see `MemoryBank.aappend`.
+        also: further puts in the same round trip.
+        beside: another item to read in it.
+    """
+    value = {**version.to_record(), "owners": [] if owner is None else [owner]}
+    listed = [] if owner is None else [records.put(records.members(owner), version.id, {})]
+    found = None
+    try:
+        found = await records.call(
+            lambda: records.atomic.aput_if_absent(
+                records.versions,
+                version.id,
+                value,
+                topic=topic or version.root,
+                also=[*listed, *also],
+                beside=beside,
+                ttl=records.ttl,
+            )
+        )
+        stored = found.value
+        kept = version if stored == value else await readable(records, version.id, stored)
+    except NewerRecordError as error:
+        _log.warning("%s It was left as it is.", error)
+        return Appended(version, None if found is None else found.beside)
+    except BadRecordError as error:
+        _log.info("%s It was replaced.", error)
+        value["owners"] = sorted({*value["owners"], *await list_owners(records, version.id)})
+        await records.items([records.put(records.versions, version.id, value), *listed, *also])
+        return Appended(version, None if found is None else found.beside)
+    if owner is not None and owner not in owners_of(stored):
+        await owners.adopt(records, owner, version.id)
+    return Appended(kept, found.beside, edit_of(stored, owner) is not None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import MemoryConflictError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.version import followed
+from memagent_graph.memory.version import follows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.errors import BadRecordError
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.records import Place, Records
+    from memagent_graph.memory.items import Place, Records
 
 _AT_ONCE = 100
 """Versions changed in one step."""
@@ -63,13 +63,13 @@ async def adopt(records: Records, owner: str, key: str) -> None:
         ((_, value),) = await records.by_id([key])
         if not isinstance(value, dict) or owner in owners_of(value):
             return
-        puts = adopting(records, owner, key, value)
+        puts = adoption_puts(records, owner, key, value)
         if await records.commit(puts, {(records.versions, key): value}):
             return
     raise _busy(owner)
 
 
-def adopting(records: Records, owner: str, key: str, value: Value) -> list[PutOp]:
+def adoption_puts(records: Records, owner: str, key: str, value: Value) -> list[PutOp]:
     """Return the puts that add a memory to the owners of a version."""
     names = sorted({*owners_of(value), owner})
     return [
@@ -126,7 +126,7 @@ async def release(
     return done
 
 
-class _Step(NamedTuple):
+class _OwnerPuts(NamedTuple):
     """The puts and conditions of one step, and their effect."""
 
     puts: list[PutOp]
@@ -144,14 +144,14 @@ def _step(
     stays: Callable[[str, Value], Value],
     *,
     spare: bool,
-) -> _Step:
+) -> _OwnerPuts:
     heirs = {key: {*names} for key, names in before.items()}
     puts, given = [], {}
     deleted, shared, roots = 0, Counter[str](), set[str]()
     for key, value in found:
         names = {*owners_of(value), *heirs.pop(key, ())} - {owner}
         if names and isinstance(value, dict):
-            for earlier in followed(value):
+            for earlier in follows_of(value):
                 heirs.setdefault(earlier, set()).update(names)
         if key in keep and isinstance(value, dict) and (after := stays(key, value)) != value:
             given[records.versions, key] = value
@@ -175,13 +175,13 @@ def _step(
         else:
             deleted += 1
             puts.append(records.put(records.versions, key, None))
-    return _Step(puts, given, heirs, Released(deleted, shared, roots, done=True))
+    return _OwnerPuts(puts, given, heirs, Released(deleted, shared, roots, done=True))
 
 
 def children_first(values: Mapping[str, object]) -> list[str]:
     """Return ids of versions, each before the one that it follows."""
     before = {
-        key: [other for other in followed(value) if other in values and other != key]
+        key: [other for other in follows_of(value) if other in values and other != key]
         if isinstance(value, dict)
         else []
         for key, value in values.items()

@@ -1,4 +1,4 @@
-"""Trace which documents a stored version, and each of its statements, came from.
+"""Trace which documents versions and statements came from, and what is left without them.
 
 A version names its document or, of joined documents, those in its chunk. Earlier documents are
 known from the versions that it follows; if those were thinned out or forgotten, its record lists in
@@ -8,21 +8,33 @@ known from the versions that it follows; if those were thinned out or forgotten,
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.memory.version import followed, reading_key, text_of
-from memagent_graph.readers.notes import Note, notes
+from memagent_graph.errors import BadRecordError
+from memagent_graph.evidence.statements import Note, notes
+from memagent_graph.memory.owners import children_first
+from memagent_graph.memory.version import (
+    MemoryVersion,
+    edit_version,
+    follows_of,
+    reading_key,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from memagent_graph.evidence.places import Evidence, Memory
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.readers.base import Evidence, Memory
+    from memagent_graph.memory.items import Place, Records
 
 Rows = list[list[str]]
 """Digests and names of documents."""
-Place = tuple[object, ...]
+PlaceKey = tuple[object, ...]
 """The place of evidence."""
 
 READ = "read"
@@ -32,7 +44,7 @@ _PAIR = 2
 _PLACE = ("source", "line", "start", "end")
 
 
-class Lineage:
+class VersionSources:
     """The versions that led to others.
 
     Args:
@@ -41,11 +53,11 @@ class Lineage:
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self.values = values
-        self._evidence: dict[str, set[Place]] = {}
+        self._evidence: dict[str, set[PlaceKey]] = {}
 
     def before(self, key: str) -> list[str]:
         """Return the ids of the existing versions that one follows directly."""
-        return [other for other in followed(self.values[key]) if other in self.values]
+        return [other for other in follows_of(self.values[key]) if other in self.values]
 
     def above(self, keys: Iterable[str]) -> list[str]:
         """Return these versions and all that led to them, nearest first."""
@@ -59,7 +71,7 @@ class Lineage:
 
     def has_gap(self, key: str) -> bool:
         """Whether a version that this one follows directly is gone."""
-        return any(other not in self.values for other in followed(self.values[key]))
+        return any(other not in self.values for other in follows_of(self.values[key]))
 
     def is_known(self, key: str) -> bool:
         """Whether it is certain what was read for the versions that one follows directly."""
@@ -71,7 +83,7 @@ class Lineage:
         joined = value.get("parts") or value.get("merged") or value.get("recalled")
         return value.get("owners") == alone and not joined
 
-    def origins(self, key: str, wanted: Place) -> list[str]:
+    def origins(self, key: str, wanted: PlaceKey) -> list[str]:
         """Return the versions with which evidence came in, or may have."""
         found, seen, left = [], {key}, [key]
         while left:
@@ -83,7 +95,7 @@ class Lineage:
             seen.update(nearer)
         return found
 
-    def _evidence_of(self, key: str) -> set[Place]:
+    def _evidence_of(self, key: str) -> set[PlaceKey]:
         if key not in self._evidence:
             value = self.values[key]
             rows = self.values.get(text_of(value) or key, value).get("evidence")
@@ -94,7 +106,7 @@ class Lineage:
         return self._evidence[key]
 
 
-def places_of(item: Evidence) -> tuple[Place, Place]:
+def places_of(item: Evidence) -> tuple[PlaceKey, PlaceKey]:
     """Return the place of a statement in the document, without and with its text."""
     place = tuple(getattr(item, name) for name in _PLACE)
     return place, (*place, item.text)
@@ -111,7 +123,7 @@ def parts_of(value: Value) -> Rows:
     return _sound(value.get("parts"))
 
 
-def listed(value: Value) -> Rows:
+def list_missing(value: Value) -> Rows:
     """Return the documents of missing earlier versions, as listed in a record."""
     return _sound(value.get(READ))
 
@@ -125,7 +137,7 @@ def _sound(rows: object) -> Rows:
     return [[str(digest), str(name)] for digest, name in pairs if digest]
 
 
-def inherited(lineage: Lineage, key: str, gone: Collection[str]) -> Rows | None:
+def inherit_rows(lineage: VersionSources, key: str, gone: Collection[str]) -> Rows | None:
     """Return what a version's record must list when others are deleted; None if not all is known.
 
     Args:
@@ -136,16 +148,16 @@ def inherited(lineage: Lineage, key: str, gone: Collection[str]) -> Rows | None:
     before = read_for(lineage, [other for other in lineage.before(key) if other in gone])
     if before is None or not lineage.is_known(key):
         return None
-    return _distinct(listed(lineage.values[key]) + before)
+    return _distinct(list_missing(lineage.values[key]) + before)
 
 
-def read_for(lineage: Lineage, keys: Iterable[str]) -> Rows | None:
+def read_for(lineage: VersionSources, keys: Iterable[str]) -> Rows | None:
     """Return all documents that these versions were made from; None if not all are known."""
     rows: Rows = []
     for key in lineage.above(keys):
         if not lineage.is_known(key):
             return None
-        rows += rows_of(lineage.values[key]) + listed(lineage.values[key])
+        rows += rows_of(lineage.values[key]) + list_missing(lineage.values[key])
     return _distinct(rows)
 
 
@@ -183,13 +195,13 @@ def split(memory: Memory, gone: Collection[Evidence]) -> Split:
         items = [item for start, end, item in spans if start < note.end and note.start < end]
         stays = bool(items) and not any(item in gone for item in items)
         lines.setdefault(bisect_right(begins, note.start), []).append((note, stays))
-    text = "\n".join(filter(None, map(_left_of, lines.values())))
+    text = "\n".join(filter(None, map(_remaining, lines.values())))
     removed = sum(not stays for line in lines.values() for _, stays in line)
     evidence = [item for item in memory.evidence if item not in gone and item.text in text]
     return Split(text, tuple(evidence), removed)
 
 
-def _left_of(line: Sequence[tuple[Note, bool]]) -> str:
+def _remaining(line: Sequence[tuple[Note, bool]]) -> str:
     """The remaining notes of a line; with its bullet, if all remain."""
     if all(stays for _, stays in line):
         return line[0][0].line.rstrip()
@@ -204,3 +216,179 @@ def _places(text: str, part: str) -> Sequence[int]:
         found.append(at)
         at = text.find(part, at + len(part))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A named memory without the statements of some documents.
+
+    Attributes:
+        version: its new head, which follows the old one.
+        read: the documents that all versions before it had read; None if that is not known.
+        statements: number of statements removed.
+    """
+
+    version: MemoryVersion
+    read: Rows | None
+    statements: int
+
+
+@dataclass(slots=True)
+class Inventory:
+    """The parts of a bank that came from some documents.
+
+    Attributes:
+        digests: digests of the documents.
+        values: records of all versions, by id.
+        pointers: records of heads, and of readings without a name.
+        unreadable: keys of items that cannot be read.
+        sources: `digests`, and the digests of joined documents that contain one of them.
+        gone: ids of the versions to delete, each before those that it follows.
+    """
+
+    digests: set[str]
+    values: dict[str, Value] = field(default_factory=dict)
+    pointers: dict[Place, Value] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+    sources: set[str] = field(default_factory=set)
+    gone: list[str] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+    _parts: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def trace(self) -> None:
+        """Find the versions that came from the documents, and set `gone` and `sources`."""
+        for value in self.values.values():
+            self._note(value)
+        lineage = VersionSources(self.values)
+        targets = [str(pointer.get("version")) for pointer in self.pointers.values()]
+        led_to = {*lineage.above(target for target in targets if target in self.values)}
+        tainted = {key for key in self.values if self._is_source(lineage, key, led_to)}
+        followers = defaultdict(list)
+        for key, value in self.values.items():
+            for before in follows_of(value):
+                followers[before].append(key)
+        left = [*tainted]
+        while left:
+            new = {*followers[left.pop()]} - tainted
+            tainted |= new
+            left += new
+        self.gone = children_first({key: self.values[key] for key in tainted})
+
+    def rewrite(self, key: str) -> Rewritten | None:
+        """Return the memory of a version without the documents; None if nothing is left of it."""
+        lineage = VersionSources(self.values)
+        try:
+            before = MemoryVersion.from_record(self.values[key], key, self.values)
+            left = self._left_of(lineage, before)
+        except BadRecordError:  # the origin of its statements is unknown
+            return None
+        if not left.text:
+            return None
+        read = read_for(lineage, [key])
+        if read is not None:
+            read = [row for row in read if row[0] not in self.sources]
+        other = self._last_other(lineage, key)
+        after = replace(
+            edit_version(before, left.text),
+            evidence=left.evidence,
+            source="" if other is None else str(other["source"]),
+            source_name=self._named(before) if other is None else str(other["source_name"]),
+            cut=before.cut,
+            created_at=datetime.now(UTC).isoformat(),
+        )
+        if other is not None:
+            end, length = int(other["end"]), int(other["length"])
+            after = replace(after, start=end, end=end, length=length)
+        return Rewritten(after, read, left.removed)
+
+    def _note(self, value: Value) -> None:
+        """Note the documents' names, and the joined documents that contain them."""
+        if value.get("source") in self.digests:
+            self.sources.add(str(value["source"]))
+        for digest, name in rows_of(value) + list_missing(value):
+            if digest in self.digests:
+                self._names.add(name)
+        for digest, name in parts_of(value):
+            if digest in self.digests:
+                self.sources.add(str(value["source"]))
+                self._parts[str(value["source"])].add(name)
+
+    def _is_source(self, lineage: VersionSources, key: str, led_to: set[str]) -> bool:
+        """Whether a version was made from the documents, or follows a deleted one that was.
+
+        A version that no name leads to, and that follows something unknown, counts as written by
+        a reading while the documents were being forgotten.
+        """
+        value = self.values[key]
+        if value.get("source") in self.sources:
+            return True
+        if any(digest in self.sources for digest, _ in list_missing(value)):
+            return True
+        if lineage.is_known(key):
+            return False
+        if key not in led_to:
+            return True
+        try:
+            version = MemoryVersion.from_record(value, key, self.values)
+            return self._left_of(lineage, version).text != _lines(version.text)
+        except BadRecordError:
+            self.unreadable.append(key)
+            return False
+
+    def _left_of(self, lineage: VersionSources, version: MemoryVersion) -> Split:
+        gone = {item for item in version.evidence if self._is_theirs(lineage, version.id, item)}
+        return split(version.memory, gone)
+
+    def _is_theirs(self, lineage: VersionSources, key: str, item: Evidence) -> bool:
+        """Whether evidence of a version stands in one of the documents, as far as is known."""
+        place, made = places_of(item)
+        if any(self._brought(lineage, at, item) for at in lineage.origins(key, place)):
+            return True
+        # Another document can have the same place; then the statement decides.
+        again = (self.values[at] for at in lineage.origins(key, made))
+        return any(
+            value.get("source") in self.digests and value.get("source_name") == item.source
+            for value in again
+        )
+
+    def _brought(self, lineage: VersionSources, key: str, item: Evidence) -> bool:
+        """Whether evidence that came in with a version is from the documents."""
+        value = self.values[key]
+        source, has_gap = str(value.get("source")), lineage.has_gap(key)
+        if source in self.digests and (not has_gap or item.source == value.get("source_name")):
+            return True
+        if item.source in self._parts.get(source, ()):
+            return True
+        if not has_gap or item.source not in self._names:
+            return False
+        return not lineage.is_known(key) or any(d in self.sources for d, _ in list_missing(value))
+
+    def _last_other(self, lineage: VersionSources, key: str) -> Value | None:
+        """The last version above that read another document; None if there is none."""
+        above = (self.values[at] for at in lineage.above([key]))
+        return next((v for v in above if v.get("source") not in {*self.sources, ""}), None)
+
+    def _named(self, version: MemoryVersion) -> str:
+        return "" if version.source in self.digests else version.source_name
+
+
+async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
+    """Read a bank, and find what came from the documents with these digests."""
+    found = Inventory({*digests}, sources={*digests})
+    async for item in records.scan(records.versions):
+        if isinstance(item, BadRecordError):
+            found.unreadable.append(item.key)
+        else:
+            found.values[item.key] = item.value
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if not isinstance(item, BadRecordError):
+                found.pointers[namespace, item.key] = item.value
+    found.trace()
+    return found
+
+
+def _lines(text: str) -> str:
+    """A memory's text, as `split` returns it if everything stays."""
+    lines = (line.rstrip() for line in text.splitlines())
+    return "\n".join(line for line in lines if any(map(str.isalnum, line)))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.memory.records import label
+from memagent_graph.memory.items import label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.records import Place, Records
+    from memagent_graph.memory.items import Place, Records
 
 _MOST = 20
 """Most readings that a memory remembers, for want of their answers."""

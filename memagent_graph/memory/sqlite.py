@@ -245,7 +245,7 @@ def _batch(store: SqliteStore, ops: Sequence[Op]) -> list[Any]:
         set_up(store)
         return store.batch(ops)
     except sqlite3.Error as error:
-        raise _refused(error) from error
+        raise _refusal(error) from error
 
 
 async def _abatch(store: AsyncSqliteStore, ops: Sequence[Op]) -> list[Any]:
@@ -253,7 +253,7 @@ async def _abatch(store: AsyncSqliteStore, ops: Sequence[Op]) -> list[Any]:
         await _aset_up(store)
         return await store.abatch(ops)
     except sqlite3.Error as error:
-        raise _refused(error) from error
+        raise _refusal(error) from error
 
 
 def _transact(store: SqliteStore, steps: Steps[T]) -> T:
@@ -262,7 +262,7 @@ def _transact(store: SqliteStore, steps: Steps[T]) -> T:
         with store.lock:
             return _perform(store.conn, _transaction(steps))
     except sqlite3.Error as error:
-        raise _refused(error) from error
+        raise _refusal(error) from error
 
 
 async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
@@ -271,7 +271,7 @@ async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
         async with store.lock:
             return await _aperform(store.conn, _transaction(steps))
     except sqlite3.Error as error:
-        raise _refused(error) from error
+        raise _refusal(error) from error
 
 
 def _transaction(steps: Steps[T]) -> Steps[T]:
@@ -369,7 +369,7 @@ def _as_stored(value: Mapping[str, object]) -> Value:
     return stored
 
 
-def _refused(error: sqlite3.Error) -> StoreError:
+def _refusal(error: sqlite3.Error) -> StoreError:
     cause: BaseException = error
     while isinstance(cause.__context__, sqlite3.Error):  # a failed write, and then a failed commit
         cause = cause.__context__

@@ -6,6 +6,7 @@ has read the same chunks in the same order for the same question.
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -13,11 +14,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
-from memagent_graph.readers.base import Evidence, Memory, Recall, Unsupported
+from memagent_graph.evidence.places import Evidence, Memory, Recall, Unsupported
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memagent_graph.memory.atomic import Value
 
@@ -125,7 +126,7 @@ class MemoryVersion:
     def to_record(self) -> Value:
         """Return plain values for a store: fields, schema, and a checksum of the fields."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        values["evidence"] = [_told(item) for item in self.evidence]
+        values["evidence"] = [_evidence_fields(item) for item in self.evidence]
         values["messages"] = [*self.messages]
         values["unsupported"] = [[item.text, *item.missing] for item in self.unsupported]
         values["merged"] = [*self.merged]
@@ -154,7 +155,7 @@ class MemoryVersion:
         """
         noted = {
             "text": memory.text,
-            "evidence": [_told(item) for item in memory.evidence],
+            "evidence": [_evidence_fields(item) for item in memory.evidence],
             "unsupported": [[item.text, *item.missing] for item in memory.unsupported],
         }
         values: dict[str, Any] = {
@@ -257,17 +258,17 @@ def _is_kept(name: str, value: object) -> bool:
     return name not in _RARE or bool(value) or value == ""
 
 
-def _told(item: Evidence) -> dict[str, Value]:
+def _evidence_fields(item: Evidence) -> dict[str, Value]:
     """The fields of evidence that are not None."""
     return {name: value for name, value in asdict(item).items() if value is not None}
 
 
-def edited(before: MemoryVersion, text: str) -> MemoryVersion:
+def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
     """Return the version that follows `before` after a person changed its text."""
     now = datetime.now(UTC).isoformat()
     return replace(
         before,
-        id=edited_id(before.id, text, before.fingerprint),
+        id=edit_id(before.id, text, before.fingerprint),
         parent=before.id,
         text=text,
         tokens=EstimatingTokenizer().count(text),
@@ -298,7 +299,7 @@ def still_told(told: Sequence[Told], text: str, now: str) -> tuple[Told, ...]:
     )
 
 
-def followed(record: Mapping[str, object]) -> list[str]:
+def follows_of(record: Mapping[str, object]) -> list[str]:
     """Return `MemoryVersion.follows` of a record, which may be damaged."""
     merged, recalled = (
         [str(key) for key in keys] if isinstance(keys, list) else []
@@ -357,12 +358,12 @@ def child_id(parent: str, chunk_digest: str, fingerprint: str, recalled: Sequenc
     return _digest("chunk", parent, chunk_digest, fingerprint, *recalled)
 
 
-def merged_id(versions: Sequence[str], fingerprint: str) -> str:
+def merge_id(versions: Sequence[str], fingerprint: str) -> str:
     """Return the id of a merge of versions."""
     return _digest("merge", *versions, fingerprint)
 
 
-def edited_id(parent: str, text: str, fingerprint: str) -> str:
+def edit_id(parent: str, text: str, fingerprint: str) -> str:
     """Return the id of an edit of `parent`."""
     return _digest("edit", parent, text, fingerprint)
 
@@ -385,3 +386,60 @@ def _checksum(values: Mapping[str, object]) -> str:
 def _bad(key: str, reason: str) -> BadRecordError:
     name = f"version {key}" if key else "a memory version"
     return BadRecordError(f"The record of {name} cannot be used: {reason}.", key=key)
+
+
+class History(list[MemoryVersion]):
+    """The versions that led to a memory, newest first.
+
+    Attributes:
+        gaps: ids of versions that are missing in between: expired, evicted or thinned out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gaps: list[str] = []
+
+
+def walk(
+    tip: MemoryVersion, stored: Mapping[str, MemoryVersion], own: Iterable[MemoryVersion]
+) -> History:
+    """Return the history of a version, which continues beyond gaps; the last merged comes first.
+
+    Args:
+        tip: the newest version.
+        stored: versions by id.
+        own: versions of the memory, with which the history continues beyond a gap.
+    """
+    history = History()
+    listed: set[str] = set()
+    wanted = [tip.id]
+    while wanted:
+        key = wanted.pop()
+        if key in listed:
+            continue
+        found = tip if key == tip.id else stored.get(key)
+        if found is None:
+            history.gaps.append(key)
+            left = [version for version in own if version.id not in listed]
+            found = _newest_end(left, listed | {*wanted})
+            if found is None:
+                continue
+        history.append(found)
+        listed.add(found.id)
+        wanted += found.follows
+    return history
+
+
+def _newest_end(left: list[MemoryVersion], listed: set[str]) -> MemoryVersion | None:
+    """The newest version that no other follows, except for branches off the history."""
+    followed = {key for version in left for key in version.follows}
+    ends = [v for v in left if v.id not in followed | listed and v.parent not in listed]
+    return max(ends, key=lambda version: version.created_at, default=None)
+
+
+def diff(before: MemoryVersion, after: MemoryVersion) -> Iterator[str]:
+    """Yield a diff of two memories: lines that begin with "+", "-" or a space."""
+    old, new = before.text.splitlines(), after.text.splitlines()
+    for line in difflib.ndiff(old, new):
+        if not line.startswith("?"):
+            yield line

@@ -6,8 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from memagent_graph.memory.appending import append
-from memagent_graph.memory.lookup import newest_edit
+from memagent_graph.memory.lookup import append_version, newest_edit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.records import Place
+    from memagent_graph.memory.items import Place
     from memagent_graph.memory.version import MemoryVersion
 
 _PAUSE = 0.1
@@ -159,7 +158,7 @@ class VersionWriter:
     async def _write_one(self, version: MemoryVersion, also: Sequence[PutOp]) -> bool:
         records = self.bank.records
         try:
-            done = await append(
+            done = await append_version(
                 records, version, self._owner, self._topic, also=also, beside=self._beside
             )
             edit = await newest_edit(records, version.id, self._owner) if done.edited else None

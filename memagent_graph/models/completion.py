@@ -1,26 +1,98 @@
-"""Convert completions and stream parts of the OpenAI format to LangChain's messages."""
+"""Convert messages, completions and engine outputs between formats."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from math import isfinite
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_openai_messages
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import BaseModel
 
-from memagent_graph.errors import TransientModelError
+from memagent_graph.errors import ConfigurationError, TransientModelError
 from memagent_graph.models.failures import reply_error, words_of
-from memagent_graph.models.generation import Generation, count_of, ending_of
+from memagent_graph.text.tokens import HuggingFaceTokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from langchain_core.messages import BaseMessage
     from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
     from openai.types.chat.chat_completion import Choice
     from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
     from openai.types.chat.chat_completion_chunk import ChoiceDelta
+
+
+class Generation(TypedDict):
+    """The entry `generation` in a reply's `response_metadata`.
+
+    Attributes:
+        prompt_token_ids: the prompt's tokens; None if not reported.
+        token_ids: the completion's tokens, including the one that ended it; None if not reported.
+        logprobs: natural logarithm of each completion token's probability under the model, before
+            temperature and top-p; None if not requested or not reported.
+        finish_reason: why the engine stopped, in its own words ("stop", "length", ...).
+        seconds: time from the request to the end of the reply, in seconds.
+    """
+
+    prompt_token_ids: list[int] | None
+    token_ids: list[int] | None
+    logprobs: list[float] | None
+    finish_reason: str | None
+    seconds: float
+
+
+Ending = Literal["cut off", "refused", "failed"]
+_REFUSED = re.compile(
+    r"filter|safety|refus|block|prohibit|spii|recitation|guardrail|sensitive|toxic|moderat|violat"
+)
+_CUT_OFF = re.compile(r"length|max_\w*tokens?|limit|truncat|context_window|not_finished")
+_FAILED = re.compile(
+    r"error|fail|abort|cancel|interrupt|timeout|overload|unavailable|malformed|insufficient|^other"
+)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def ending_of(finish_reason: str | None) -> Ending | None:
+    """Return what a finish reason means if the reply is not whole; None if it is.
+
+    Each provider has words of its own: "length", "max_tokens" (Anthropic), "MAX_TOKENS" (Gemini,
+    Cohere), "model_length" (Mistral), "token_limit" (watsonx), "model_context_window_exceeded";
+    "content_filter", "SAFETY", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock), "sensitive"
+    (Zhipu); "error" (OpenRouter), "network_error" (Zhipu), "insufficient_system_resource"
+    (DeepSeek), "abort" (vLLM, SGLang), "ERROR" (Cohere).
+
+    Args:
+        finish_reason: why the reply ended, in the server's words.
+    """
+    if not finish_reason:
+        return None
+    words = re.sub(r"\W+", "_", _CAMEL.sub("_", finish_reason)).lower()
+    if _REFUSED.search(words):
+        return "refused"
+    if "rate_limit" not in words and _CUT_OFF.search(words):
+        return "cut off"
+    return "failed" if "rate_limit" in words or _FAILED.search(words) else None
+
+
+def count_of(value: object) -> int | None:
+    """Return a number of tokens that a server reports; None if it is not one.
+
+    Some servers send floats or strings.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return int(number) if isfinite(number) and number >= 0 else None
+
 
 _LONGEST_SHOWN = 300
 """Characters shown of a reply that is no completion."""
@@ -243,3 +315,74 @@ def _extra(message: ChatCompletionMessage | ChoiceDelta) -> dict[str, object]:
 def _logprobs(choice: Choice | ChunkChoice) -> list[float]:
     content = getattr(getattr(choice, "logprobs", None), "content", None)
     return [token.logprob for token in content or ()]
+
+
+def whole_reply(text: str, generation: Generation, model: str) -> ChatResult:
+    """Return a complete reply; `generation` must have both lists of token ids."""
+    message = AIMessage(
+        content=text,
+        usage_metadata=_usage(generation),
+        response_metadata=_metadata(generation, model),
+    )
+    return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def reply_part(text: str) -> ChatGenerationChunk:
+    """Return a piece of a streamed reply."""
+    return ChatGenerationChunk(message=AIMessageChunk(content=text))
+
+
+def reply_end(text: str, generation: Generation, model: str) -> ChatGenerationChunk:
+    """Return the last piece of a streamed reply, with usage and `generation`."""
+    message = AIMessageChunk(
+        content=text,
+        usage_metadata=_usage(generation),
+        response_metadata=_metadata(generation, model),
+        chunk_position="last",
+    )
+    return ChatGenerationChunk(message=message)
+
+
+def _metadata(generation: Generation, model: str) -> dict[str, object]:
+    reason = generation["finish_reason"]
+    return {"finish_reason": reason, "model_name": model, "generation": generation}
+
+
+def _usage(generation: Generation) -> UsageMetadata:
+    read = len(generation["prompt_token_ids"] or ())
+    written = len(generation["token_ids"] or ())
+    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
+
+
+class ChatTemplate:
+    """Turns messages into a prompt in the format that the model was trained on.
+
+    Args:
+        tokenizer: a tokenizer of `transformers`, with a chat template.
+        variables: variables of the template, such as `enable_thinking`.
+
+    Raises:
+        ConfigurationError: The tokenizer has no chat template.
+    """
+
+    def __init__(self, tokenizer: Any, variables: Mapping[str, object] | None = None) -> None:
+        if getattr(tokenizer, "chat_template", "") is None:
+            message = (
+                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: use the "
+                "model's instruction-tuned version, or set chat_template in its "
+                "tokenizer_config.json."
+            )
+            raise ConfigurationError(message)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self.tokenizer = HuggingFaceTokenizer(backend) if backend is not None else None
+        self._original = tokenizer
+        self._variables = dict(variables or {}, add_generation_prompt=True)
+
+    def token_ids(self, messages: Sequence[BaseMessage]) -> list[int]:
+        """Return the token ids of the text of `messages`, up to where the reply begins."""
+        asked = convert_to_openai_messages(list(messages))
+        template = self._original.apply_chat_template
+        if self.tokenizer is None:  # it is not of the `tokenizers` library
+            ids: list[int] = template(asked, tokenize=True, return_dict=False, **self._variables)
+            return ids
+        return self.tokenizer.encode(template(asked, tokenize=False, **self._variables))

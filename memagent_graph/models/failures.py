@@ -1,7 +1,8 @@
-"""Convert the error of a model call, from any client, to one of our errors."""
+"""Convert the errors of model calls to ours, and repeat calls after transient ones."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from html import unescape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from langchain_core.exceptions import ContextOverflowError
 
@@ -22,8 +23,10 @@ from memagent_graph.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from collections.abc import Set as AbstractSet
+
+    from memagent_graph.config import ReadingConfig
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _TRANSIENT_NAME = re.compile(
@@ -388,3 +391,41 @@ def _retry_after(error: Exception) -> float | None:
         until = parsedate_to_datetime(seconds) - datetime.now(UTC)
         return max(0.0, until.total_seconds())
     return None
+
+
+T = TypeVar("T")
+
+_LONGEST_PAUSE = 60.0
+"""Longest pause in seconds, both for a server's Retry-After and for our own interval."""
+
+
+async def repeat(call: Callable[[], Awaitable[T]], config: ReadingConfig) -> T:
+    """Make a call, and repeat it after transient errors, with doubling intervals.
+
+    A server's Retry-After is waited for in addition.
+
+    Args:
+        call: makes one attempt.
+        config: gives `max_attempts` and `retry_interval`, in seconds.
+
+    Raises:
+        ModelError: The call failed for good, or `max_attempts` times.
+    """
+    attempt = 1
+    while True:
+        try:
+            return await call()
+        except TransientModelError as error:
+            if attempt == config.max_attempts:
+                times = f" after {attempt} attempts" if attempt > 1 else ""
+                message = f"The model call failed{times}: {error}"
+                raise ModelError(message) from error
+            await obey(error)
+        await asyncio.sleep(min(config.retry_interval * 2 ** (attempt - 1), _LONGEST_PAUSE))
+        attempt += 1
+
+
+async def obey(error: TransientModelError) -> None:
+    """Wait for the server's Retry-After, at most a minute."""
+    if error.retry_after:
+        await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))

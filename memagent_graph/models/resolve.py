@@ -29,7 +29,7 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: object)
         ConfigurationError: There is no such model, or an option is invalid.
         MissingDependencyError: The model's package is not installed.
     """
-    provider, _, name = named(model, base_url).partition(":")
+    provider, _, name = name_provider(model, base_url).partition(":")
     if provider in _IN_PROCESS and name:
         module, kind, extra = _IN_PROCESS[provider]
         try:
@@ -47,7 +47,7 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: object)
     )
 
 
-def named(model: str, base_url: str | None = None) -> str:
+def name_provider(model: str, base_url: str | None = None) -> str:
     """Return the model string with its provider, if that can be inferred.
 
     Args:

@@ -2,25 +2,339 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from traceback import clear_frames
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import finalize
 
-from openai import APIStatusError, NotFoundError, OpenAIError, Timeout
+from openai import (
+    DEFAULT_CONNECTION_LIMITS,
+    APIStatusError,
+    AsyncOpenAI,
+    DefaultAsyncHttpxClient,
+    NotFoundError,
+    OpenAIError,
+    Timeout,
+)
 
-from memagent_graph.errors import ModelError
-from memagent_graph.models.circuit import Circuit
-from memagent_graph.models.connections import Connections
+from memagent_graph.errors import ModelError, TransientModelError
+from memagent_graph.models.completion import count_of
 from memagent_graph.models.failures import is_unreachable, model_error
-from memagent_graph.models.served import window_of, windows
-from memagent_graph.models.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterator,
+        Sequence,
+    )
 
-    from openai import AsyncOpenAI
+    from openai import AsyncStream
     from openai.pagination import AsyncPage
     from openai.types import Model
+
+_WINDOW_NAMES = (
+    "max_model_len",  # vLLM, SGLang
+    "loaded_context_length",  # LM Studio, where `max_context_length` is what it could load
+    "context_length",  # OpenRouter, Together
+    "context_window",  # Groq
+    "max_context_length",  # Mistral
+)
+"""Names of the context length."""
+
+
+def windows(listed: AsyncPage[Model]) -> dict[str, int | None]:
+    """Return the models in a reply to `GET /models`, with their context lengths in tokens.
+
+    A length is None if the server does not report it.
+    """
+    entries = getattr(listed, "data", None)
+    entries = entries if isinstance(entries, list) else []
+    return {str(name): _window(model) for model in entries if (name := getattr(model, "id", None))}
+
+
+def window_of(model: str, listed: AsyncPage[Model]) -> int | None:
+    """Return the context length of a listed model in tokens; None if it is not reported.
+
+    Raises:
+        ModelError: The server is vLLM, and does not list the model. Other servers accept more
+            names than they list.
+    """
+    known = windows(listed)
+    exact = known and any(getattr(entry, "owned_by", None) == "vllm" for entry in listed.data)
+    if exact and model not in known:
+        message = f"The server does not know the model {model!r}: it serves {', '.join(known)}."
+        raise ModelError(message)
+    return known.get(model)
+
+
+def _window(model: Model) -> int | None:
+    found = (count_of(getattr(model, name, None)) for name in _WINDOW_NAMES)
+    return next((length for length in found if length), None)
+
+
+T = TypeVar("T")
+
+
+class Connections:
+    """One client per event loop, since a connection belongs to the loop that opened it.
+
+    Args:
+        kept: most connections kept open between calls; more may be open during calls.
+        options: arguments of the clients: address, key, timeout.
+    """
+
+    def __init__(self, kept: int, **options: Any) -> None:
+        # The class belongs to the HTTP library that this release of the SDK uses.
+        self._limits = type(DEFAULT_CONNECTION_LIMITS)(max_keepalive_connections=kept)
+        self._options = options
+        self._opened: dict[asyncio.AbstractEventLoop, AsyncGenerator[AsyncOpenAI, None]] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
+        # If this object becomes garbage, its clients must not: their sockets would be finalized
+        # before the generators below could close them.
+        finalize(self, self._clients.clear).atexit = False
+
+    async def client(self) -> AsyncOpenAI:
+        """Return the client of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            for other in [other for other in list(self._clients) if other.is_closed()]:
+                self._forget(other)
+            self._opened[loop] = self._open(loop)
+            await anext(self._opened[loop])
+        return self._clients[loop]
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop; they also close when the loop ends."""
+        opened = self._opened.get(asyncio.get_running_loop())
+        if opened is not None:
+            await opened.aclose()
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[AsyncOpenAI, None]:
+        """A client that lives as long as its loop: asyncio ends the generators before the loop."""
+        http = DefaultAsyncHttpxClient(
+            limits=self._limits,
+            base_url=self._options["base_url"],
+            timeout=self._options["timeout"],
+        )
+        async with AsyncOpenAI(**self._options, http_client=http) as client:
+            self._clients[loop] = client
+            try:
+                yield client
+            finally:
+                self._forget(loop)
+
+    def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._clients.pop(loop, None)
+        self._opened.pop(loop, None)
+
+
+@asynccontextmanager
+async def close_stream(stream: AsyncStream[T]) -> AsyncIterator[AsyncStream[T]]:
+    """Close `stream` at the end, and release the generators that it reads from.
+
+    The SDK does not end them if a stream fails or is abandoned. Held by the error's traceback and
+    by a cycle, they would be left to the garbage collector, which may run in another thread.
+    """
+    try:
+        async with stream:
+            yield stream
+    except Exception as error:
+        clear_frames(error.__traceback__)
+        raise
+    finally:
+        vars(stream).clear()
+
+
+_lock = threading.Lock()
+"""One lock for all, held for microseconds: objects with a lock of their own cannot be copied."""
+
+
+class Turns:
+    """A first-in, first-out semaphore that event loops share.
+
+    A turn is handed to the first waiting call, or to the next one if that was cancelled
+    meanwhile, so that none is lost.
+
+    Args:
+        count: most calls under way at once.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[Future[None]] = deque()
+
+    @asynccontextmanager
+    async def turn(self, *, queues: bool = True) -> AsyncIterator[None]:
+        """Wait for a turn, and return it at the end.
+
+        Args:
+            queues: False does not wait. It is for callers that block their event loop, since the
+                turns that they would wait for may be held by calls of that loop.
+        """
+        if not queues:
+            yield
+            return
+        await self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _enter(self) -> None:
+        with _lock:
+            if self._free:
+                self._free -= 1
+                return
+            place: Future[None] = Future()
+            self._waiting.append(place)
+        try:
+            await asyncio.wrap_future(place)
+        except BaseException:
+            if not place.cancel():  # the turn was handed over already
+                self._leave()
+            raise
+
+    def _leave(self) -> None:
+        while True:
+            with _lock:
+                if not self._waiting:
+                    self._free += 1
+                    return
+                place = self._waiting.popleft()
+            if place.set_running_or_notify_cancel():
+                place.set_result(None)
+                return
+
+
+_FAILURES = 3
+"""Consecutive failures, over all calls, before the server counts as down."""
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 5.0
+"""Time between two health checks, in seconds: it doubles from the first value to the second."""
+_LOOK = 0.1
+"""Interval at which a waiting call looks for another call's successful check, in seconds."""
+
+_lock_circuit = threading.Lock()
+"""One lock for all, held for microseconds: objects with a lock of their own cannot be copied."""
+
+
+class Circuit:
+    """Opens after failures to reach a server, and closes when the server passes a health check.
+
+    A busy server that refuses one call in ten can show several failures in a row, because refusals
+    arrive before the replies to calls of the same time. So the circuit opens only if more calls
+    failed in a row than are under way, and either at least half of the most that were ever under
+    way at once, or at least three of them began after the last answer.
+
+    While it is open, new calls wait, and one at a time makes the health check, at growing
+    intervals. They wait for at most `patience` from the moment it opened: a server that restarts
+    costs a reading no attempts, and one that is gone raises an error. It never opens for a server
+    that never answered: its address may be wrong, and the error of a real call says more.
+
+    Args:
+        patience: longest wait, in seconds.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._answers = 0
+        self._failures = self._fresh = 0
+        self._under_way = self._most = 0
+        self._opened: float | None = None
+        self._next_check = 0.0
+        self._pause = _FIRST_PAUSE
+
+    @contextmanager
+    def under_way(self) -> Iterator[int]:
+        """Count a call as under way. Leave the context before reporting how the call ended.
+
+        It yields a mark of when the call began, for `failed`.
+        """
+        with _lock_circuit:
+            self._under_way += 1
+            self._most = max(self._most, self._under_way)
+            begun = self._answers
+        try:
+            yield begun
+        finally:
+            with _lock_circuit:
+                self._under_way -= 1
+
+    def succeeded(self) -> None:
+        """Note that the server answered, even if with an error."""
+        with _lock_circuit:
+            self._answers += 1
+            self._failures = self._fresh = 0
+            self._opened = None
+
+    def failed(self, begun: int) -> None:
+        """Note that the server could not be reached, or the connection broke.
+
+        Args:
+            begun: the mark that `under_way` yielded for this call.
+        """
+        with _lock_circuit:
+            self._failures += 1
+            self._fresh += begun == self._answers
+            enough = self._fresh >= _FAILURES or self._failures >= max(_FAILURES, self._most / 2)
+            many = enough and self._failures > self._under_way
+            if many and self._answers and self._opened is None:
+                self._opened = monotonic()
+                self._pause = _FIRST_PAUSE
+                self._next_check = self._opened + self._pause
+
+    async def passage(self, is_healthy: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until the circuit is closed.
+
+        Args:
+            is_healthy: makes the health check.
+
+        Raises:
+            TransientModelError: The server is still down after `patience` seconds.
+        """
+        while (opened := self._opened) is not None:
+            if self._may_check() and await self._check(is_healthy):
+                return
+            left = opened + self._patience - monotonic()
+            if left <= 0:
+                seconds = monotonic() - opened
+                message = (
+                    f"The server has not been reachable for {seconds:.0f} s, so the call was not "
+                    "made. Start the server, or correct the base URL."
+                )
+                raise TransientModelError(message)
+            await asyncio.sleep(min(_LOOK, left))
+
+    def _may_check(self) -> bool:
+        """Whether a health check is due, and this call has to make it."""
+        with _lock_circuit:
+            if monotonic() < self._next_check:
+                return False
+            self._next_check = inf
+            return True
+
+    async def _check(self, is_healthy: Callable[[], Awaitable[bool]]) -> bool:
+        healthy = False
+        try:
+            healthy = await is_healthy()
+        finally:  # if it was cancelled, too: another call makes the next check
+            if healthy:
+                self.succeeded()
+            else:
+                with _lock_circuit:
+                    self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+                    self._next_check = monotonic() + self._pause
+        return healthy
+
 
 _LONGEST_CONNECT = 10.0
 """Longest wait for a connection, or for the list of models, in seconds."""

@@ -209,7 +209,9 @@ def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:
     return {} if "tools" in options else options
 
 
-async def constrained(call: Callable[[dict[str, Any]], Awaitable[T]], held: dict[str, Any]) -> T:
+async def call_constrained(
+    call: Callable[[dict[str, Any]], Awaitable[T]], held: dict[str, Any]
+) -> T:
     """Make a call with the options of `constraint`, or without them if the model refuses them.
 
     Args:

@@ -13,11 +13,14 @@ from langchain_core.language_models import BaseChatModel
 from pydantic import Field, PrivateAttr, ValidationError
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.models.chat_template import ChatTemplate
-from memagent_graph.models.decoding import Row
-from memagent_graph.models.generation import Generation
-from memagent_graph.models.reply import reply_end, reply_part, whole_reply
-from memagent_graph.models.transformers_engine import Engine, shared_engine
+from memagent_graph.models.completion import (
+    ChatTemplate,
+    Generation,
+    reply_end,
+    reply_part,
+    whole_reply,
+)
+from memagent_graph.models.transformers_engine import DecodingRow, TransformersEngine, get_engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -82,7 +85,7 @@ class ChatTransformers(BaseChatModel):
     chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
     hf_overrides: dict[str, object] = Field(default_factory=dict)
 
-    _engine: Engine = PrivateAttr()
+    _engine: TransformersEngine = PrivateAttr()
 
     def __init__(self, **fields: Any) -> None:
         try:
@@ -90,7 +93,7 @@ class ChatTransformers(BaseChatModel):
         except ValidationError as error:
             text = "; ".join(f"{found['loc'][0]}: {found['msg']}" for found in error.errors())
             raise ConfigurationError(text) from error
-        self._engine = shared_engine(
+        self._engine = get_engine(
             model=self.model,
             revision=self.revision,
             device=self.device,
@@ -218,7 +221,7 @@ class ChatTransformers(BaseChatModel):
         stop: list[str] | None,
         options: dict[str, object],
         emit: Callable[[str], None] = lambda _text: None,
-    ) -> Row:
+    ) -> DecodingRow:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")
         if unknown := options.keys() - set(names):
             message = (
@@ -228,7 +231,7 @@ class ChatTransformers(BaseChatModel):
             raise ConfigurationError(message)
         chosen = {name: getattr(self, name) for name in names} | options
         words = stop if stop is not None else chosen["stop"]
-        return Row(
+        return DecodingRow(
             self._template.token_ids(messages),
             max_tokens=chosen["max_tokens"] or _LONGEST_REPLY,
             temperature=chosen["temperature"],
@@ -238,7 +241,7 @@ class ChatTransformers(BaseChatModel):
             emit=emit,
         )
 
-    def _record(self, row: Row, started: float) -> Generation:
+    def _record(self, row: DecodingRow, started: float) -> Generation:
         return Generation(
             prompt_token_ids=row.prompt,
             token_ids=row.token_ids,

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.text.chunking import Chunk
-    from memagent_graph.text.source import Source
+    from memagent_graph.evidence.places import Evidence, Memory, Recall, Recalled, Unsupported
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
-
 
 Fault = Literal["placeholder", "repetition", "refusal", "foreign", "loss"]
 """What speaks against an overwrite.
@@ -51,120 +50,6 @@ class Usage:
             self.output_tokens + other.output_tokens,
             self.seconds + other.seconds,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """The place of a statement of the memory in the document.
-
-    Attributes:
-        text: the statement, exactly as the memory has it.
-        source: name of the file or part that it comes from.
-        line: line in that file or part, counted from 1.
-        start: first code point in the whole decoded document.
-        end: one past its last code point.
-        page: page of the source, counted from 1; None if the source has no pages.
-        heading: the nearest heading above, or the title of the slide or sheet; None if there is
-            none.
-    """
-
-    text: str
-    source: str
-    line: int
-    start: int
-    end: int
-    page: int | None = None
-    heading: str | None = None
-
-    @property
-    def place(self) -> str:
-        """The place, for display: "lease.pdf, page 3", or "notes.md:12" if there are no pages."""
-        if self.page is None:
-            return f"{self.source}:{self.line}"
-        return f"{self.source}, page {self.page}"
-
-
-def locate(text: str, source: Source, start: int, end: int) -> Evidence:
-    """Return the evidence for a statement at `start` to `end` of a source.
-
-    Args:
-        text: the statement.
-        source: the whole document.
-        start: its first code point in the source.
-        end: one past its last code point.
-    """
-    at = source.locate(start)
-    return Evidence(text, at.name, at.line, start, end, at.page, at.heading)
-
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """A statement of the memory without support in the document.
-
-    Attributes:
-        text: the statement, exactly as the memory has it.
-        missing: its names and numbers that the document lacks; empty if a verifier decided.
-    """
-
-    text: str
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The notes of a reading so far.
-
-    Attributes:
-        text: the notes; empty before the first chunk.
-        evidence: places of its statements in the document, as far as they are known. After a
-            person has edited the memory it may cover only part of it. For an unsupported
-            statement it is the place that has most of its words.
-        unsupported: statements without support in the document.
-        dropped: number of unsupported statements left out so far, counted by the graph (see
-            `ReadingConfig.unsupported`).
-    """
-
-    text: str = ""
-    evidence: tuple[Evidence, ...] = ()
-    unsupported: tuple[Unsupported, ...] = ()
-    dropped: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Recall:
-    """The request of an update to see something again. Exactly one field is set.
-
-    Attributes:
-        words: words to search for in the part of the document that the fold has passed.
-        span: a span of the document: start and end in code points, as in `Evidence`.
-        earlier: an earlier memory of this reading: the number of the step that made it, or the
-            id of its version.
-        memory: name of another memory, one of `ReadingConfig.recall_from`.
-    """
-
-    words: str = ""
-    span: tuple[int, int] | None = None
-    earlier: int | str | None = None
-    memory: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """A passage of the document, or a memory, that a step shows again.
-
-    Attributes:
-        text: the text shown, cut to its budget.
-        place: its place, for display.
-        start: its first code point in the document; None for a memory.
-        memory: the memory, with its evidence and marks; None for a passage.
-        version: id of the memory's version, if it belongs to another reading.
-    """
-
-    text: str
-    place: str
-    start: int | None = None
-    memory: Memory | None = None
-    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,29 +16,31 @@ from langgraph.constants import TAG_NOSTREAM
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError
-from memagent_graph.models.structured import constrained, constraint, fill, shape_of
-from memagent_graph.prompts import LookBack, Prompts, looked_for
-from memagent_graph.readers.alignment import align, align_answer, carry
-from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Reader, Update, Usage
-from memagent_graph.readers.citing import cite
-from memagent_graph.readers.completions import (
+from memagent_graph.evidence.align import align, align_answer, carry
+from memagent_graph.evidence.places import Memory, cite
+from memagent_graph.evidence.verify import decide, resolve_verifier
+from memagent_graph.models.structured import call_constrained, constraint, fill, shape_of
+from memagent_graph.prompts import LookBack, Prompts, join_query
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
+from memagent_graph.readers.completion import (
+    Telling,
     finish_reason,
     is_cut_off,
+    listener_of,
     take_reply,
     usage_of,
     whole_sentences,
 )
-from memagent_graph.readers.denial import says_not_found
-from memagent_graph.readers.listening import Telling, listener_of
-from memagent_graph.readers.overwrite import check_overwrite, is_refusal
 from memagent_graph.readers.replies import (
-    boxed,
+    check_overwrite,
+    find_boxed,
+    is_refusal,
     is_unchanged,
+    says_not_found,
     split_enough,
     split_look_back,
     take_verdict,
 )
-from memagent_graph.readers.verifying import decide, resolve_verifier
 from memagent_graph.seams import identifying_params
 from memagent_graph.text.tokens import control_tokens
 
@@ -57,10 +59,10 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk, BaseMessage
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.evidence.align import Aligned
+    from memagent_graph.evidence.verify import Verify
     from memagent_graph.models.structured import ResponseFormat, Shape
-    from memagent_graph.readers.alignment import Aligned
     from memagent_graph.readers.base import Step
-    from memagent_graph.readers.verifying import Verify
     from memagent_graph.text.tokens import Tokenizer
 
 
@@ -156,7 +158,7 @@ class ChatReader(Reader):
             ModelError: The call failed; see `Reader.update`.
         """
         prompt = self.prompts.for_update(
-            looked_for(step.question, step.query),
+            join_query(step.question, step.query),
             step.memory.text,
             step.chunk.text,
             self._memory_tokens,
@@ -215,7 +217,7 @@ class ChatReader(Reader):
         config: RunnableConfig | None = None,
     ) -> Merge:
         """Ask for one memory in place of several and, with rounds, what to look for next."""
-        texts, asked = [memory.text for memory in memories], looked_for(question, query)
+        texts, asked = [memory.text for memory in memories], join_query(question, query)
         prompt = self.prompts.for_merge(asked, texts, self._memory_tokens, lead=self._leads)
         reply, text = await self._ask(prompt, _unheard(config), self._update_options)
         text, done, wanted = take_verdict(text) if self._leads else (text, True, None)
@@ -277,7 +279,7 @@ class ChatReader(Reader):
                 asked = self.model.ainvoke(messages, _unheard(config), **options, **more)
                 return take_reply(asked)
 
-            return await constrained(call, held)
+            return await call_constrained(call, held)
 
         filled = await fill(shape, self.prompts.for_structured_answer(question, memory.text), ask)
         text = json.dumps(filled.plain, ensure_ascii=False)
@@ -340,7 +342,7 @@ async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bo
 
 
 def _answer(reply: AIMessage, text: str, question: str, memory: Memory) -> Answer:
-    final = boxed(text)
+    final = find_boxed(text)
     aligned = align_answer(final, memory, question)
     return Answer(
         text,

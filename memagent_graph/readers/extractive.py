@@ -4,35 +4,235 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
+from math import log
 from typing import TYPE_CHECKING
 
 import regex
+from rank_bm25 import BM25Okapi
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.readers.base import (
-    Answer,
-    Identity,
-    Memory,
-    Merge,
-    Reader,
-    Recall,
-    Update,
-    locate,
+from memagent_graph.evidence.places import Memory, Recall, locate
+from memagent_graph.evidence.statements import (
+    LONGEST,
+    NOWHERE,
+    Statement,
+    statements,
+    statements_of,
 )
-from memagent_graph.readers.quoting import answers, best_two, has_enough
-from memagent_graph.readers.ranking import meanings, ranked, relevance
-from memagent_graph.readers.statements import LONGEST, NOWHERE, Statement, statements, statements_of
-from memagent_graph.text.terms import content_terms, names, terms
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
+from memagent_graph.text.terms import content_terms, names, subject, terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.readers.base import Evidence, Step
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.evidence.places import Evidence
+    from memagent_graph.readers.base import Step
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
+
+_PRIOR = 500
+"""Virtual statements added to every chunk, so that idf does not depend on its size."""
+
+_HOP_STATEMENTS = 6
+"""Best statements whose names are searched for."""
+
+_HOP_WEIGHT = 0.4
+"""Weight of a word named by the best statement, relative to a word of the question."""
+
+_HOP_FOCUS = 4
+"""Power with which that weight falls with the score of the naming statement."""
+
+_WIDEST_GAP = 2
+"""Most code points between a statement and the one that continues it."""
+
+_PRONOUN = regex.compile(r"(?i)(?:he|she|it|they|his|her|its|their|this|these)\b|[他她它该其]")
+
+
+def meanings(statements: Sequence[Statement]) -> list[list[str]]:
+    """Return the terms of each statement; one that opens with a pronoun has its antecedent's too.
+
+    The antecedent is taken to be the subject of the statement before, so that "She lives in
+    Trieste." is found by her name.
+    """
+    found: list[list[str]] = []
+    inherited: list[str] = []
+    for index, (text, start, _) in enumerate(statements):
+        gap = start - statements[index - 1].end if index else -1
+        if not (_PRONOUN.match(text) and 0 <= gap <= _WIDEST_GAP):
+            inherited = []
+        elif not inherited:
+            inherited = content_terms(subject(statements[index - 1].text))
+        found.append(terms(text) + inherited)
+    return found
+
+
+def relevance(
+    question: str, statements: Sequence[Statement], meant: Sequence[list[str]]
+) -> list[float]:
+    """Score each statement by BM25 for the question, and for the names in the best statements.
+
+    Args:
+        question: the question.
+        statements: the statements to rank.
+        meant: their `meanings`.
+
+    Returns:
+        A score for each statement; 0 for one that has nothing to do with the question.
+    """
+    if not statements:
+        return []
+    # BM25 rejects empty documents, and a statement of punctuation alone has no terms.
+    index = _StatementScores([found or [""] for found in meant], k1=1.2, b=0.4)
+    wanted = content_terms(question)
+    scores = index.get_scores(wanted)
+    own: list[float] = scores.tolist()
+    leads = [lead for lead in rank(own)[:_HOP_STATEMENTS] if own[lead] > 0]
+    sought = set(wanted)
+    for lead in leads:
+        named = {term for name in names(statements[lead].text) for term in content_terms(name)}
+        weight = _HOP_WEIGHT * (own[lead] / own[leads[0]]) ** _HOP_FOCUS
+        scores = scores + weight * index.get_scores(sorted(named - sought))
+        sought |= named
+    total: list[float] = scores.tolist()
+    return total
+
+
+def rank(scores: Sequence[float]) -> list[int]:
+    """Return indexes from the highest score to the lowest; equal scores keep their order."""
+    return sorted(range(len(scores)), key=lambda index: -scores[index])
+
+
+class _StatementScores(BM25Okapi):  # type: ignore[misc] # the library has no types
+    """BM25 whose idf does not depend on the number of statements compared."""
+
+    def _calc_idf(self, nd: dict[str, int]) -> None:
+        size = self.corpus_size + _PRIOR
+        self.idf = {term: log(1 + (size - n + 0.5) / (n + 0.5)) for term, n in nd.items()}
+
+
+_BY_SURNAME = 0.5
+"""Weight of a match with only the last word of a name."""
+
+# Pairs: what a question asks for, and what a statement needs to be able to answer it.
+_EXPECTED = [
+    (
+        regex.compile(r"(?i)\bwhere\b|\b(?:what|which) (?:city|town|country|place)\b|哪里|在哪"),
+        regex.compile(r"\b(?i:in|at|from|to|near|on|of)\s+(?:the\s+)?\p{Lu}|[在于]\p{Han}"),
+    ),
+    (
+        regex.compile(r"(?i)\bwhen\b|\b(?:what|which) (?:year|date|day|month)\b|哪一?年|何时|时候"),
+        regex.compile(r"\p{N}{3,}|\b\p{N}{1,2}\s\p{Lu}|\p{Lu}\p{Ll}+\s\p{N}{1,2}\b|\p{N}年"),
+    ),
+    (
+        regex.compile(r"(?i)\bhow (?:many|much|old|long|far|tall|large|high|big)\b|多少|几"),
+        regex.compile(r"\p{N}|[一二三四五六七八九十百千万亿]"),
+    ),
+    (
+        regex.compile(r"(?i)\bwho(?:m|se)?\b|谁"),
+        regex.compile(r"(?<!^)\p{Lu}\p{Ll}+"),
+    ),
+]
+
+
+def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
+    """Return the best statement and, if it lacks a word of the question, a second one.
+
+    The second is about somebody or something that the first names, or else the runner-up.
+    """
+    meant = meanings(statements)
+    scores = relevance(question, statements, meant)
+    order = [index for index in rank(scores) if scores[index] > 0]
+    if not order:
+        return []
+    first, *rest = order
+    wanted = set(content_terms(question))
+    left_open = wanted.difference(meant[first])
+    if not (rest and left_open):
+        return [statements[first]]
+    leads = _leads(statements[first].text, wanted)
+    links = {index: _link(leads, meant[index]) for index in rest}
+    gains = {index: len(left_open.intersection(meant[index])) for index in rest}
+    second = max(rest, key=lambda index: links[index] * gains[index])
+    told = links[second] * gains[second]
+    # A surname alone may be somebody else's: it must add more than the runner-up does.
+    if not told or (links[second] < 1 and told < gains[rest[0]]):
+        linked = (index for index in rest if links[index] == 1)
+        direct = next((i for i in linked if _may_tell(question, statements[i].text)), None)
+        further = _end_of_trail(question, first, statements, meant) if direct is None else None
+        second = next((i for i in (direct, further) if i is not None), rest[0])
+    return [statements[first], statements[second]]
+
+
+def has_enough(question: str, statements: Sequence[Statement]) -> str | None:
+    """Return the statement with all words of a question and the kind of answer it asks for."""
+    quoted = best_two(question, statements)
+    wanted = {*content_terms(question)}
+    if not quoted or not wanted or not _may_tell(question, quoted[0].text):
+        return None
+    meant = meanings(statements)[statements.index(quoted[0])]
+    return None if wanted.difference(meant) else quoted[0].text
+
+
+def answers(question: str, statements: Sequence[Statement]) -> bool:
+    """Whether the best statement covers all words of the question.
+
+    A statement about somebody or something that it names may supply missing words.
+    """
+    meant = meanings(statements)
+    scores = relevance(question, statements, meant)
+    first = next((index for index in rank(scores) if scores[index] > 0), None)
+    if first is None:
+        return False
+    wanted = set(content_terms(question))
+    left_open = wanted.difference(meant[first])
+    leads = _leads(statements[first].text, wanted)
+    return not left_open or any(
+        left_open.issubset(said) and _link(leads, said) == 1 for said in meant
+    )
+
+
+def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
+    """Names of several words in a text, as those of their terms that the question lacks."""
+    return [
+        lead
+        for name in names(text)
+        if len(lead := [term for term in content_terms(name) if term not in wanted]) > 1
+    ]
+
+
+def _end_of_trail(
+    question: str, first: int, statements: Sequence[Statement], meant: Sequence[list[str]]
+) -> int | None:
+    """The best statement that is reached by following names from one statement to the next."""
+    wanted, trail = set(content_terms(question)), [first]
+    left_open = wanted.difference(meant[first])
+    for at in trail:  # grows within the loop
+        leads = _leads(statements[at].text, wanted)
+        trail += [
+            index
+            for index, said in enumerate(meant)
+            if index not in trail and _link(leads, said) == 1
+        ]
+    told = {index: len(left_open.intersection(meant[index])) for index in trail[1:]}
+    telling = [i for i in told if told[i] or _may_tell(question, statements[i].text)]
+    return max(reversed(telling), key=lambda index: told[index], default=None)
+
+
+def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
+    """Return how surely a statement is about one of the leads: 1 if it has the whole name."""
+    known = set(said)
+    if any(known.issuperset(lead) for lead in leads):
+        return 1
+    return _BY_SURNAME if any(lead[-1] in known for lead in leads) else 0
+
+
+def _may_tell(question: str, text: str) -> bool:
+    """Whether a text has the kind of answer that the question asks for: a place, a date."""
+    return any(asks.search(question) and told.search(text) for asks, told in _EXPECTED)
+
 
 NOTHING_FOUND = "Nothing that was read bears on the question."
 
@@ -80,9 +280,9 @@ class ExtractiveReader(Reader):
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the best statements of the memory and the chunk together."""
         places = {item.text: item for item in step.memory.evidence}
-        kept = _remembered(step.memory.text, places)
+        kept = _read_notes(step.memory.text, places)
         candidates = kept + _new(step, {statement.text for statement in kept})
-        asked = _asked(step.question, step.query)
+        asked = _join_query(step.question, step.query)
         scores = relevance(asked, candidates, meanings(candidates))
         chosen = self._fitting(candidates, scores, len(kept))
         enough = has_enough(step.question, chosen) if step.exit_gate else None
@@ -91,7 +291,7 @@ class ExtractiveReader(Reader):
         if chosen == kept:
             return update
         placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
-        return replace(update, memory=_noted(chosen, placed))
+        return replace(update, memory=_write_notes(chosen, placed))
 
     async def merge(
         self,
@@ -104,13 +304,13 @@ class ExtractiveReader(Reader):
         """Keep the best statements of all memories; new names are the query of the next round."""
         places = {item.text: item for memory in memories for item in memory.evidence}
         known = {
-            item.text: item for memory in memories for item in _remembered(memory.text, places)
+            item.text: item for memory in memories for item in _read_notes(memory.text, places)
         }
         candidates = list(known.values())
-        asked = _asked(question, query)
+        asked = _join_query(question, query)
         scores = relevance(asked, candidates, meanings(candidates))
         chosen = self._fitting(candidates, scores, len(candidates))
-        memory = _noted(chosen, [places.get(item.text) for item in chosen])
+        memory = _write_notes(chosen, [places.get(item.text) for item in chosen])
         new = [] if answers(question, chosen) else _new_names(asked, chosen)
         if not new:
             return Merge(memory)
@@ -125,7 +325,7 @@ class ExtractiveReader(Reader):
         The answer counts as found if they have enough of the question's words.
         """
         places = {item.text: item for item in memory.evidence}
-        remembered = _remembered(memory.text, places)
+        remembered = _read_notes(memory.text, places)
         quoted = [statement.text for statement in best_two(question, remembered)]
         if not quoted:
             return Answer(NOTHING_FOUND, NOTHING_FOUND, found=False)
@@ -149,7 +349,7 @@ class ExtractiveReader(Reader):
         """
         left = self.memory_tokens
         chosen = []
-        for index in ranked(scores):
+        for index in rank(scores):
             if scores[index] <= 0 and index >= kept:
                 continue
             cost = self._counter.count(candidates[index].text + "\n")
@@ -168,26 +368,26 @@ def _share_told(question: str, quoted: Sequence[str]) -> float:
     return sum(term in told for term in wanted) / max(len(wanted), 1)
 
 
-def _asked(question: str, query: str) -> str:
+def _join_query(question: str, query: str) -> str:
     return question if query == question else f"{question} {query}"
 
 
 def _new_names(asked: str, kept: Sequence[Statement]) -> list[str]:
     """Names in the statements that the question lacks, each once, the best statement's first."""
     known, found = set(terms(asked)), dict[str, None]()
-    for index in ranked(relevance(asked, kept, meanings(kept))):
+    for index in rank(relevance(asked, kept, meanings(kept))):
         for name in names(kept[index].text):
             if not known.issuperset(content_terms(name)):
                 found[name] = None
     return [*found][:_MOST_NAMES]
 
 
-def _noted(chosen: Sequence[Statement], placed: Sequence[Evidence | None]) -> Memory:
+def _write_notes(chosen: Sequence[Statement], placed: Sequence[Evidence | None]) -> Memory:
     text = "\n".join(statement.text for statement in chosen)
     return Memory(text, tuple(place for place in placed if place))
 
 
-def _remembered(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
+def _read_notes(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
     found = []
     for line in memory.splitlines():
         place = places.get(line)
@@ -203,13 +403,13 @@ def _remembered(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
 def _new(step: Step, known: set[str]) -> list[Statement]:
     """New statements of a step, each once, with offsets in the whole document."""
     found: dict[str, Statement] = {}
-    for statement in [*_recalled(step), *statements_of(step.chunk)]:
+    for statement in [*_recall_statements(step), *statements_of(step.chunk)]:
         if statement.text not in known:
             found.setdefault(statement.text, statement)
     return list(found.values())
 
 
-def _recalled(step: Step) -> list[Statement]:
+def _recall_statements(step: Step) -> list[Statement]:
     """Statements of the recalled passages of a step."""
     return [
         Statement(one.text, item.start + one.start, item.start + one.end)
@@ -233,7 +433,7 @@ def _look_back(
     old = {one.text for one in kept}
     scores = relevance(asked, chosen, meanings(chosen))
     least = _LEADING * max(scores, default=0)
-    for index in ranked(scores):
+    for index in rank(scores):
         text = chosen[index].text
         if text in old or scores[index] < least:
             continue

@@ -1,17 +1,28 @@
 """Parse what a reply says besides its notes: gates, verdicts of rounds, requests to look back.
 
 A line counts only if it says nothing else: notes that merely contain such words are notes.
+
+A model that does not do what it was asked writes the prompt's own words, one line over and over, an
+apology, or notes without what it had noted before. None of that may cost what is known already.
+Everything here is a rule over words: it takes texts and returns texts, and calls no model.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import regex
+
+from memagent_graph.evidence.claims import scripts
+from memagent_graph.evidence.places import Recall
+from memagent_graph.evidence.statements import statements
 from memagent_graph.prompts import NO_MEMORY, UNCHANGED
-from memagent_graph.readers.base import Recall
+from memagent_graph.text.terms import telling_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
+
+    from memagent_graph.readers.base import Fault
 
 
 def take_verdict(reply: str) -> tuple[str, bool, str | None]:
@@ -67,7 +78,7 @@ _AROUND_A_WORD = " \t\n\r.*\"'`“”"
 """Characters that models put around a single word."""
 
 
-def boxed(text: str) -> str:
+def find_boxed(text: str) -> str:
     r"""Return the content of the last `\boxed{...}`, braces balanced; without one, the text."""
     start = text.rfind("\\boxed{")
     if start < 0:
@@ -79,3 +90,439 @@ def boxed(text: str) -> str:
         if depth == 0:
             return text[start : start + offset].strip()
     return text[start:].strip()
+
+
+_LONGEST = 400
+"""Code points above which an answer is taken to hold one."""
+
+_NOTES = (
+    r"(?:notes?|text|document|passages?|context|memory|sections?|information|sources?|material)"
+)
+_TOLD = (
+    r"(?:provided?|given|mention\w*|stated?|specif\w+|found|contain\w*|said|say|hold|held|included?"
+    r"|available|known|determin\w+|answer\w*|indicat\w+|reveal\w*|disclos\w+|giv\w+|tell|told|list\w*"
+    r"|present|recorded|noted|clear)"
+)
+_DENIAL = regex.compile(
+    rf"""
+    ^\W*(?:unknown|unclear|unanswerable|not\s+{_TOLD}|no\s+(?:answer|information|data|mention)
+      |none\s+(?:found|given|mentioned)|n/a|insufficient|undetermined|nothing\s+{_TOLD})\b
+    |\b{_NOTES}\b[^.!?]{{0,60}}\b(?:do(?:es)?\s+not|don['’]t|doesn['’]t|did\s+not|didn['’]t
+      |(?:has|have|had|is|are|was|were)\s+no[tn]?e?|hasn['’]t|lacks?)\b
+    |\bnot\s+(?:explicitly\s+|directly\s+|specifically\s+|been\s+)*{_TOLD}\b
+      (?:\s+\w+){{0,3}}\s+(?:in|by|from|within)\s+(?:the|my|these|any|our)\s+{_NOTES}\b
+    |\b(?:can\s*not|can['’]t|could\s+not|couldn['’]t|unable\s+to|impossible\s+to)\s+(?:be\s+)?
+      (?:determin\w+|answer\w*|find|found|tell|say|identif\w+|infer\w*|know|establish\w*)\b
+    |\b(?:there\s+is|i\s+have|i\s+found|i\s+find|contains?|provides?|holds?)\s+(?:no|not\s+enough
+      |insufficient)\s+(?:\w+\s+){{0,2}}(?:answer|information|mention|data|details?|evidence)\b
+    |\bi\s+(?:do\s+not|don['’]t)\s+know\b
+    |未提及|没有提[及到]|未提到|未提供|没有提供|没有给出|未给出|无法(?:确定|回答|得知|判断|找到|知道)
+    |不(?:知道|清楚|确定|详)|未知|没有(?:找到|相关|答案|记载|说明|关于)|找不到|并未|无相关|无从得知
+    """,
+    regex.IGNORECASE | regex.VERBOSE,
+)
+
+
+def says_not_found(answer: str) -> bool:
+    """Whether an answer says, in English or Chinese, that the answer is not known.
+
+    This is a rule over words: a short answer that says what the notes lack counts too.
+    """
+    answer = answer.strip()
+    return not answer or (len(answer) <= _LONGEST and _DENIAL.search(answer) is not None)
+
+
+_KEPT = 0.5
+"""Share of a statement's words that notes must have to have kept it."""
+_MOST_LOST = 0.5
+"""Share of the old statements above which a loss is a fault."""
+_SHARED = 0.1
+"""Share of the words of notes below which they have nothing to do with what was read."""
+_LEAST_JUDGED = 4
+"""Least number of words from which notes can be called foreign."""
+_SHORT = 300
+"""Most code points of a sentence that is taken for a refusal, or says that nothing is new."""
+
+
+class Overwrite(NamedTuple):
+    """A reply that is to overwrite notes.
+
+    Attributes:
+        text: the notes in it, without what models put round them; "" if there are none.
+        unchanged: whether it only says that nothing is new.
+        fault: what speaks against it; None if it may overwrite.
+    """
+
+    text: str
+    unchanged: bool = False
+    fault: Fault | None = None
+
+
+def check_overwrite(
+    reply: str,
+    before: str,
+    read: str,
+    *,
+    question: str = "",
+    tags: Collection[str] = ("notes",),
+    standing: bool = False,
+    unfinished: bool = False,
+) -> Overwrite:
+    """Return the notes in a reply, and what speaks against overwriting the old ones with them.
+
+    Args:
+        reply: the model's reply, without reasoning.
+        before: the notes before.
+        read: the text that the model was shown besides them: the chunk, and what was recalled.
+        question: the question of the reading.
+        tags: names of the prompt's delimiters.
+        standing: whether all statements bear on the question, as in a conversation. Otherwise a
+            statement that shares no word with the question may be dropped.
+        unfinished: whether the reply was cut off: then it may not lose any statement.
+    """
+    text = notes_in(reply, tags=tags, known=(before, read), question=question)
+    if not text:
+        return Overwrite("", fault="placeholder") if before else Overwrite("", unchanged=True)
+    text, said = _without_nothing_new(text, before, read)
+    if said and not text:
+        return Overwrite("", unchanged=True)
+    whole, text = text, without_loops(text)
+    if len(whole) > _LOOPED * len(text) and not telling_terms(text):
+        return Overwrite("", fault="repetition")
+    if is_refusal(text) and text not in read:
+        return Overwrite(text, fault="refusal")
+    if before and is_foreign(text, [before, read, question]):
+        return Overwrite(text, fault="foreign")
+    lost = lost_statements(before, text)
+    if lost and (unfinished or _is_loss(lost, before, text, "" if standing else question)):
+        return Overwrite(text, fault="loss")
+    return Overwrite(text)
+
+
+# --- What models put round notes
+
+
+def notes_in(
+    reply: str, *, tags: Collection[str] = ("notes",), known: Sequence[str] = (), question: str = ""
+) -> str:
+    """Return the notes in a reply, without fences, prefaces, closing words and the prompt's tags.
+
+    Args:
+        reply: the reply.
+        tags: names of the prompt's delimiters.
+        known: the notes before and the text that was read; lines of theirs are notes.
+        question: the question, which echoes of the prompt repeat.
+    """
+    own = {line.strip() for text in known for line in text.splitlines()}
+    text = _without_echoes(reply, tags, question)
+    for _ in range(_LAYERS):
+        bare = _without_coda(_without_preface(_without_fence(text.strip()), own), own).strip()
+        if bare == text:
+            break
+        text = bare
+    return text
+
+
+_LAYERS = 4
+"""Most wrappings around each other that are taken off: a preface, a fence, a heading, tags."""
+_PLACEHOLDER = regex.compile(
+    rf"{regex.escape(NO_MEMORY)}|[(\[]?\s*empty\s*[:,]?\s*this is the first section\s*[)\]]?\.?"
+    r"|^\W*\(?(?:empty|none|no (?:old |previous )?notes(?: yet)?|n/a|null|leer|vide|空|无|暂无)"
+    r"\)?[.。]?\W*$",
+    regex.IGNORECASE | regex.MULTILINE,
+)
+_FENCE = regex.compile(
+    r"\A(?P<before>[^\n`]*\n\s*)?```[\w-]*\n(?P<inside>.*?)\n?```\s*\Z", regex.DOTALL
+)
+_NOTES_WORD = (
+    r"(?:notes?|notizen|mémo(?:ire)?s?|notas?|appunti|заметк\w+|memor(?:y|ies)|summary|"
+    r"zusammenfassung|résumé|resumen|facts?|笔记|筆記|记忆|メモ|노트)"
+)
+_PREFACE = regex.compile(
+    rf"\A[\s#*_>-]*(?:[^\n.!?。]{{0,60}}[,!.]\s*)?[^\n.!?。]{{0,80}}{_NOTES_WORD}[^\n.!?。:：]{{0,80}}"
+    r"[:：][\s*_]*(?:\n|\Z)"
+    rf"|\A[\s#*_>-]*(?:(?:new|updated?|final|current|old|neue|aktualisierte|nouvelles?|nuevas?)\s+)?"
+    rf"{_NOTES_WORD}[\s*_]*[:：]?[\s*_]*\n",
+    regex.IGNORECASE,
+)
+_CODA = regex.compile(
+    r"(?:\A|\n)[^\S\n]*(?:[*_(>-]\s*)*(?:"
+    r"(?:please\s+)?let me know\b|feel free to\b|i hope (?:this|that|these)\b"
+    r"|is there anything else\b|(?:do|would) you (?:want|like) me\b"
+    r"|if you (?:need|have|want|would like)\b[^\n]*\b(?:let me|ask|tell)\b"
+    r"|(?:these|the) (?:new |updated )?notes (?:have been|are now|were) (?:updated|revised)\b"
+    r"|sag mir\b|lass(?:en sie)? (?:es )?mich wissen|n['’]hésitez pas|faites-le-moi savoir|avísame|"
+    r"si necesitas\b|如有|如果您|请告诉我|请随时|希望这"
+    r")[^\n]*\Z",
+    regex.IGNORECASE,
+)
+
+
+def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
+    """A reply without the prompt's own delimiters, placeholder, and question between its tags."""
+    names = "|".join(map(regex.escape, sorted({*tags, "notes"})))
+    text = reply
+    if question.strip():
+        asked = r"\s+".join(map(regex.escape, question.split()))
+        text = regex.sub(rf"<(\w+)>\s*{asked}\s*</\1>", "", text)
+    text = _without_tags(text, names)
+    return _PLACEHOLDER.sub("", text).strip()
+
+
+def _without_tags(text: str, names: str) -> str:
+    """A text without tags that have a line for themselves, or stand at its beginning or end."""
+    alone = rf"^[^\S\n]*(?:</?(?:{names})>[^\S\n]*)+$\n?"
+    edges = rf"\A\s*(?:</?(?:{names})>\s*)+|\s*(?:</?(?:{names})>\s*)+\Z"
+    text = regex.sub(alone, "", text, flags=regex.IGNORECASE | regex.MULTILINE)
+    return regex.sub(edges, "", text, flags=regex.IGNORECASE)
+
+
+def _without_fence(text: str) -> str:
+    """The inside of a fence round all of a text, but perhaps for a line before it."""
+    found = _FENCE.match(text)
+    if found is None or "```" in found["inside"]:
+        return text
+    before = found["before"] or ""
+    return found["inside"] if not before or before.rstrip().endswith((":", "：")) else text
+
+
+def _without_preface(text: str, own: Collection[str]) -> str:
+    """A text without a first line that announces notes, and says nothing else."""
+    found = _PREFACE.match(text)
+    if found is None or found[0].strip() in own or not text[found.end() :].strip():
+        return text
+    return text[found.end() :]
+
+
+def _without_coda(text: str, own: Collection[str]) -> str:
+    """A text without a last line that is addressed to the user."""
+    found = _CODA.search(text)
+    if found is None or found[0].strip() in own:
+        return text
+    return text[: found.start()]
+
+
+# --- Replies that are no notes
+
+_NOTHING_NEW = regex.compile(
+    r"""\A[\s"'`*_(\[“]*(?:
+    (?:the\s+)?(?:notes|memory|memories)?\s*(?:(?:is|are|remains?|stays?)\s+)?un-?changed
+    |(?:there\s+(?:is|are|was|were)\s+)?(?:no|nothing)\s+(?:new|further|additional|other|relevant|more|
+       changes?|updates?|need)
+      (?:\s+(?:(?:new|relevant|useful|important|additional)\s+)*(?:information|info|facts?|details?|data|content|
+       notes|updates?|changes?|to\s+(?:add|note|report|remember|change|update)|was|were|is|are|needed|required|
+       here|in|from|for|made|mentioned|provided|found|about|that|which|and|or|the|this|these|section|text|
+       conversation|message|passage|notes|question|user|answer|of|on|added|given|said|has|have|been|
+       shared|learned|necessary|at|time))*
+    |nothing\s+(?:to\s+(?:add|note|change|update|remember|report)|(?:was|is|has)\s+(?:been\s+)?(?:added|changed|new))
+      [^\n.!]{0,60}
+    |(?:the|this)\s+(?:new\s+)?(?:section|text|passage|conversation|message|chunk|part)\s+
+      (?:adds?\s+nothing|(?:does\s+not|doesn['’]t|did\s+not|didn['’]t)\s+(?:add|contain|provide|include|mention|
+       contribute|offer|give|hold|bring|say|have)|(?:contains?|has|provides?|adds?|offers?|gives?)\s+no\b|is\s+(?:not|un)
+       \s*-?(?:related|relevant))[^\n.!]{0,160}
+    |no\s+(?:information|notes?|facts?|details?|mention|changes?|updates?)\b[^\n.!]{0,120}
+    |nichts\s+(?:neues|hinzuzufügen)[^\n.!]{0,80}|keine\s+(?:neuen?|weiteren|änderung\w*)[^\n.!]{0,80}|unverändert
+    |rien\s+(?:de\s+nouveau|à\s+ajouter)[^\n.!]{0,80}|(?:pas\s+de|aucune?)\s+(?:nouvel\w*|changement|modification)[^\n.!]{0,80}
+    |inchangée?s?|nada\s+(?:nuevo|que\s+(?:añadir|agregar))[^\n.!]{0,80}|sin\s+(?:cambios|novedades|información\s+nueva)[^\n.!]{0,60}
+    |(?:no\s+hay|ninguna?)\s+(?:nueva\s+)?información[^\n.!]{0,80}|(?:sem\s+(?:alterações|novidades)|nada\s+de\s+novo|
+      nenhuma\s+(?:nova\s+)?informação)[^\n.!]{0,80}|niente\s+(?:di\s+nuovo|da\s+aggiungere)[^\n.!]{0,80}
+    |nessun[ao]?\s+(?:nuova\s+)?(?:informazione|modifica)[^\n.!]{0,80}|ничего\s+нового[^\n.!]{0,80}|без\s+изменений
+    |нет\s+(?:новой|новых|изменений)[^\n.!]{0,80}|geen\s+(?:nieuwe|wijzigingen)[^\n.!]{0,80}|ongewijzigd
+    |(?:没有|沒有|无|無|未有|暂无|並無|并无)(?:任何)?(?:新的?|变化|更新|變化|变更|需要|可|其他|额外|更多|相关)[^\n。！]{0,40}|(?:笔记|筆記)?(?:保持)?不变|無變化|无变化
+    |(?:新しい|追加(?:の|すべき)?|特に)[^\n。]{0,20}(?:ありません|なし|ない)|変更(?:は)?(?:なし|ありません)
+    |(?:새로운|추가)[^\n.]{0,20}(?:없습니다|없음|없다)|변경\s*(?:사항)?\s*없음|변경\s*사항이\s*없습니다
+    )[\s"'`*_)\]”]*(?:[.!。！;:,—–-]|\n|\Z)""",
+    regex.IGNORECASE | regex.VERBOSE,
+)
+_REASON = regex.compile(
+    r"\A[\s(*_\[]*(?:reason|because|since|as\b|explanation|note|this is"
+    r"|the (?:user|section|text|message|conversation)|they|he|she|it\b|only|i\b|thus|therefore"
+    r"|so\b|hence|grund|weil|da\b|begründung|raison|parce|car\b|razón|porque|ya que|原因"
+    r"|因为|理由|由于|說明|说明)",
+    regex.IGNORECASE,
+)
+_REFUSAL = regex.compile(
+    r"""\A[\s"'`*_(“]*(?:
+    (?:(?:i['’]?m|i\s+am|we\s+are|we['’]re)\s+(?:very\s+|so\s+|really\s+|truly\s+)?(?:sorry|afraid)|my\s+apologies|apologies
+      |sorry|unfortunately|regrettably|i\s+apologi[sz]e)\b[^\n]{0,40}?\b(?:can(?:no|['’])?t|can\s+not|could\s+not|
+      couldn['’]t|unable|not\s+able|won['’]t|will\s+not|do\s+not|don['’]t|am\s+not|decline|must)\b
+    |i\s*(?:['’]m|\s+am)\s+(?:unable|not\s+able|not\s+(?:allowed|permitted|comfortable|authori[sz]ed))\b
+    |i\s+(?:can(?:no|['’])?t|can\s+not|won['’]t|will\s+not|must\s+decline\s+to|decline\s+to|refuse\s+to)\s+
+      (?:assist|help|provide|answer|comply|fulfil\w*|complete|continue|do|create|generate|write|process|support|
+      engage|discuss|share|respond|participate|take|proceed|perform|give|keep|note|record|summari[sz]e|access)\b
+    |as\s+an?\s+(?:ai|artificial|large\s+language|language|assistant|helpful)\b
+    |(?:this|that|your|the)\s+(?:request|content|conversation|text|message|section)\s+(?:violates|goes\s+against|is\s+(?:against|
+      not\s+allowed)|cannot\s+be|can['’]t\s+be|may\s+violate)\b
+    |(?:es\s+)?tut\s+mir\s+(?:sehr\s+)?leid|entschuldigung,|leider\s+kann\s+ich|ich\s+kann\s+(?:ihnen|dir|dabei|das|diese\w*|hier)\b[^\n]{0,40}\bnicht
+    |(?:je\s+suis\s+)?(?:vraiment\s+)?désolée?s?\b|je\s+ne\s+(?:peux|suis)\s+pas\b|lo\s+siento\b|no\s+puedo\s+(?:ayudar|asistir|proporcionar|cumplir|responder)
+    |(?:me\s+)?desculpe\b|sinto\s+muito\b|não\s+posso\s+(?:ajudar|fornecer|atender)|mi\s+(?:dispiace|scuso)\b|non\s+posso\s+(?:aiutar|fornire|assister)
+    |извините\b|к\s+сожалению,?\s+я\b|простите\b|я\s+не\s+могу\b|het\s+spijt\s+me\b|przepraszam\b|niestety\s+nie\s+mog
+    |(?:很|非常|十分)?(?:抱歉|对不起|對不起|遗憾|遺憾)|我(?:无法|無法|不能|不可以)(?:提供|帮助|幫助|协助|協助|回答|满足|滿足|处理|處理|完成|继续)
+    |(?:大変)?申し訳(?:ありません|ございません)|すみませんが|죄송(?:하지만|합니다)|미안하지만
+    )""",
+    regex.IGNORECASE | regex.VERBOSE,
+)
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a short text is a model's refusal, in one of a dozen languages."""
+    return len(text) <= 2 * _SHORT and _REFUSAL.match(text) is not None
+
+
+def says_nothing_new(text: str) -> bool:
+    """Whether a text says that nothing is new, perhaps with a reason, and nothing else."""
+    rest, said = _without_nothing_new(text, "", "")
+    return said and not rest
+
+
+def _without_nothing_new(text: str, before: str, read: str) -> tuple[str, bool]:
+    """A text without a sentence that says that nothing is new, and whether it had one.
+
+    A line of the old notes, or of what was read, is a note.
+    """
+    found = _NOTHING_NEW.match(text)
+    if found is None:
+        return text, False
+    first, _, _ = text.partition("\n")
+    sentence = first.strip(' "*_()[]')
+    if len(first) > _SHORT or (sentence and (sentence in before or sentence in read)):
+        return text, False
+    said, rest = text[: found.end()], text[found.end() :].lstrip(' \t\n"*_)]`.')
+    if _tells_more(said, before, read):
+        return text, False
+    rest = rest.rstrip()
+    if not rest or (len(rest) <= _SHORT and not _DATED.search(rest) and _REASON.match(rest)):
+        return "", True
+    if "\n" in text[found.end() - 1 :] or rest == before.strip():
+        return rest, True
+    return text, False
+
+
+def _tells_more(sentence: str, before: str, read: str) -> bool:
+    """Whether a sentence has a number that it can only have from what was read."""
+    return any(number in read or number in before for number in _NUMBER.findall(sentence))
+
+
+_NUMBER = regex.compile(r"\p{N}{2,}")
+_DATED = regex.compile(r"^\W*\d{4}-\d\d-\d\d", regex.MULTILINE)
+
+
+# --- Repetition
+
+_LOOPED = 3
+"""Times that something must be repeated in a row to be a loop."""
+_LONGEST_LOOP = 40
+"""Most lines of a loop."""
+_PHRASE = regex.compile(r"(?P<phrase>.{2,200}?)(?P=phrase){3,}\Z", regex.DOTALL)
+
+
+def without_loops(text: str) -> str:
+    """Return a text with lines and phrases that repeat themselves in a row said once.
+
+    Lines that differ in anything, a day for example, are not repeated, and neither is code.
+    """
+    lines = _without_line_loops(text.splitlines())
+    text = "\n".join(lines).strip()
+    found = _PHRASE.search(text[-_MOST_SEARCHED:])
+    if found is None or len(found[0]) < _LEAST_LOOPED or "```" in found[0]:
+        return text
+    start = max(len(text) - _MOST_SEARCHED, 0) + found.start()
+    return (text[:start] + found["phrase"]).strip()
+
+
+_MOST_SEARCHED = 4000
+_LEAST_LOOPED = 24
+"""Least length of a repeated phrase with its repetitions, in code points: "ha ha ha" is none."""
+
+
+def _without_line_loops(lines: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    number, fenced = 0, False
+    while number < len(lines):
+        fenced ^= lines[number].lstrip().startswith("```")
+        size = 0 if fenced else _loop_at(lines, number)
+        if not size:
+            kept.append(lines[number])
+            number += 1
+            continue
+        once = lines[number : number + size]
+        kept += once
+        while (
+            number < len(lines)
+            and [*lines[number : number + size]] == [*once][: len(lines) - number]
+        ):
+            number += size
+    return kept
+
+
+def _loop_at(lines: Sequence[str], start: int) -> int:
+    """The number of lines of a loop that begins here; 0 if there is none."""
+    longest = min(_LONGEST_LOOP, (len(lines) - start) // _LOOPED)
+    for size in range(1, longest + 1):
+        once = lines[start : start + size]
+        again = range(start + size, start + _LOOPED * size, size)
+        if any(map(str.strip, once)) and all([*lines[at : at + size]] == [*once] for at in again):
+            return size
+    return 0
+
+
+# --- What notes share with what was known
+
+
+def is_foreign(text: str, known: Sequence[str]) -> bool:
+    """Whether notes share nothing with any of the known texts.
+
+    Notes in another script than all of these share no word, and are not called foreign.
+    """
+    said = telling_terms(text)
+    if len(said) < _LEAST_JUDGED or scripts(text).isdisjoint(scripts("\n".join(known))):
+        return False
+    had = {term for other in known for term in telling_terms(other)}
+    return sum(term in had for term in said) < max(1, _SHARED * len(said))
+
+
+def lost_statements(before: str, after: str) -> list[str]:
+    """Return the statements of the old notes that the new ones do not have, in order.
+
+    Notes in another script may be a translation: none counts as lost.
+    """
+    if after and scripts(before).isdisjoint(scripts(after)):
+        return []
+    has = set(_terms(after))
+    lost = []
+    for statement in statements(before):
+        said = _terms(statement.text)
+        kept = sum(term in has for term in said) >= _KEPT * len(said)
+        if said and not kept and statement.text not in after:
+            lost.append(statement.text)
+    return lost
+
+
+def _terms(text: str) -> list[str]:
+    """Terms of notes, without the days before them, which many notes share."""
+    return telling_terms(_DAY.sub("", text))
+
+
+_DAY = regex.compile(r"\b\d{4}-\d\d-\d\d\b")
+
+
+def with_statements(text: str, more: Sequence[str], *, first: bool) -> str:
+    """Return notes with more statements, each in a line of its own, before or after them."""
+    parts = [*more, text] if first else [text, *more]
+    return "\n".join(part for part in parts if part)
+
+
+def _is_loss(lost: Sequence[str], before: str, after: str, question: str) -> bool:
+    """Whether so much is gone that the model cannot have meant it.
+
+    What does not bear on the question may go. Notes that say as much about it as before may have
+    been put in other words.
+    """
+    had = [statement.text for statement in statements(before)]
+    if len(lost) <= _MOST_LOST * len(had):
+        return False
+    if not question:
+        return True
+    asked = set(telling_terms(question))
+    gone = asked & {term for one in lost for term in telling_terms(one)}
+    return bool(gone - set(telling_terms(after)))

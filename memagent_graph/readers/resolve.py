@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from langchain_core.language_models import BaseChatModel
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.models.resolve import named, resolve_model
+from memagent_graph.models.resolve import name_provider, resolve_model
 from memagent_graph.readers.base import Reader
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evidence.verify import Verify
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
-    from memagent_graph.readers.verifying import Verify
 
 EXTRACTIVE = "extractive"
 _QUOTES = (
@@ -77,7 +77,7 @@ def resolve_reader(
     known = None if tokenizer is None else load_tokenizer(tokenizer)
     if isinstance(model, str):
         chat = resolve_model(model, base_url=base_url, **(options or {}))
-        name = named(model, base_url)
+        name = name_provider(model, base_url)
         return ChatReader(
             chat,
             prompts=prompts,

@@ -1,4 +1,4 @@
-"""Advantages of rollouts within their groups (GRPO); pure functions.
+"""Advantages of rollouts within their groups (GRPO), and rows to train on; pure functions.
 
 An advantage is the reward minus the mean of the group (GRPO, arXiv 2402.03300), by default not
 divided by the standard deviation (Dr. GRPO, arXiv 2503.20783). It is the same for every token of
@@ -8,10 +8,12 @@ rewards of their own, their advantages are mixed in (GRU-Mem, arXiv 2602.10560).
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import fsum, isfinite, sqrt
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import TraceError
@@ -19,6 +21,7 @@ from memagent_graph.errors import TraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memagent_graph.rl.settings import GRPOSettings
     from memagent_graph.rl.traces import Conversation, Rollout
 
 _LEAST_SPREAD = 1e-6
@@ -240,3 +243,104 @@ def _check(rewards: Sequence[float]) -> None:
 
 def _mean(values: Sequence[float]) -> float:
     return fsum(values) / len(values)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """A conversation to train on.
+
+    Attributes:
+        prompt: token ids.
+        completion: token ids.
+        sampled: recorded log-probability of each completion token, `[completion tokens]`.
+        advantage: advantage of every completion token.
+    """
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    sampled: tuple[float, ...]
+    advantage: float
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.completion)
+
+
+def training_rows(
+    rollouts: Sequence[Rollout],
+    *,
+    vocabulary: str,
+    settings: GRPOSettings,
+    baseline: Baseline,
+) -> tuple[list[TrainingRow], dict[str, float]]:
+    """Return the rows of all rollouts, and metrics of the rollouts.
+
+    Args:
+        rollouts: whole groups, each with its reward.
+        vocabulary: `fingerprint` of the trained model's tokenizer.
+        settings: the training settings.
+        baseline: baseline of rollouts that are alone in their group.
+
+    Raises:
+        TraceError: There are no rollouts, or one has no reward, was recorded with another
+            tokenizer, or has a conversation over `token_budget`.
+    """
+    if not rollouts:
+        raise TraceError("There is nothing to train on: give at least one rollout.")
+    rewards = [_reward(rollout) for rollout in rollouts]
+    conversations = [one for rollout in rollouts for one in rollout.conversations]
+    for conversation in conversations:
+        _check_rows(conversation, vocabulary, settings.token_budget)
+    if any(one.sampling.get("temperature") not in {1, None} for one in conversations):
+        warnings.warn(_TEMPERATURE, stacklevel=3)
+    groups = [rollout.group for rollout in rollouts]
+    scale = settings.scale_advantages
+    advantages = group_advantages(rewards, groups, scale=scale, baseline=baseline)
+    rows = [
+        TrainingRow(one.prompt_ids, one.completion_ids, one.logprobs, advantage)
+        for one, advantage in spread(rollouts, advantages, step_weight=settings.step_weight)
+        if not (settings.mask_overlong and one.finish_reason == _CUT_OFF)
+    ]
+    return rows, {
+        "reward": fmean(rewards),
+        "reward_std": pstdev(rewards),
+        "rollouts": len(rollouts),
+        "rollouts_without_spread": sum(not advantage for advantage in advantages),
+        "completion_tokens": fmean(len(one.completion_ids) for one in conversations),
+        "memory_tokens": fmean(rollout.memory_tokens for rollout in rollouts),
+        "calls": fmean(len(rollout.conversations) for rollout in rollouts),
+        "rollout_tokens": fmean(rollout.tokens for rollout in rollouts),
+        "cut_off": fmean(one.finish_reason == _CUT_OFF for one in conversations),
+    }
+
+
+_CUT_OFF = "length"
+"""Finish reason of a completion that reached its token limit."""
+
+
+_TEMPERATURE = (
+    "Some conversations were sampled at a temperature other than 1, but their log-probabilities "
+    "were recorded at 1, so the importance weights do not correct for it. Sample at 1."
+)
+
+
+def _reward(rollout: Rollout) -> float:
+    if rollout.reward is None:
+        message = f"Rollout {rollout.rollout!r} has no reward: score it before training."
+        raise TraceError(message)
+    return rollout.reward
+
+
+def _check_rows(conversation: Conversation, vocabulary: str, token_budget: int) -> None:
+    if conversation.tokenizer != vocabulary:
+        message = (
+            f"Rollout {conversation.rollout!r} was recorded with another tokenizer than that of "
+            "the model to train: train the model that it was recorded with."
+        )
+        raise TraceError(message)
+    tokens = len(conversation.prompt_ids) + len(conversation.completion_ids)
+    if tokens > token_budget:
+        message = (
+            f"A conversation of rollout {conversation.rollout!r} has {tokens} tokens, but "
+            f"token_budget is {token_budget}: raise it."
+        )
+        raise TraceError(message)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import draw
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.question_files import same
-from memagent_graph.text.opening import open_source
+from memagent_graph.evaluation.tasks.questions import same
+from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Questions:
         parts: the questions of each task; tasks are taken in turn.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[TaskQuestions]) -> None:
         self._parts = parts
 
     @cached_property
@@ -57,7 +57,7 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class Part:
+class TaskQuestions:
     """The questions of one task.
 
     Attributes:
@@ -114,17 +114,17 @@ def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed:
     )
 
 
-def numbered_questions(make: Make, held_out: int) -> Questions:
+def number_questions(make: Make, held_out: int) -> Questions:
     """Return the questions that a function makes; the first `held_out` are for evaluation only."""
     chosen = [*range(held_out)]
     kept = {_key(make(index)) for index in chosen}
-    return Questions([_numbered(make, chosen, kept)])
+    return Questions([_make_numbered(make, chosen, kept)])
 
 
-def _part(task: Task, make: Make, chosen: list[int], kept: set[str], seed: int) -> Part:
+def _part(task: Task, make: Make, chosen: list[int], kept: set[str], seed: int) -> TaskQuestions:
     texts = _texts(task, seed)
     if texts is None:
-        return _numbered(make, chosen, kept)
+        return _make_numbered(make, chosen, kept)
     free = [index for index, text in enumerate(texts) if text not in kept]
     if not free:
         message = (
@@ -141,10 +141,10 @@ def _part(task: Task, make: Make, chosen: list[int], kept: set[str], seed: int) 
         epoch, place = divmod(number, len(free))
         return make(order(epoch)[place])
 
-    return Part([partial(make, index) for index in chosen], training)
+    return TaskQuestions([partial(make, index) for index in chosen], training)
 
 
-def _numbered(make: Make, chosen: list[int], kept: set[str]) -> Part:
+def _make_numbered(make: Make, chosen: list[int], kept: set[str]) -> TaskQuestions:
     begin = len(chosen)
 
     def training(number: int) -> Sample:
@@ -158,7 +158,7 @@ def _numbered(make: Make, chosen: list[int], kept: set[str]) -> Part:
         )
         raise ConfigurationError(message)
 
-    return Part([partial(make, index) for index in chosen], training)
+    return TaskQuestions([partial(make, index) for index in chosen], training)
 
 
 def _texts(task: Task, seed: int) -> list[str] | None:

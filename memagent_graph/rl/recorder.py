@@ -6,7 +6,7 @@ import json
 import threading
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from langchain_core.callbacks import BaseCallbackHandler
 from memagent_graph.errors import TraceError
 from memagent_graph.graph.events import Observer, part
 from memagent_graph.graph.state import round_of, span_of
-from memagent_graph.rl.attempts import Attempt, Call, sampling_of
 from memagent_graph.rl.records import Conversation, End, Feedback, fingerprint
 
 if TYPE_CHECKING:
@@ -26,8 +25,54 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.state import Fold
+    from memagent_graph.models.completion import Generation
     from memagent_graph.readers.base import Answer
     from memagent_graph.rl.sinks import Sink
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
+_SAMPLING_TOO = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+_WITHIN = ("sampling", "extra_body", "model_kwargs")
+"""Parameters of chat models that contain further parameters."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt at a step of a reading.
+
+    Attributes:
+        replies: the model calls that returned, in order.
+    """
+
+    replies: list[Call] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a model.
+
+    Attributes:
+        attempt: the attempt that it was made in.
+        sampling: its sampling parameters, as `sampling_of` returns them.
+        policy: version of the weights.
+        part: the one of several concurrent parts that it belongs to.
+        generation: the engine's report; None until the call returned.
+    """
+
+    attempt: Attempt
+    sampling: dict[str, float | int | None]
+    policy: int
+    part: object
+    generation: Generation | None = None
+
+
+def sampling_of(parameters: Mapping[str, Any]) -> dict[str, float | int | None]:
+    """Return the sampling parameters among the parameters of a chat model's call."""
+    for name in _WITHIN:
+        if isinstance(parameters.get(name), dict):
+            parameters = {**parameters, **parameters[name]}
+    names = (*_SAMPLING, *_SAMPLING_TOO)
+    return {name: parameters[name] for name in names if name in parameters}
+
 
 ROLLOUT = "memagent_rollout"
 """Key of the rollout's id in a run's metadata."""
@@ -96,7 +141,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         self.policy = policy
         self.tokenizer = fingerprint(tokenizer)
         self.skipped: Counter[str] = Counter()
-        self._readings: dict[UUID, _Reading | None] = {}  # None: it cannot be recorded
+        self._readings: dict[UUID, _RecordedReading | None] = {}  # None: it cannot be recorded
         self._above: dict[UUID, UUID] = {}  # the run that each run is a part of
         self._attempts: dict[UUID, Attempt] = {}
         self._calls: dict[UUID, Call] = {}
@@ -206,7 +251,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
                 raise TraceError(_USED_TWICE.format(rollout))
             self._under_way.add(rollout)
         sample = str(group if sample is None else sample)
-        self._readings[reading] = _Reading(sample, str(group), rollout)
+        self._readings[reading] = _RecordedReading(sample, str(group), rollout)
 
     def begins(self, step: UUID) -> None:
         """Begin an attempt at a step."""
@@ -260,7 +305,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             self._record(known, reply, final=reply is replies[-1])
         self.sink.write(End(known.rollout, known.steps, answer.final, response=answer.text))
 
-    def _record(self, reading: _Reading, reply: Call, *, final: bool, **read: Any) -> None:
+    def _record(self, reading: _RecordedReading, reply: Call, *, final: bool, **read: Any) -> None:
         generation = reply.generation
         if not generation:
             raise TraceError(_NO_TOKENS)
@@ -286,14 +331,14 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         reading.steps += 1
         self.sink.write(conversation)
 
-    def _reading_of(self, step: UUID) -> _Reading | None:
+    def _reading_of(self, step: UUID) -> _RecordedReading | None:
         """The reading that a step belongs to, directly or in a segment; None if not recorded."""
         run: UUID | None = self._above[step]
         while run is not None and run not in self._readings:
             run = self._above.get(run)
         return None if run is None else self._readings[run]
 
-    def _leave(self, run: UUID) -> _Reading | None:
+    def _leave(self, run: UUID) -> _RecordedReading | None:
         """Forget a run that ended, and return its reading; None if it was not recorded."""
         reading = self._readings.pop(run, None)
         if reading is not None:
@@ -314,7 +359,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
 
 
 @dataclass(slots=True)
-class _Reading:
+class _RecordedReading:
     """A reading under way.
 
     Attributes:

@@ -10,12 +10,13 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import EmptyReplyError, MemAgentError
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput
-from memagent_graph.readers.base import Answer, Memory, Update, Usage
+from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
-from memagent_graph.rl.rescoring import Case
+from memagent_graph.rl.rewards import Case
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Rollout, join
 
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from memagent_graph.evaluation.samples import Sample
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
-    from memagent_graph.rl.rescoring import Rescore
-    from memagent_graph.rl.rewards import Reward
+    from memagent_graph.rl.rewards import Rescore, Reward
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
 

@@ -22,7 +22,7 @@ __all__ = [
     "Conversation",
     "End",
     "Feedback",
-    "Loaded",
+    "LoadedTraces",
     "Record",
     "Rollout",
     "fingerprint",
@@ -72,7 +72,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedTraces:
     """The result of loading records.
 
     Attributes:
@@ -84,7 +84,7 @@ class Loaded:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-def load(paths: str | Path | Iterable[str | Path]) -> Loaded:
+def load(paths: str | Path | Iterable[str | Path]) -> LoadedTraces:
     """Load recorded rollouts.
 
     Args:
@@ -96,10 +96,10 @@ def load(paths: str | Path | Iterable[str | Path]) -> Loaded:
         StoreError: Redis cannot be reached.
     """
     skipped: Counter[str] = Counter()
-    return join(_parsed(read(paths, skipped), skipped), skipped)
+    return join(_parse_records(read(paths, skipped), skipped), skipped)
 
 
-def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Loaded:
+def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> LoadedTraces:
     """Assemble rollouts from records; incomplete ones are skipped and counted.
 
     Args:
@@ -132,10 +132,10 @@ def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Load
             skipped["rollout whose conversations do not fit together"] += 1
         else:
             rollouts.append(_rollout(found, end, rewards.get(end.rollout, end.reward)))
-    return Loaded(rollouts, +skipped)
+    return LoadedTraces(rollouts, +skipped)
 
 
-def _parsed(found: Iterable[object], skipped: Counter[str]) -> Iterator[Record]:
+def _parse_records(found: Iterable[object], skipped: Counter[str]) -> Iterator[Record]:
     """The valid records among plain values."""
     for item in found:
         if not isinstance(item, dict) or (kind := _KINDS.get(str(item.get("kind")))) is None:

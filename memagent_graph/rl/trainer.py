@@ -7,7 +7,7 @@ import random
 from collections import defaultdict
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,21 +16,12 @@ from accelerate import Accelerator
 from accelerate.utils import parse_flag_from_env, set_seed
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.rl.advantages import Baseline
+from memagent_graph.rl.advantages import Baseline, TrainingRow, training_rows
 from memagent_graph.rl.loss import grpo_loss
-from memagent_graph.rl.packing import Batch, collate, pack
-from memagent_graph.rl.policy import (
-    checkpoint_activations,
-    merged,
-    score,
-    score_only,
-    with_adapters,
-)
 from memagent_graph.rl.records import fingerprint
-from memagent_graph.rl.rows import Row, training_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from peft import PeftModel
@@ -40,7 +31,135 @@ if TYPE_CHECKING:
     from memagent_graph.rl.traces import Rollout
 
 
-_NOTHING = Row((0,), (), (), 0.0)
+@dataclass(frozen=True)
+class Batch:
+    """Rows of similar length, one conversation each, padded on the right.
+
+    Attributes:
+        ids: token ids, `[rows, length]`; padding is 0, and needs no mask since it comes last.
+        columns: positions after which some row has a completion token, `[width]`.
+        targets: the token after each of these positions, `[rows, width]`.
+        trained: whether that token belongs to the row's completion, `[rows, width]`.
+        sampled: recorded log-probabilities of the trained tokens, row by row, `[tokens]`.
+        advantages: advantages of the trained tokens, `[tokens]`.
+        filled: number of tokens in `ids` that are not padding.
+    """
+
+    ids: torch.Tensor
+    columns: torch.Tensor
+    targets: torch.Tensor
+    trained: torch.Tensor
+    sampled: torch.Tensor
+    advantages: torch.Tensor
+    filled: int
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return a copy on another device."""
+        tensors = {name: value.to(device) for name, value in vars(self).items() if name != "filled"}
+        return Batch(**tensors, filled=self.filled)
+
+
+_MOST_PADDING = 0.1
+"""Largest share of padding in a batch."""
+
+
+def pack(rows: Sequence[TrainingRow], *, token_budget: int) -> Iterator[list[TrainingRow]]:
+    """Group rows so that a padded batch has at most `token_budget` tokens and little padding.
+
+    Args:
+        rows: the rows, in any order.
+        token_budget: most tokens in a batch, including padding; longer rows are batches alone.
+
+    Yields:
+        The rows of each batch, the longest first, so that a lack of memory shows at once.
+    """
+    group: list[TrainingRow] = []
+    filled = 0
+    for row in sorted(rows, key=len, reverse=True):
+        width = len(group[0]) if group else len(row)
+        size = (len(group) + 1) * width
+        if group and (size > token_budget or filled + len(row) < (1 - _MOST_PADDING) * size):
+            yield group
+            group, filled = [], 0
+        group.append(row)
+        filled += len(row)
+    if group:
+        yield group
+
+
+def collate(rows: Sequence[TrainingRow]) -> Batch:
+    """Make the tensors of a batch."""
+    length = max(map(len, rows))
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    trained = torch.zeros(len(rows), length, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor([*row.prompt, *row.completion])
+        trained[index, len(row.prompt) : len(row)] = True
+    columns = trained.any(0).nonzero()[:, 0]
+    return Batch(
+        ids=ids,
+        columns=columns - 1,
+        targets=ids[:, columns],
+        trained=trained[:, columns],
+        sampled=torch.tensor([value for row in rows for value in row.sampled]),
+        advantages=torch.tensor([row.advantage for row in rows for _ in row.completion]),
+        filled=sum(map(len, rows)),
+    )
+
+
+def score(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the log-probability of each trained token, and the sum of the entropies there.
+
+    Args:
+        model: a causal language model, prepared for training.
+        batch: the batch, on the model's device.
+
+    Returns:
+        Log-probabilities `[tokens]` with a gradient, and the sum of the entropies in nats, a
+        scalar without one; both in float32.
+    """
+    # Logits are computed only for trained columns: prompts are long, and vocabularies large.
+    output = model(input_ids=batch.ids, logits_to_keep=batch.columns, use_cache=False)
+    logits = output.logits[batch.trained].float()
+    targets = batch.targets[batch.trained]
+    normalizers = logits.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None])[:, 0] - normalizers
+    with torch.no_grad():
+        chances = torch.exp(logits - normalizers[:, None])
+        entropy = (normalizers - (chances * logits).sum(-1)).sum()
+    return logprobs, entropy
+
+
+@torch.no_grad()
+def score_only(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the log-probabilities of `score`, `[tokens]`, without a gradient."""
+    return score(model, batch)[0]
+
+
+def with_adapters(model: PreTrainedModel, rank: int) -> PeftModel:
+    """Freeze the weights of a model, and add trainable LoRA adapters to all linear layers."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return get_peft_model(model, config)
+
+
+def checkpoint_activations(model: PreTrainedModel | PeftModel) -> None:
+    """Turn on gradient checkpointing, which computes activations again to save memory."""
+    # transformers 5 renamed it, and warns about the old name.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
+
+
+def merge_adapters(model: PeftModel) -> PreTrainedModel:
+    """Return a copy of a model with its adapters merged into the weights."""
+    found: PreTrainedModel = deepcopy(model).merge_and_unload()
+    return found
+
+
+_NOTHING = TrainingRow((0,), (), (), 0.0)
 _LAST_SHARE = 0.1
 """Share of the learning rate that is left at the end of its decay."""
 
@@ -92,7 +211,7 @@ class MultiConversationGRPOTrainer:
             weight_decay=settings.weight_decay,
         )
         self.model, self._optimizer = self.accelerator.prepare(policy.train(), optimizer)
-        self._progress = _Progress()
+        self._progress = _TrainerState()
         self.accelerator.register_for_checkpointing(self._progress)
 
     @property
@@ -154,7 +273,7 @@ class MultiConversationGRPOTrainer:
         if self.settings.lora_rank is None:
             state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model)
             return state
-        return dict(merged(self.accelerator.unwrap_model(self.model)).state_dict())
+        return dict(merge_adapters(self.accelerator.unwrap_model(self.model)).state_dict())
 
     def likelihoods(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
         """Return the mean log-probability per token of each completion under the current policy.
@@ -162,7 +281,10 @@ class MultiConversationGRPOTrainer:
         Args:
             pairs: (prompt, completion) in token ids, neither empty.
         """
-        rows = [Row((*prompt,), (*tokens,), (0.0,) * len(tokens), 0.0) for prompt, tokens in pairs]
+        rows = [
+            TrainingRow((*prompt,), (*tokens,), (0.0,) * len(tokens), 0.0)
+            for prompt, tokens in pairs
+        ]
         model = self.accelerator.unwrap_model(self.model)  # other processes may have more pairs
         found: dict[int, float] = {}
         for group in pack(rows, token_budget=self.settings.token_budget):
@@ -197,7 +319,7 @@ class MultiConversationGRPOTrainer:
         """Save model and tokenizer in the format of `transformers`, adapters merged in."""
         model = self.accelerator.unwrap_model(self.model)
         if self.settings.lora_rank is not None:
-            model = merged(model)
+            model = merge_adapters(model)
             weights = model.state_dict()
         else:
             weights = self.weights()  # every process must take part
@@ -220,7 +342,7 @@ class MultiConversationGRPOTrainer:
         gc.collect()
         self.accelerator.end_training()
 
-    def _batches(self, rows: Sequence[Row]) -> list[Batch]:
+    def _batches(self, rows: Sequence[TrainingRow]) -> list[Batch]:
         """The batches of one update, without rows that have no effect.
 
         All processes get the same number, since every forward pass is synchronized.
@@ -306,7 +428,7 @@ class MultiConversationGRPOTrainer:
         return rate
 
 
-class _Progress:
+class _TrainerState:
     """The state of the trainer itself, for checkpoints."""
 
     def __init__(self) -> None:

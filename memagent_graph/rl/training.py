@@ -8,28 +8,98 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import ConfigurationError, TraceError
+from memagent_graph.errors import ConfigurationError, ModelError, TraceError
+from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.prompts import Prompts
-from memagent_graph.rl.journal import Journal
-from memagent_graph.rl.loop import OnlineLoop, replay
-from memagent_graph.rl.questions import numbered_questions, task_questions
-from memagent_graph.rl.rescoring import InformationGain, make_rescore
-from memagent_graph.rl.rewards import make_reward
+from memagent_graph.rl.loop import Journal, OnlineLoop, replay
+from memagent_graph.rl.questions import number_questions, task_questions
+from memagent_graph.rl.rewards import InformationGain, make_rescore, make_reward
 from memagent_graph.rl.rollouts import RolloutRunner
-from memagent_graph.rl.served import ServedWeights, served_policy
 from memagent_graph.rl.traces import load
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     import torch
 
     from memagent_graph.evaluation.samples import Sample
-    from memagent_graph.rl.rescoring import Rescore
-    from memagent_graph.rl.rewards import Reward
+    from memagent_graph.rl.rewards import Rescore, Reward
     from memagent_graph.rl.settings import TrainingSettings
+
+_WHOLE = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+def make_served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoint:
+    """Make a model on a vLLM server that samples from its whole distribution at temperature 1.
+
+    All sampling parameters are sent with each request. vLLM takes missing ones from the model's
+    generation_config.json, which for Qwen2.5 has top_k 20 and a repetition penalty; the recorded
+    log-probabilities would then not be those of the distribution sampled from.
+
+    Args:
+        model: name of the model on the server.
+        base_url: URL of the server, or of a gateway before it, up to `/v1`.
+        options: further arguments of `ChatEndpoint`.
+    """
+    body = {**(options.pop("extra_body", None) or {}), **_WHOLE}
+    sampling = {"temperature": 1.0, "top_p": 1.0, "extra_body": body}
+    return ChatEndpoint(model=model, base_url=base_url, **options, **sampling)
+
+
+class ServedWeights:
+    """Loads new weights into a vLLM server that shares a folder with this process.
+
+    The server must be started with `VLLM_SERVER_DEV_MODE=1` in its environment. Anyone who can
+    reach it can then control it: keep it on a loopback or private address.
+
+    Args:
+        url: URL of the server, with or without `/v1`.
+        folder: a folder that the server reaches by the same path.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._root = url.rstrip("/").removesuffix("/v1")
+        self._folder = folder.absolute() / "weights"
+
+    def __call__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the server's weights with a state dict.
+
+        The main process does so, and other processes wait for it.
+
+        Raises:
+            ModelError: The server cannot be reached, or refuses.
+        """
+        from accelerate import PartialState
+
+        processes = PartialState()
+        if processes.is_main_process:
+            self._replace(weights)
+        processes.wait_for_everyone()
+
+    def _replace(self, weights: Mapping[str, torch.Tensor]) -> None:
+        import httpx
+        from safetensors.torch import save_file
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+        save_file(plain, self._folder / "model.safetensors")
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}
+        try:
+            for path, sent in (("/collective_rpc", body), ("/reset_prefix_cache", None)):
+                httpx.post(self._root + path, json=sent, timeout=_RELOADING).raise_for_status()
+        except httpx.HTTPError as error:
+            message = (
+                f"The server at {self._root} did not load the new weights: {error} Start vLLM with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment."
+            )
+            raise ModelError(message) from error
+
+
+_RELOADING = 600.0
+"""Time in which a server must have loaded its weights, in seconds."""
 
 
 class Training:
@@ -96,7 +166,7 @@ class Training:
         self.main = self.trainer.accelerator.is_main_process
         self.journal = Journal(settings.out, main=self.main)
         self._questions = questions
-        self._reward = reward or _named_reward(settings)
+        self._reward = reward or _make_named_reward(settings)
         self._prompts = Prompts.from_file(settings.prompts) if settings.prompts else Prompts()
         information = InformationGain(self.trainer.likelihoods, self.tokenizer, self._prompts)
         self._rescore = rescore or make_rescore(settings.shaping, information)
@@ -146,7 +216,7 @@ class Training:
                 seed=settings.seed,
             )
             questions = (
-                numbered_questions(self._questions, settings.held_out)
+                number_questions(self._questions, settings.held_out)
                 if self._questions
                 else task_questions(settings, self.tokenizer)
             )
@@ -154,7 +224,7 @@ class Training:
                 self.trainer, runner, hand_on, questions, settings, self.journal, report=report
             )
             try:
-                with _settled():
+                with _freeze_loaded():
                     await self._loop.run()
             finally:
                 model.close()  # the next user of this engine expects the original weights
@@ -187,7 +257,7 @@ def _unheard(_metrics: Mapping[str, float]) -> None:
 
 
 @contextmanager
-def _settled() -> Iterator[None]:
+def _freeze_loaded() -> Iterator[None]:
     """Exempt what is loaded from garbage collection, which took a third of the time."""
     gc.collect()
     gc.freeze()
@@ -197,7 +267,7 @@ def _settled() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _named_reward(settings: TrainingSettings) -> Reward:
+def _make_named_reward(settings: TrainingSettings) -> Reward:
     parts = settings.reward
     if isinstance(parts, str):
         return make_reward(parts)
@@ -228,7 +298,9 @@ def make_engine(
         raise ConfigurationError(message)
     options = {"logprobs": True, **settings.engine_options}
     if settings.engine.startswith(("http://", "https://")):
-        served = served_policy(settings.model, settings.engine, return_token_ids=True, **options)
+        served = make_served_policy(
+            settings.model, settings.engine, return_token_ids=True, **options
+        )
         return served, ServedWeights(settings.engine, settings.out)
     if settings.engine not in {"hf", "vllm"}:
         message = f"There is no engine {settings.engine!r}: use hf, vllm, or a vLLM server's URL."

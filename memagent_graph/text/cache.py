@@ -6,22 +6,72 @@ damaged or foreign entry, or one that cannot be decrypted, is removed and counts
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from contextlib import suppress
+from functools import lru_cache
+from hashlib import sha256
+from itertools import accumulate, pairwise
 from pathlib import Path
 from stat import S_ISDIR
 from tempfile import mkstemp
+from threading import Event
 from time import time
 from typing import TYPE_CHECKING
 
-from memagent_graph.text.entry import seal, unseal
+from memagent_graph.config import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from langgraph.checkpoint.serde.base import CipherProtocol
+
+_FORM = "memagent-cached 2"
+"""Format of an entry, with which it begins; raised when the format changes."""
+
+_PLAIN = "plain"
+
+
+def seal(key: str, parts: Sequence[bytes], cipher: CipherProtocol | None = None) -> bytes:
+    """Return the bytes of an entry.
+
+    Args:
+        key: the key that it is found by.
+        parts: the content.
+        cipher: encrypts it; None keeps plain text.
+    """
+    about = json.dumps({"key": key, "sizes": [len(part) for part in parts]})
+    kind, body = _PLAIN, b"".join([about.encode(), b"\n", *parts])
+    if cipher is not None:
+        kind, body = cipher.encrypt(body)
+    return f"{_FORM} {kind} {sha256(body).hexdigest()}\n".encode() + body
+
+
+def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> tuple[bytes, ...]:
+    """Return the parts that `seal` put into an entry, given the same key and cipher.
+
+    Raises:
+        ValueError: The bytes are something else.
+    """
+    head, _, body = entry.partition(b"\n")
+    *form, kind, checksum = ["", *head.decode().split(" ")]
+    if form != ["", *_FORM.split(" ")] or checksum != sha256(body).hexdigest():
+        raise ValueError
+    if (kind == _PLAIN) != (cipher is None):
+        raise ValueError
+    if cipher is not None:
+        body = cipher.decrypt(kind, body)
+    line, _, content = body.partition(b"\n")
+    about = json.loads(line)
+    if about["key"] != key:
+        raise ValueError
+    ends = [0, *accumulate(about["sizes"])]
+    if ends[-1] != len(content):
+        raise ValueError
+    return tuple(content[start:end] for start, end in pairwise(ends))
+
 
 _PARTS = 16
 """Parts of the limit; entries are pruned after each part that is written."""
@@ -164,3 +214,109 @@ class Cache:
             with suppress(OSError):  # another process may just have removed it
                 if _NAME.fullmatch(file.name) and not file.is_dir():
                     yield Path(file.path), file.stat(follow_symlinks=False)
+
+
+OFF = "off"
+
+_FOLDER = "converted"
+_LIMIT_MB = 1024
+_MB = 1 << 20
+
+_no_plain_text = Event()
+
+
+def keep_no_plain_text() -> None:
+    """Keep texts and indexes in the cache only if they can be encrypted, from now on."""
+    _no_plain_text.set()
+
+
+def open_cache() -> Cache | None:
+    """Return the cache that the environment asks for; None if there is none.
+
+    `MEMAGENT_CACHE` is a folder or "off"; `MEMAGENT_CACHE_MB` is its limit. `LANGGRAPH_AES_KEY`,
+    the key of LangGraph's `EncryptedSerializer`, also encrypts the entries. If encryption fails, or
+    after `keep_no_plain_text` there is no key, nothing is kept.
+
+    Raises:
+        ConfigurationError: `MEMAGENT_CACHE_MB` is not a number above 0.
+    """
+    folder = folder_of_converted()
+    if os.environ.get("MEMAGENT_CACHE") == OFF or folder is None:
+        return None
+    limit = int(from_environment("MEMAGENT_CACHE_MB", _LIMIT_MB) * _MB)
+    key = os.environ.get("LANGGRAPH_AES_KEY")
+    return None if _no_plain_text.is_set() and not key else _cache(folder, limit, key)
+
+
+def forget_converted(digest: str) -> int:
+    """Remove a document's text and index from the cache, even if the cache is off now.
+
+    Args:
+        digest: SHA-256 of the file's bytes, in hex: the `digest` of its source.
+
+    Returns:
+        Number of entries removed.
+
+    Raises:
+        OSError: An entry cannot be removed.
+    """
+    cache = _all_entries()
+    return cache.forget(digest) if cache else 0
+
+
+def count_converted(digest: str) -> int:
+    """Return how many entries `forget_converted` would remove."""
+    cache = _all_entries()
+    return cache.count(digest) if cache else 0
+
+
+def clear_converted() -> int:
+    """Remove all entries from the cache, and return their number.
+
+    Raises:
+        OSError: One cannot be removed.
+    """
+    cache = _all_entries()
+    return cache.clear() if cache else 0
+
+
+def size_of_converted() -> int:
+    """Return the size of all entries, in bytes."""
+    cache = _all_entries()
+    return cache.size() if cache else 0
+
+
+def _all_entries() -> Cache | None:
+    folder = folder_of_converted()
+    return Cache(folder, 0) if folder else None
+
+
+@lru_cache(maxsize=8)
+def _cache(folder: Path, limit: int, key: str | None) -> Cache | None:
+    if not key:
+        return Cache(folder, limit)
+    try:
+        from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+        serializer = EncryptedSerializer.from_pycryptodome_aes(key=key.encode())
+        serializer.cipher.encrypt(b"")
+    except (ImportError, ValueError):
+        return None
+    return Cache(folder, limit, serializer.cipher)
+
+
+def folder_of_converted() -> Path | None:
+    """Return the folder of texts and indexes; None if the user has no home folder."""
+    named = os.environ.get("MEMAGENT_CACHE")
+    if named and named != OFF:
+        return Path(named).absolute() / _FOLDER
+    try:
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return base.absolute() / "memagent" / _FOLDER

@@ -2,32 +2,158 @@
 
 It reads one `Request` per line from standard input. To standard output it writes one `Reply` per
 line, followed by the text and the offsets of its pages. It exits at once when standard input ends.
+
+The kernel's limits hold where the parent's would come too late or not at all: for a document that
+allocates gigabytes at once, or after the parent was killed. macOS ignores the limit on memory, and
+Windows has none of these limits; there, only the parent's checks hold.
+
+This runs in the process that converts documents.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import sys
 import threading
 from array import array
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
-from io import BytesIO
+from io import BytesIO, StringIO
 from itertools import accumulate
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
-from memagent_graph.text import confinement, pdf
-from memagent_graph.text.outline import find_pages
+from memagent_graph.text.source import find_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from markitdown import MarkItDown
+
+if sys.platform != "win32":
+    import resource
+
+_FORBIDDEN = (
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.startfile",
+    "os.system",
+    "pty.spawn",
+    "socket.",
+    "subprocess.Popen",
+    "webbrowser.open",
+)
+"""Prefixes of audit events that mean a connection or another process."""
+
+_GRACE_SECONDS = 5
+"""Seconds after the time limit: the parent ends the process earlier, and can say why."""
+
+_GRACE_MEMORY = 1.25
+"""Factor on the memory limit: the parent sees resident memory, the kernel reserved memory."""
+
+
+def refuse_connections_processes_and_files() -> None:
+    """Keep libraries from connecting, starting processes or writing files from now on.
+
+    This stops what libraries do by themselves. Code that a document smuggled into the process could
+    get around the first two limits.
+    """
+    sys.addaudithook(_refuse)
+    if sys.platform != "win32":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # pipes are not files
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _refuse(event: str, _arguments: object) -> None:
+    if event.startswith(_FORBIDDEN):
+        message = f"{event}: converting a document needs no connection and no other process."
+        raise PermissionError(message)
+
+
+@contextmanager
+def limits(seconds: float, memory: int) -> Iterator[None]:
+    """End this process after `seconds`, and limit it to `memory` bytes, both with some grace."""
+    if sys.platform == "win32":
+        yield
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = int(memory * _GRACE_MEMORY)
+    if most != resource.RLIM_INFINITY:
+        wanted = min(wanted, most)
+    with suppress(OSError, ValueError):  # macOS
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    signal.alarm(math.ceil(seconds) + _GRACE_SECONDS)
+    yield
+    signal.alarm(0)
+
+
+_END = "\n\n\f"
+"""End of a page, as in pdfminer's output."""
+
+
+def read_pages(file: BytesIO) -> Iterator[str]:
+    """Yield the text of each page, which ends with a form feed.
+
+    Forms, and tables without lines, become tables as in markitdown; everything else is running text
+    as arranged by pdfminer.
+    """
+    forms = _forms(file)
+    for number, text in enumerate(_running_texts(file)):
+        form = forms.get(number, "").strip()
+        yield _merge(form + _END if form else text)
+
+
+def _forms(file: BytesIO) -> dict[int, str]:
+    """Pages that are forms, as tables, by number; empty if pdfplumber cannot read the file."""
+    found: dict[int, str] = {}
+    try:
+        import pdfplumber
+        from markitdown.converters._pdf_converter import _extract_form_content_from_words as form
+
+        with pdfplumber.open(file) as document:
+            for number, page in enumerate(document.pages):
+                if text := form(page):
+                    found[number] = text
+                page.close()  # frees memory
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - a parser may raise anything, and pdfminer may still read it
+        return {}
+    return found
+
+
+def _running_texts(file: BytesIO) -> Iterator[str]:
+    from pdfminer.converter import TextConverter
+    from pdfminer.layout import LAParams
+    from pdfminer.pdfinterp import PDFPageInterpreter, PDFResourceManager
+    from pdfminer.pdfpage import PDFPage
+
+    fonts = PDFResourceManager()
+    for page in PDFPage.get_pages(file):
+        text = StringIO()
+        device = TextConverter(fonts, text, laparams=LAParams())
+        PDFPageInterpreter(fonts, device).process_page(page)
+        yield text.getvalue()
+
+
+def _merge(text: str) -> str:
+    """Join a number such as ".1" on a line of its own with the line that it numbers."""
+    merge: Callable[[str], str]
+    try:
+        from markitdown.converters._pdf_converter import _merge_partial_numbering_lines as merge
+    except ImportError:
+        return text
+    return merge(text)
+
 
 Limit: TypeAlias = Literal["time", "memory", "output"]
 
@@ -135,11 +261,11 @@ def main() -> None:
     except ImportError as error:
         _send(replies, Reply(error=str(error), missing=True))
         return
-    confinement.refuse_connections_processes_and_files()
+    refuse_connections_processes_and_files()
     _send(replies, Reply())
     while True:
         request = Request(**json.loads(lines.get()))
-        with confinement.limits(request.seconds, request.memory):
+        with limits(request.seconds, request.memory):
             reply, text = _convert(request)
         _send(replies, reply, text)
 
@@ -181,7 +307,7 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
 
 def _read(file: BytesIO, suffix: str) -> Converted:
     if suffix == ".pdf":
-        pages = list(pdf.read_pages(file))
+        pages = list(read_pages(file))
         return Converted("".join(pages), [0, *accumulate(map(len, pages[:-1]))] if pages else [])
     from markitdown import StreamInfo
 

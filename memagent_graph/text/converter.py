@@ -1,23 +1,37 @@
-"""The parent's side of a process that converts documents: asks it, watches it and ends it."""
+"""Convert PDF, DOCX, HTML and the like to text, once, in a pool of separate processes."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from asyncio import CancelledError
+from bisect import bisect_right
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from hashlib import file_digest, sha256
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import IO, cast
 
 from memagent_graph.config import from_environment
+from memagent_graph.errors import (
+    ConversionLimitError,
+    MissingDependencyError,
+    UnreadableSourceError,
+)
 from memagent_graph.sync import in_thread, is_cancelled
-from memagent_graph.text.conversion import PAGE_BYTES, Converted, Limit, Reply, Request
+from memagent_graph.text.cache import open_cache
+from memagent_graph.text.conversion import CONVERTERS, PAGE_BYTES, Converted, Limit, Reply, Request
+from memagent_graph.text.source import Headings, Location, TextSource
 
 LOOK_SECONDS = 0.02
 """Interval of checks on a process's memory, and on whether the caller still waits, in seconds."""
@@ -185,3 +199,219 @@ def _environment() -> dict[str, str]:
     if package not in places:  # the package was imported from the current folder
         places.insert(0, package)
     return {**kept, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
+
+
+AT_ONCE = min(4, os.cpu_count() or 1)
+"""Documents converted at the same time; others wait."""
+
+_KEPT_SECONDS = 10.0
+"""Time for which an idle process is kept, in seconds; starting one takes about a second."""
+
+_KEPT_DOCUMENTS = 100
+"""Documents after which a process is replaced."""
+
+_KEPT_SHARE = 0.5
+"""Share of the memory limit above which a process is not kept after a document."""
+
+
+class Converters:
+    """A pool of converting processes, at most `AT_ONCE` working at once."""
+
+    def __init__(self) -> None:
+        self._turns = threading.BoundedSemaphore(AT_ONCE)
+        self._lock = threading.Lock()
+        self._idle: dict[Converter, threading.Timer] = {}
+
+    def convert(self, path: Path, limits: Limits) -> tuple[Reply, Converted]:
+        """Convert a file in one of the processes.
+
+        Raises:
+            CancelledError: The caller no longer waits for the text.
+        """
+        while not self._turns.acquire(timeout=LOOK_SECONDS):
+            if is_cancelled():
+                raise CancelledError
+        try:
+            converter = self._take() or Converter()
+            try:
+                reply, converted = converter.convert(path, limits)
+            except BaseException:
+                converter.end()
+                raise
+            if self._is_good(converter, reply, limits):
+                self._keep(converter)
+            else:
+                converter.end()
+            return reply, converted
+        finally:
+            self._turns.release()
+
+    def end(self) -> None:
+        """End the idle processes."""
+        while converter := self._take():
+            converter.end()
+
+    def disown(self) -> None:
+        """After a fork, leave the processes to the parent."""
+        for converter in self._idle:
+            converter.disown()
+
+    def _is_good(self, converter: Converter, reply: Reply, limits: Limits) -> bool:
+        return (
+            converter.alive
+            and reply.limit is None
+            and not reply.missing
+            and converter.documents < _KEPT_DOCUMENTS
+            and converter.memory_mb < limits.memory_mb * _KEPT_SHARE
+        )
+
+    def _take(self) -> Converter | None:
+        with self._lock:
+            while self._idle:
+                converter, expiry = self._idle.popitem()
+                expiry.cancel()
+                if converter.alive:
+                    return converter
+                converter.end()
+        return None
+
+    def _keep(self, converter: Converter) -> None:
+        expiry = threading.Timer(_KEPT_SECONDS, self._expire, [converter])
+        expiry.daemon = True
+        with self._lock:
+            self._idle[converter] = expiry
+        expiry.start()
+
+    def _expire(self, converter: Converter) -> None:
+        with self._lock:
+            expired = self._idle.pop(converter, None)
+        if expired is not None:
+            converter.end()
+
+
+shared = Converters()
+"""The pool of this process."""
+
+
+def _begin_anew() -> None:
+    global shared
+    inherited, shared = shared, Converters()
+    inherited.disown()
+
+
+@atexit.register
+def _end() -> None:
+    shared.end()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+_FORM = 1
+"""Version of the conversion; a change here that gives other texts or pages increases it."""
+
+_CONVERTED_MB = 1 << 20
+
+_EXCESS = {
+    "time": "Converting {name} to text takes longer than {seconds:g} seconds",
+    "memory": "Converting {name} to text takes more than {memory_mb:g} MB of memory",
+    "output": "The text of {name} is longer than {output_mb:g} MB",
+}
+_VARIABLES = {
+    "time": "MEMAGENT_CONVERSION_SECONDS",
+    "memory": "MEMAGENT_CONVERSION_MEMORY_MB",
+    "output": "MEMAGENT_CONVERSION_OUTPUT_MB",
+}
+
+
+class ConvertedSource(TextSource):
+    """The text of a file that markitdown converts; taken from the cache if it is there.
+
+    Raises:
+        MissingDependencyError: The `documents` extra is not installed.
+        UnreadableSourceError: The file is broken, or not what its suffix says.
+        ConversionLimitError: The conversion exceeds the limit on time, memory or length of text.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        if not find_spec("markitdown") or not find_spec("psutil"):
+            raise _missing_dependency(name)
+        digest, converted = _find_or_convert(path, name)
+        super().__init__(converted.text, name)
+        self.digest = digest
+        self.uri = path.absolute().as_uri()
+        self._pages = converted.pages
+        self._is_markdown = path.suffix.lower() != ".pdf"
+
+    def locate(self, offset: int) -> Location:
+        """Return name, line, page and heading of the code point at `offset`."""
+        page = bisect_right(self._pages, offset)
+        begin = self._pages[page - 1] if page else 0
+        heading = self._headings.above(offset, since=begin)
+        return super().locate(offset)._replace(page=page or None, heading=heading)
+
+    @cached_property
+    def _headings(self) -> Headings:
+        headings = Headings()
+        if self._is_markdown:
+            headings.feed(self.text)
+            headings.end()
+        return headings
+
+
+def _find_or_convert(path: Path, name: str) -> tuple[str, Converted]:
+    """The digest of a file, and its text."""
+    limits = Limits.from_environment()
+    kept, converter = open_cache(), _converter(path.suffix.lower())
+    with path.open("rb") as file:
+        digest = file_digest(file, "sha256").hexdigest()
+    if kept and converter:
+        found = kept.find(f"{digest}-{converter}", int(limits.output_mb * _CONVERTED_MB))
+        if found is not None:
+            with suppress(ValueError, TypeError):  # an entry of another kind is written anew
+                return digest, Converted.decode(*found)
+    digest, converted = _convert(path, name, limits)
+    if kept and converter:
+        kept.keep(f"{digest}-{converter}", converted.encode())
+    return digest, converted
+
+
+def _convert(path: Path, name: str, limits: Limits) -> tuple[str, Converted]:
+    """The text of a file, and the digest of the bytes that it was made from."""
+    reply, converted = shared.convert(path.absolute(), limits)
+    if reply.missing:
+        raise _missing_dependency(name)
+    if reply.limit is not None:
+        raise _excess(name, reply.limit, reply.error, limits)
+    if reply.error is not None:
+        message = (
+            f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. Check that it opens "
+            "elsewhere, or save it as plain text."
+        )
+        raise UnreadableSourceError(message)
+    return reply.digest, converted
+
+
+@cache
+def _converter(suffix: str) -> str | None:
+    """A digest of converter and version for a format; None if markitdown reports no version."""
+    try:
+        made_by = f"{CONVERTERS[suffix]} {version('markitdown')} {_FORM}"
+    except PackageNotFoundError:
+        return None
+    return sha256(made_by.encode()).hexdigest()[:16]
+
+
+def _missing_dependency(name: str) -> MissingDependencyError:
+    message = f'To read {name}: pip install "memagent-graph[documents]"'
+    return MissingDependencyError(message)
+
+
+def _excess(name: str, limit: Limit, detail: str | None, limits: Limits) -> ConversionLimitError:
+    what = _EXCESS[limit].format(name=name, **asdict(limits))
+    message = (
+        f"{what}{f': it {detail}' if detail else ''}. If you trust it, raise {_VARIABLES[limit]}; "
+        "otherwise convert it to text with another tool."
+    )
+    return ConversionLimitError(message, limit=limit)

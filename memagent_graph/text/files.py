@@ -1,31 +1,55 @@
-"""Files of any encoding and size, decoded in windows and never held whole."""
+"""Open documents: text, bytes, streams, a file of any encoding and size, a folder or a glob."""
 
 from __future__ import annotations
 
 import codecs
 import errno
+import glob
+import json
 import os
+import re
+import reprlib
 import shutil
 import stat
 import tempfile
+import weakref
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
+from urllib.parse import unquote, urlsplit
 
 from charset_normalizer import from_bytes
+from langchain_core.documents import Document
 
-from memagent_graph.errors import SourceChangedError, UnreadableSourceError
+from memagent_graph.errors import (
+    EmptyDocumentError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+    UnreadableSourceError,
+)
+from memagent_graph.sync import work_through
+from memagent_graph.templates import plural
 from memagent_graph.text.conversion import CONVERTERS
-from memagent_graph.text.converted import ConvertedSource
-from memagent_graph.text.outline import MARKDOWN, Headings
-from memagent_graph.text.source import Location, Source
+from memagent_graph.text.converter import AT_ONCE, ConvertedSource
+from memagent_graph.text.source import (
+    MARKDOWN,
+    Headings,
+    JoinedSource,
+    Location,
+    Source,
+    TextSource,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from typing import BinaryIO
 
+if TYPE_CHECKING:
     Opener = Callable[[str, int], int]
 
 _BLOCK = 1 << 18
@@ -159,7 +183,7 @@ def _is_binary(sample: bytes) -> bool:
     return False
 
 
-class _Entry(NamedTuple):
+class _BlockState(NamedTuple):
     """The position and decoder state at which a block begins."""
 
     code_point: int
@@ -213,7 +237,7 @@ class FileSource:
         self._errors = "replace"
         self._version = _Version.of(path)
         self._cached: tuple[int, str] = (-1, "")
-        self._index: list[_Entry] = []
+        self._index: list[_BlockState] = []
         self._headings = Headings() if path.suffix.lower() in MARKDOWN else None
         self._scan(skip)
 
@@ -226,7 +250,7 @@ class FileSource:
             digest.update(file.read(skip))
             last = False
             while not last:
-                self._index.append(_Entry(length, position, lines, decoder.getstate()))
+                self._index.append(_BlockState(length, position, lines, decoder.getstate()))
                 block = file.read(_BLOCK)
                 last = len(block) < _BLOCK
                 digest.update(block)
@@ -304,3 +328,262 @@ class FileSource:
 
     def _open(self) -> BinaryIO:
         return open(self._path, "rb", opener=self._opener)
+
+
+_ADDRESS = re.compile(r"(\w{2,}):/+(.+)", re.DOTALL)
+"""A URL as a `Path` has it, with one slash of two. The name of a drive is one letter."""
+
+
+def open_path(path: Path, name: str | None = None, opener: Opener | None = None) -> Source:
+    """Open a file, all files of a folder, or the files that a glob matches.
+
+    Links that lead out of the folder or glob, or to hidden files in it, are skipped: the author of
+    a folder, such as a project of strangers, must not choose what else is read.
+
+    Args:
+        path: the file, folder or glob.
+        name: its name in output, and the prefix of a folder's files; its path by default.
+        opener: opens each file, as for `open`; links in a folder are resolved before.
+
+    Raises:
+        SourceNotFoundError: The path does not exist, or the glob matches nothing.
+        UnreadableSourceError: The file is binary, or there is nothing to read.
+    """
+    if path.is_dir():
+        folder = path.absolute()
+        files = sorted(_walk(folder))
+        if name is not None:
+            return _join_files(files, folder, name, path, prefix=f"{name}/", opener=opener)
+        return _join_files(files, folder.parent, str(path), path)
+    if path.exists():
+        return open_file(path, name, opener)
+    if glob.has_magic(str(path)):
+        files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
+        files = [file for file in files if file.is_file()]
+        if files:
+            root = Path(os.path.commonpath([file.parent for file in files]))
+            return _join_files(files, root, name or str(path), path)
+    if address := _ADDRESS.match(str(path)):
+        url = f"{address[1]}://{address[2]}"
+        message = (
+            f"{url} is a web address, and nothing is downloaded. Save it as a file, or pipe it in: "
+            f"curl --location {url} | memagent ask QUESTION -"
+        )
+        raise SourceNotFoundError(message)
+    message = f"There is no {path}. Check the path, which is relative to {Path.cwd()}."
+    raise SourceNotFoundError(message)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):  # does not follow links, so it ends
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(root, name) for name in files)
+
+
+def _join_files(
+    files: Sequence[Path],
+    root: Path,
+    name: str,
+    asked: Path,
+    *,
+    prefix: str = "",
+    opener: Opener | None = None,
+) -> Source:
+    base = _without_wildcards(asked).absolute()
+    opened = work_through(
+        [
+            (
+                partial(
+                    _open_meant, file, base, prefix + file.relative_to(root).as_posix(), opener
+                ),
+                is_converted(file),
+            )
+            for file in files
+        ],
+        AT_ONCE,
+    )
+    skipped = opened.count(None)
+    parts = [part for part in opened if part is not None and part.length]
+    if not parts:
+        message = (
+            f"Nothing in {name} can be read. Skipped files: {skipped} (hidden, binary, or links "
+            "out of the folder)."
+        )
+        raise UnreadableSourceError(message)
+    return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
+
+
+def is_converted(path: Path) -> bool:
+    """Whether a file is converted to text, in another process."""
+    return path.suffix.lower() in CONVERTERS
+
+
+def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | None:
+    """Open a file of a folder; None if it cannot be read, is hidden, or leads out of the folder."""
+    try:
+        if file.name.startswith(".") or _leads_away(file.absolute(), base):
+            return None
+        if opener is None:
+            return open_file(file, name)
+        return open_file(Path(os.path.realpath(file)), name, opener)
+    except (SourceError, ImportError, OSError):
+        return None
+
+
+def _leads_away(file: Path, base: Path) -> bool:
+    """Whether links take a file out of the folder, or to something hidden in it."""
+    target, inside = Path(os.path.realpath(file)), os.path.realpath(base)
+    if not target.is_relative_to(inside):
+        return True
+    return _is_hidden(target.relative_to(inside)) and not _is_hidden(file.relative_to(base))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _without_wildcards(pattern: Path) -> Path:
+    """The folder in which a glob begins; a path without wildcards is returned unchanged."""
+    while glob.has_magic(str(pattern)):
+        pattern = pattern.parent
+    return pattern
+
+
+DocumentLike: TypeAlias = (
+    "str | bytes | Path | dict[str, str] | Document | Source | IO[str] | IO[bytes]"
+    " | Iterable[object]"
+)
+
+
+def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
+    """Open a document.
+
+    Args:
+        document: a `str` is always text. A `Path` or `{"path": str}` is a file, a folder or a
+            glob; `{"uri": str}` takes a `Source.uri`. Bytes are decoded like a file. Streams and
+            generators, of text or of LangChain documents, are read once and kept in a temporary
+            file. A list is all of its items, joined. Links that lead out of a folder or glob are
+            skipped.
+        name: its name in output; its own name by default.
+
+    Raises:
+        SourceError: This is not a document.
+        SourceNotFoundError: A path does not exist, or a glob matches nothing.
+        UnreadableSourceError: A file is binary or a device, or a folder has nothing to read.
+        ConversionLimitError: A conversion exceeds the limit on time, memory or length of text.
+        EmptyDocumentError: There is no text, or only white space.
+        MissingDependencyError: The file's format needs the `documents` extra.
+
+    Examples:
+        >>> from memagent_graph.text.files import open_source
+        >>> source = open_source("Ann signed.", name="lease")  # or Path("lease.pdf"), ...
+        >>> source.name, source.read(0, 3)
+        ('lease', 'Ann')
+    """
+    source = _open(document, name)
+    if not _has_text(source):
+        message = f"{source.name} is empty or only white space: give a document with text."
+        raise EmptyDocumentError(message)
+    return source
+
+
+def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - a list of kinds
+    if isinstance(document, str):
+        return TextSource(document, name or "text")
+    if isinstance(document, os.PathLike):
+        return _open_path(document, name)
+    if isinstance(document, dict):
+        return _open_record(document)
+    if isinstance(document, bytes | bytearray):
+        return _spool([bytes(document)], name or "bytes")
+    if isinstance(document, Document):
+        metadata = document.metadata
+        title = metadata.get("source") or metadata.get("title") or "document"
+        return _open(document.page_content, str(title))
+    if _is_source(document):
+        return document
+    if hasattr(document, "read"):
+        title = getattr(document, "name", None)
+        # `read` asks a pipe until it has all of it, and does not see an interrupt between two
+        # of these attempts before the pipe ends; `read1` asks once.
+        return _spool(
+            _blocks(getattr(document, "read1", document.read)),
+            title if isinstance(title, str) else "stream",
+        )
+    if isinstance(document, list | tuple):
+        if not document:
+            raise EmptyDocumentError("The list of documents is empty: give at least one document.")
+        parts = work_through(
+            [(partial(_open, item), _is_converted(item)) for item in document], AT_ONCE
+        )
+        return parts[0] if len(parts) == 1 else JoinedSource(parts, f"{len(parts)} documents")
+    if isinstance(document, Iterable):
+        return _spool(document, "stream")
+    message = (
+        "A document is text, a path, bytes, a stream, LangChain documents or a list of these, not "
+        f"{type(document).__name__}."
+    )
+    raise SourceError(message)
+
+
+def _open_record(record: dict[str, str]) -> Source:
+    if "path" in record:
+        return _open_path(record["path"])
+    uri = record.get("uri", "")
+    if uri.startswith("list:"):
+        uris = json.loads(uri.removeprefix("list:"))
+        return JoinedSource([_open({"uri": item}) for item in uris], plural(len(uris), "document"))
+    parts = urlsplit(uri)
+    if parts.scheme != "file":
+        given = reprlib.repr(record)
+        message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {given}.'
+        raise SourceError(message)
+    return _open_path(unquote(parts.path))
+
+
+def _open_path(path: str | os.PathLike[str], name: str | None = None) -> Source:
+    return open_path(Path(path), name)
+
+
+def _is_converted(document: object) -> bool:
+    return isinstance(document, os.PathLike) and is_converted(Path(document))
+
+
+def _is_source(document: object) -> TypeGuard[Source]:
+    return hasattr(document, "read") and hasattr(document, "locate")
+
+
+def _blocks(read: Callable[[int], str | bytes]) -> Iterator[str | bytes]:
+    while block := read(1 << 16):
+        yield block
+
+
+def _spool(blocks: Iterable[str | bytes | Document], name: str) -> Source:
+    """Copy what can be read only once to a file that is deleted with the source."""
+    encoding = None
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        path = Path(file.name)
+        for block in blocks:
+            if isinstance(block, Document):
+                block = f"{block.page_content}\n\n"  # noqa: PLW2901
+            if isinstance(block, str):
+                encoding = "utf-8"
+                block = block.encode("utf-8", "surrogatepass")  # noqa: PLW2901
+            file.write(block)
+    try:
+        source = FileSource(path, name, encoding) if encoding else open_file(path, name)
+    except BaseException:
+        path.unlink()
+        raise
+    source.uri = None
+    weakref.finalize(source, path.unlink, missing_ok=True)
+    return source
+
+
+def _has_text(source: Source) -> bool:
+    start = 0
+    while window := source.read(start, 1 << 16):
+        if not window.isspace():
+            return True
+        start += len(window)
+    return False

@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from memagent_graph.sync import to_thread
-from memagent_graph.text.chunking import passages
+from memagent_graph.text.cache import open_cache
+from memagent_graph.text.chunks import passages
 from memagent_graph.text.source import JoinedSource, TextSource
 from memagent_graph.text.terms import content_terms, terms
-from memagent_graph.text.user_cache import open_cache
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ _MOST_BYTES = 1 << 30
 _INT, _BYTE = np.dtype("<i4"), np.dtype("u1")
 
 
-class Found(NamedTuple):
+class IndexHit(NamedTuple):
     """A passage that matches.
 
     Attributes:
@@ -73,7 +73,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class IndexPart:
     """The index of one text: for each term, which passages have it, and how often.
 
     Attributes:
@@ -94,7 +94,7 @@ class Part:
     counts: NDArray[Any]
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> Part:
+    def of(cls, texts: Iterable[str]) -> IndexPart:
         """Index texts, each one a passage."""
         known: dict[str, int] = {}
         ids: list[int] = []
@@ -124,7 +124,7 @@ class Part:
         return (words, *(array.tobytes() for array in arrays))
 
     @classmethod
-    def decode(cls, *parts: bytes) -> Part:
+    def decode(cls, *parts: bytes) -> IndexPart:
         """Return the part that `encode` made these bytes from.
 
         Raises:
@@ -165,7 +165,7 @@ class Index:
             first passage.
     """
 
-    def __init__(self, parts: Sequence[Part], headings: Collection[int] = ()) -> None:
+    def __init__(self, parts: Sequence[IndexPart], headings: Collection[int] = ()) -> None:
         own = [number not in headings for number in range(len(parts))]
         before = np.cumsum([0, *(len(part.ends) * it for part, it in zip(parts, own, strict=True))])
         offsets = np.cumsum([0, *(part.length for part in parts)])
@@ -200,7 +200,7 @@ class Index:
 
         Offsets refer to all texts joined.
         """
-        return cls([Part.of(texts)])
+        return cls([IndexPart.of(texts)])
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -235,7 +235,7 @@ class Index:
         having = 0 if row is None else self._first[row + 1] - self._first[row]
         return log1p((len(self) - having + 0.5) / (having + 0.5))
 
-    def find(self, wanted: str | Iterable[str], limit: int = 10) -> list[Found]:
+    def find(self, wanted: str | Iterable[str], limit: int = 10) -> list[IndexHit]:
         """Return the best matching passages, best first; fewer than `limit` if no more match.
 
         Args:
@@ -246,7 +246,7 @@ class Index:
         scores = self.scores(dict.fromkeys(sought, 1.0))
         best = np.argsort(-scores, kind="stable")[:limit]
         return [
-            Found(number, *self.span(number), float(scores[number]))
+            IndexHit(number, *self.span(number), float(scores[number]))
             for number in best.tolist()
             if scores[number] > 0
         ]
@@ -262,7 +262,7 @@ def open_index(source: Source) -> Index:
         SourceChangedError: The source changed since it was opened.
     """
     leaves = [*_leaves(source)]
-    parts = [Part.of([leaf]) if isinstance(leaf, str) else _part(leaf) for leaf in leaves]
+    parts = [IndexPart.of([leaf]) if isinstance(leaf, str) else _part(leaf) for leaf in leaves]
     headings = [number for number, leaf in enumerate(leaves) if isinstance(leaf, str)]
     filled = max(
         (n for n, part in enumerate(parts) if part.length and n not in headings), default=-1
@@ -285,26 +285,26 @@ def _leaves(source: Source) -> Iterator[Source | str]:
         yield from _leaves(part)
 
 
-def _part(source: Source) -> Part:
+def _part(source: Source) -> IndexPart:
     key = _key(source)
     kept = open_cache() if source.uri else None
-    for find in (_recent.find, partial(_decoded, kept)):
+    for find in (_recent.find, partial(_decode, kept)):
         found = find(key)
         if found is not None:
             _recent.keep(key, found)
             return found
-    part = Part.of(text for _, text in passages(source))
+    part = IndexPart.of(text for _, text in passages(source))
     _recent.keep(key, part)
     if kept is not None:
         kept.keep(key, part.encode())
     return part
 
 
-def _decoded(kept: Any, key: str) -> Part | None:
+def _decode(kept: Any, key: str) -> IndexPart | None:
     found = None if kept is None else kept.find(key, _MOST_BYTES)
     if found is not None:
         with suppress(ValueError, TypeError, IndexError):  # not an index
-            return Part.decode(*found)
+            return IndexPart.decode(*found)
     return None
 
 
@@ -321,14 +321,14 @@ class _Recent:
     """The most recently used parts, up to a limit."""
 
     def __init__(self) -> None:
-        self._parts: OrderedDict[str, Part] = OrderedDict()
+        self._parts: OrderedDict[str, IndexPart] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, key: str) -> Part | None:
+    def find(self, key: str) -> IndexPart | None:
         with self._lock:
             return self._parts.get(key)
 
-    def keep(self, key: str, part: Part) -> None:
+    def keep(self, key: str, part: IndexPart) -> None:
         with self._lock:
             self._parts[key] = part
             self._parts.move_to_end(key)

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" 
 from gated import reading
 from inspecting import at, place_in, read_beginnings, remember, store_memory, store_reading, version
 
+from memagent_graph.evidence.places import Unsupported
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.stores import open_store
-from memagent_graph.memory.version import edited
-from memagent_graph.readers.base import Unsupported
+from memagent_graph.memory.version import edit_version
 
 pytestmark = pytest.mark.browser
 
@@ -327,7 +327,12 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
     bank.append(doubtful, owner="rent")
     again = replace(version("Bob pays.", 5, before=doubtful), again=True, skipped=((200, 300),))
     same = version("Bob pays.", 6, before=again, unchanged=again.id)
-    for one in (again, same, edited(same, "By hand."), version("All.", merged=(new.id, same.id))):
+    for one in (
+        again,
+        same,
+        edit_version(same, "By hand."),
+        version("All.", merged=(new.id, same.id)),
+    ):
         bank.append(one, owner="rent")
     key = store_reading(bank, "Ann pays.")
     remember(bank.store, "ann", "I breed quokkas.").edit("ann", "By hand.", by="Zoe")

@@ -12,7 +12,7 @@ from statistics import mean
 import pytest
 
 from memagent_graph.evaluation.report import write_report
-from memagent_graph.evaluation.results import Result, load
+from memagent_graph.evaluation.results import SampleResult, load
 from memagent_graph.evaluation.samples import short
 
 pytestmark = pytest.mark.browser
@@ -52,8 +52,8 @@ def run(tmp_path_factory):
     return out
 
 
-def result(name: str, method: str) -> Result:
-    return Result(
+def result(name: str, method: str) -> SampleResult:
+    return SampleResult(
         id=name,
         method=method,
         task=name,

@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
-from memagent_graph.text import converters
-from memagent_graph.text.opening import open_source
+from memagent_graph.text import converter
+from memagent_graph.text.files import open_source
 
 pytest.importorskip("markitdown")
 
@@ -23,7 +23,7 @@ def test_the_cache_is_shown_and_cleared(tmp_path, monkeypatch):
 
     assert "0.0 MB" in cache()
     open_source(page)
-    converters.shared.end()
+    converter.shared.end()
     kept = cache()
     cleared = cache("clear")
 

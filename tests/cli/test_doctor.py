@@ -9,7 +9,7 @@ from servers.redis_server import RedisServer
 from servers.warm_python import COMMAND_LINE, warm_python
 from typer.testing import CliRunner
 
-from memagent_graph.cli import checks
+from memagent_graph.cli import doctor as checks
 from memagent_graph.cli.app import app
 
 WORDS = {"ok", "warn", "fail"}
@@ -183,13 +183,13 @@ def test_a_gpu_is_named_and_a_build_of_pytorch_that_cannot_use_it_is_a_warning(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(checks, "_version", lambda _: "2.13.0+cpu")
 
-    assert checks.gpu(wanted=False).status == "ok"
-    assert "H200" in checks.gpu(wanted=False).text
-    assert checks.gpu(wanted=True).status == "warn"
+    assert checks.check_gpu(wanted=False).status == "ok"
+    assert "H200" in checks.check_gpu(wanted=False).text
+    assert checks.check_gpu(wanted=True).status == "warn"
     monkeypatch.setattr(checks, "_version", lambda _: "2.13.0")
-    assert checks.gpu(wanted=True).status == "ok"
+    assert checks.check_gpu(wanted=True).status == "ok"
     driver.write_text("#!/bin/sh\nexit 9\n")
-    assert checks.gpu(wanted=True).status == "warn"
+    assert checks.check_gpu(wanted=True).status == "warn"
 
 
 def test_extras_that_only_name_others_are_not_listed(monkeypatch):
@@ -203,4 +203,4 @@ def test_extras_that_only_name_others_are_not_listed(monkeypatch):
     monkeypatch.setattr(checks.metadata, "requires", lambda _: lines)
     monkeypatch.setattr(checks, "_is_installed", lambda package: package != "vllm")
 
-    assert checks.extras().text == "installed: cli; not installed: vllm"
+    assert checks.check_extras().text == "installed: cli; not installed: vllm"

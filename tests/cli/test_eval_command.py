@@ -8,7 +8,7 @@ from tiny_model import byte_pairs, tiny_model
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
-from memagent_graph.evaluation import plots
+from memagent_graph.evaluation import report
 from memagent_graph.evaluation.results import load
 from memagent_graph.text.tokens import load_tokenizer
 
@@ -64,7 +64,7 @@ def test_two_runs_are_compared_sample_by_sample(tmp_path):
 
 
 def test_what_cannot_be_drawn_is_said_beside_the_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "_depth", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(report, "_depth", lambda *_, **__: 1 / 0)
 
     done = run("--out", tmp_path, "--tasks", "vt", "--lengths", "2k", "--samples", 1)
 

@@ -18,7 +18,7 @@ pytestmark = [
 PROGRAM = r"""
 import json, os, resource, sys
 import langgraph.checkpoint.sqlite, langgraph.store.sqlite  # once, and not in every child
-import memagent_graph.batch, memagent_graph.graph.build, memagent_graph.memory.users
+import memagent_graph.batch, memagent_graph.graph.build, memagent_graph.conversation.users
 from memagent_graph.cli import main
 
 folder, sinks, commands = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])

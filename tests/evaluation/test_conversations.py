@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.ordering import order_score
+from memagent_graph.evaluation.scores import conveys, order_score
 from memagent_graph.evaluation.tasks import KINDS, make_task
-from memagent_graph.evaluation.telling import told
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()
@@ -294,7 +293,7 @@ NOISE = "We spoke of the weather for a while. The train was late again. "
 def test_a_message_is_told_by_a_quote_and_by_a_note(context):
     message = "Hi Bo! How are you? I adopted a small goat named Lore in May. See you soon!"
 
-    assert told(message, "What is the goat called that Ann adopted? Lore", context)
+    assert conveys(message, "What is the goat called that Ann adopted? Lore", context)
 
 
 @pytest.mark.parametrize(
@@ -303,15 +302,15 @@ def test_a_message_is_told_by_a_quote_and_by_a_note(context):
 def test_a_message_is_not_told_by_other_text_or_words_here_and_there(context):
     message = "Hi Bo! How are you? I adopted a small goat named Lore in May. See you soon!"
 
-    assert not told(message, "What is the goat called that Ann adopted? Lore", context)
-    assert not told("!!!", "What is the goat called?", context)
+    assert not conveys(message, "What is the goat called that Ann adopted? Lore", context)
+    assert not conveys("!!!", "What is the goat called?", context)
 
 
 @given(st.lists(st.sampled_from([*NOISE.split(), "Yes.", "Lore!", "Is", "7."]), max_size=40))
 def test_a_message_is_told_by_itself(words):
     message = " ".join(["Kayak.", *words])
 
-    assert told(message, "What of the kayak and Lore?", f"{NOISE}\n\n{message}\n\n{NOISE}")
+    assert conveys(message, "What of the kayak and Lore?", f"{NOISE}\n\n{message}\n\n{NOISE}")
 
 
 @pytest.mark.parametrize("kind", ["conversation", "longmemeval", "beam"])
@@ -385,7 +384,7 @@ class TestRealFiles:
             """Of the questions with a message that the context tells."""
             counted = [
                 any(
-                    told(text, f"{one.question} {one.answers[0]}", context_of(one))
+                    conveys(text, f"{one.question} {one.answers[0]}", context_of(one))
                     for text in texts
                 )
                 for one in chosen

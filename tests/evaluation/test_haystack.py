@@ -14,7 +14,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import Piece
 from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.evaluation.tasks.haystack import fit, hide, sentences
-from memagent_graph.evaluation.tasks.parsing import parse, statements
+from memagent_graph.evaluation.tasks.ruler import parse, statements
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.evaluation.intervals import interval, mean_cost, mean_score, paired_interval
+from memagent_graph.evaluation.scores import interval, mean_cost, mean_score, paired_interval
 
 ROUNDED = st.sampled_from([0.0, 1.0, 0.1 * 3, 1 / 3, 0.7, 5e-324, 1 - 2**-53])
 """Values of which sums, shares and square roots are rounded."""

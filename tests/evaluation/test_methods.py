@@ -12,9 +12,14 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError, TransientModelError
-from memagent_graph.evaluation import prompts
-from memagent_graph.evaluation.methods import METHODS, VERSION, embeddings, make_method
-from memagent_graph.evaluation.search import PASSAGE_TOKENS
+from memagent_graph.evaluation import methods
+from memagent_graph.evaluation.methods import (
+    METHODS,
+    PASSAGE_TOKENS,
+    VERSION,
+    embeddings,
+    make_method,
+)
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
@@ -167,7 +172,7 @@ def test_a_call_that_fails_for_a_while_is_made_again_when_the_server_says(
     async def sleep(seconds):
         waited.append(seconds)
 
-    monkeypatch.setattr("memagent_graph.models.retry.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("memagent_graph.models.failures.asyncio", SimpleNamespace(sleep=sleep))
     config = CONFIG.model_copy(update={"retry_interval": 0.001})
     busy = {"status": 429, "headers": {"retry-after": "7"}}
     openai_server.script = [busy, "drop", "empty", 503]
@@ -265,7 +270,7 @@ def test_every_method_tells_what_its_answer_was_written_from(name):
 
 
 def test_prompts_are_not_changed_without_another_version():
-    shown = "".join(value for name, value in sorted(vars(prompts).items()) if name.isupper())
+    shown = "".join(value for name, value in sorted(vars(methods).items()) if name.isupper())
 
     assert (VERSION, sha256(f"{shown} {PASSAGE_TOKENS}".encode()).hexdigest()[:16]) == (
         2,

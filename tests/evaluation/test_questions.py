@@ -10,8 +10,12 @@ from paragraphs import hotpot, natural, published, squad
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.question_files import read_questions, read_row, row_spans
-from memagent_graph.evaluation.tasks.questions import QuestionTask
+from memagent_graph.evaluation.tasks.questions import (
+    QuestionTask,
+    read_questions,
+    read_row,
+    row_spans,
+)
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 

@@ -12,10 +12,9 @@ import pytest
 from ruler_samples import CAPS, NAMES, PLAIN, made, official, prompt_of, structure
 
 from memagent_graph.errors import MissingDependencyError
-from memagent_graph.evaluation.tasks import needle, tracking, words
-from memagent_graph.evaluation.tasks.forms import NOISE
-from memagent_graph.evaluation.tasks.parsing import parse, statements
-from memagent_graph.evaluation.tasks.vocabulary import vocabulary
+from memagent_graph.evaluation.tasks import probes
+from memagent_graph.evaluation.tasks.haystack import vocabulary
+from memagent_graph.evaluation.tasks.ruler import NOISE, parse, statements
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 
@@ -139,7 +138,7 @@ def test_samples_become_others_only_with_a_new_version():
     """After a change of the generator: raise its VERSION, and put the new digests here."""
     if vocabulary().digest != "06d7a654dd60845f":
         pytest.skip("wonderwords has other words than 3.0.1")
-    versions = (needle.VERSION, tracking.VERSION, words.VERSION)
+    versions = (probes.NEEDLE_VERSION, probes.TRACKING_VERSION, probes.WORDS_VERSION)
     digests = {}
     for name in NAMES:
         sample = made(name, 6_000, 1, 2)

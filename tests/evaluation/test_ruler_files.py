@@ -9,9 +9,7 @@ from ruler_samples import CAPS, NAMES, OFFICIAL, PLAIN, made, official, prompt_o
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.forms import PASSAGES
-from memagent_graph.evaluation.tasks.parsing import parse
-from memagent_graph.evaluation.tasks.ruler import RulerFileTask, ruler_tasks
+from memagent_graph.evaluation.tasks.ruler import PASSAGES, RulerFileTask, parse, ruler_tasks
 
 
 def written(folder, rows, *, leave_out=()):

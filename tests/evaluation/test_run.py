@@ -14,14 +14,16 @@ from matplotlib.figure import Figure
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.evaluation.comparison import differences, table, write_comparison
 from memagent_graph.evaluation.report import (
     cells,
     details,
+    differences,
     markdown,
+    table,
+    write_comparison,
     write_report,
 )
-from memagent_graph.evaluation.results import RESULTS, Result, load
+from memagent_graph.evaluation.results import RESULTS, SampleResult, load
 from memagent_graph.evaluation.run import evaluate
 from memagent_graph.evaluation.samples import Criterion, Piece, Sample, Task, parse_length, short
 from memagent_graph.evaluation.tasks import make_task
@@ -239,7 +241,7 @@ def test_a_stopped_run_leaves_no_task_behind(tmp_path):
 
 
 def result(score, *, length=8192, method="memagent", kept=None, **more):
-    return Result(
+    return SampleResult(
         id="a",
         method=method,
         task="vt",

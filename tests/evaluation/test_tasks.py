@@ -16,8 +16,15 @@ from tiny_model import byte_pairs
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
-from memagent_graph.evaluation.tasks.tracking import TrackingTask
-from memagent_graph.evaluation.tasks.vocabulary import WORDS, mixed, pairs, vocabulary, word, words
+from memagent_graph.evaluation.tasks.haystack import (
+    WORDS,
+    mix_words,
+    pairs,
+    vocabulary,
+    word,
+    words,
+)
+from memagent_graph.evaluation.tasks.probes import TrackingTask
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
@@ -206,7 +213,7 @@ def test_made_up_words_are_all_different():
 
 def test_words_go_on_with_made_up_ones_where_english_has_no_more():
     known = vocabulary().words
-    found = [*islice(mixed(random.Random(1)), len(known) + 5_000)]
+    found = [*islice(mix_words(random.Random(1)), len(known) + 5_000)]
 
     assert sorted(found[: len(known)]) == known
     assert len({*found}) > len(known) + 4_900

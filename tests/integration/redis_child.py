@@ -10,8 +10,9 @@ from doubles import ChainReader
 from langgraph.store.base import BaseStore
 
 from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.readers.base import Answer, Identity, Memory, Reader, Update
+from memagent_graph.readers.base import Answer, Identity, Reader, Update
 
 CHUNKED = ReadingConfig(chunk_tokens=40)
 

@@ -13,9 +13,10 @@ from doubles import ChainReader, chain
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.stores import open_store
-from memagent_graph.readers.base import Memory, Merge
+from memagent_graph.readers.base import Merge
 
 ONE = {"question": "Who is the heron of pier seven?"}
 MODES = {

@@ -18,9 +18,9 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
 from memagent_graph.graph import sharing
-from memagent_graph.memory import lease
-from memagent_graph.memory.lease import Lease
+from memagent_graph.memory import sharing as lease
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.sharing import Lease
 
 TEXT = numbered(180)
 ASKED = {"question": "?", "document": TEXT}

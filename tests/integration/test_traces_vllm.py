@@ -14,9 +14,9 @@ from tiny_model import tiny_model
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.served import served_policy
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import join
+from memagent_graph.rl.training import make_served_policy
 
 pytestmark = [
     pytest.mark.vllm,
@@ -92,7 +92,7 @@ async def test_a_policy_samples_as_it_is_whatever_its_generation_config_says(tmp
         greedy = ChatEndpoint(
             model=server.name, base_url=server.base_url, temperature=1.0, max_tokens=8
         )
-        policy = served_policy(server.name, server.base_url, **tells)
+        policy = make_served_policy(server.name, server.base_url, **tells)
         agent = create_memagent(Once(policy, config=CONFIG), config=CONFIG, tokenizer=folder)
 
         replies = {(await greedy.ainvoke("Which line?")).text for _ in range(4)}

@@ -14,13 +14,7 @@ from langgraph.store.sqlite import SqliteStore
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.memory.bank import diff
-from memagent_graph.memory.version import (
-    MemoryVersion,
-    child_id,
-    edited_id,
-    reading_key,
-    root_id,
-)
+from memagent_graph.memory.version import MemoryVersion, child_id, edit_id, reading_key, root_id
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(40)
@@ -206,10 +200,10 @@ async def test_a_memory_is_watched_as_it_grows(redis_store):
 
 @given(st.lists(st.text(), min_size=3, max_size=3), st.lists(st.text(), min_size=3, max_size=3))
 def test_ids_are_equal_just_when_all_that_led_to_them_is(one, other):
-    for make in (child_id, edited_id):
+    for make in (child_id, edit_id):
         assert (make(*one) == make(*other)) == (one == other)
     assert (root_id(*one[:2]) == root_id(*other[:2])) == (one[:2] == other[:2])
-    assert len({root_id("a", "b"), child_id("a", "b", ""), edited_id("a", "b", "")}) == 3
+    assert len({root_id("a", "b"), child_id("a", "b", ""), edit_id("a", "b", "")}) == 3
 
 
 def test_a_record_of_a_later_release_is_read_and_one_of_something_else_is_not():

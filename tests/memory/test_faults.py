@@ -13,8 +13,8 @@ from servers.redis_server import RedisServer
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.errors import MemAgentError, StoreError
-from memagent_graph.memory import guard, writer
-from memagent_graph.memory.adapted import GetThenPut
+from memagent_graph.memory import circuit, writer
+from memagent_graph.memory.items import GetThenPut
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.version import MemoryVersion, child_id, root_id
 
@@ -27,8 +27,8 @@ TALK = [{"role": "user", "content": f"I am {n}.", "id": str(n)} for n in range(4
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Stores that fail are retried at once: no test waits for a pause."""
-    monkeypatch.setattr(guard, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(guard, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(circuit, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(circuit, "LONGEST_PAUSE", 0.0)
     monkeypatch.setattr(writer, "_PAUSE", 0.001)
 
 

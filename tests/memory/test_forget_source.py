@@ -12,11 +12,13 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 from memagent_graph import MemoryBank, ReadingConfig, RedisStore, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.memory.sources import ForgottenSource
-from memagent_graph.memory.version import edited, reading_key
-from memagent_graph.readers.base import Answer, Evidence, Identity, Memory, Merge, Reader, Update
-from memagent_graph.text import converters, user_cache
-from memagent_graph.text.opening import open_source
+from memagent_graph.evidence.places import Evidence, Memory
+from memagent_graph.memory.forget import ForgottenSource
+from memagent_graph.memory.version import edit_version, reading_key
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
+from memagent_graph.text import cache as user_cache
+from memagent_graph.text import converter
+from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 
 SMALL = ReadingConfig(chunk_tokens=30)
@@ -107,7 +109,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
     user_cache._cache.cache_clear()
     yield tmp_path / "cache"
-    converters.shared.end()
+    converter.shared.end()
 
 
 def agent(bank, reader=None, config=SMALL):
@@ -284,7 +286,7 @@ def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypat
     for word in ("fish", "bird"):
         read(bank, document(word, word), memory_name="diary")
     read(bank, [document("fish", "fish"), document("bear", "bear")])
-    monkeypatch.setattr("memagent_graph.memory.sources._AT_ONCE", 3)
+    monkeypatch.setattr("memagent_graph.memory.forget._AT_ONCE", 3)
     commit, left = bank.records.commit, [broken]
 
     async def fail_later(*args, **options):
@@ -366,7 +368,7 @@ def test_a_reading_that_goes_on_from_a_memory_does_not_bring_it_back(bank, store
 def test_what_a_killed_reading_wrote_meanwhile_goes_when_another_is_forgotten(bank, stored):
     for word in ("fish", "bird"):
         read(bank, document(word, word), memory_name="diary")
-    stray = edited(bank.get("diary"), bank.get("diary").text + " FISH.")
+    stray = edit_version(bank.get("diary"), bank.get("diary").text + " FISH.")
     bank.forget_source(digest(document("fish")))
     bank.append(stray, owner="diary")
     assert "fish" in stored()

@@ -15,17 +15,18 @@ from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph import ConversationMemory, MemoryBank
 from memagent_graph.errors import MemoryNotFoundError
+from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.provenance import Lineage
+from memagent_graph.memory.provenance import VersionSources
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
-    merged_id,
+    merge_id,
     reading_key,
     root_id,
     text_of,
 )
-from memagent_graph.readers.base import Evidence, Memory, Update
+from memagent_graph.readers.base import Update
 from memagent_graph.sync import wait_for
 
 NAMES = ["ann", "bob", "cleo"]
@@ -74,7 +75,7 @@ class Bank:
         head = self.bank.head(name)
         folds = [self.bank.append(self._section(document, head), owner=name) for _ in range(2)]
         ids = tuple(fold.id for fold in folds)
-        merged = replace(folds[1], id=merged_id(ids, "reader"), parent=folds[1].root, merged=ids)
+        merged = replace(folds[1], id=merge_id(ids, "reader"), parent=folds[1].root, merged=ids)
         assert self.bank.advance(name, merged, expected=head and head.id)
 
     def read_alone(self, name, document):
@@ -159,7 +160,7 @@ class Bank:
     @property
     def told(self):
         """The versions that each name leads to, the newest first."""
-        lineage = Lineage(self.versions)
+        lineage = VersionSources(self.versions)
         return {name: lineage.above([head.id]) for name, head in self.bank.list()}
 
 

@@ -21,7 +21,7 @@ from memagent_graph.errors import (
     StoreError,
     StoreRefusedError,
 )
-from memagent_graph.memory.guard import StoreGuard, StoreMetrics, guard_of, store_metrics
+from memagent_graph.memory.circuit import StoreGuard, StoreMetrics, guard_of, store_metrics
 
 SOON = 0.02
 LONG = 30
@@ -340,7 +340,7 @@ async def test_a_call_from_before_the_outage_does_not_open_the_circuit_after_it(
 
 
 async def test_an_outage_is_one_warning(guard, clock, caplog):
-    caplog.set_level(logging.DEBUG, logger="memagent_graph.memory.guard")
+    caplog.set_level(logging.DEBUG, logger="memagent_graph.memory.circuit")
     for _ in range(2):
         for _ in range(3):
             await fail(guard)

@@ -18,9 +18,8 @@ from servers.tcp_proxy import TCPProxy
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.adapted import atomic
 from memagent_graph.memory.atomic import AtomicStore
-from memagent_graph.memory.records import Records
+from memagent_graph.memory.items import Records, atomic
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.stores import open_store
 
@@ -168,7 +167,7 @@ import sys
 from contextlib import closing
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
-from memagent_graph.memory.adapted import atomic
+from memagent_graph.memory.items import atomic
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.sync import wait_for
 

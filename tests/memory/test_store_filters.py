@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.memory.redis.filters import matches
+from memagent_graph.memory.redis.operations import matches
 
 PLAIN = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b", 0.5, 2.0])
 NAME = st.sampled_from(["x", "y", "z"])

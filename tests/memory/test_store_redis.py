@@ -336,7 +336,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url):
 @pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
 def test_a_server_that_goes_away_is_reported_soon(own_redis_server, monkeypatch, half):
     """After some repeats, that is, which do not multiply."""
-    monkeypatch.setattr("memagent_graph.memory.redis.patience._BACKOFF", NoBackoff())
+    monkeypatch.setattr("memagent_graph.memory.redis.connection._BACKOFF", NoBackoff())
 
     with RedisStore.from_url(own_redis_server.url) as store:
 

@@ -12,7 +12,7 @@ from langgraph.store.base import PutOp
 from servers.tcp_proxy import TCPProxy
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.redis import RedisStore, reads, roots
+from memagent_graph.memory.redis import RedisStore, keys, operations
 
 AT = ("tenant", "things")
 
@@ -110,7 +110,7 @@ def test_a_key_of_another_type_gives_way(store, client):
 
 
 def test_what_is_remembered_has_a_bound(store, client, monkeypatch):
-    monkeypatch.setattr(roots, "_REMEMBERED", 3)
+    monkeypatch.setattr(keys, "_REMEMBERED", 3)
 
     for n in range(20):
         store.put((f"root{n}",), "k", {})
@@ -122,7 +122,7 @@ def test_what_is_remembered_has_a_bound(store, client, monkeypatch):
 def test_namespaces_are_listed_of_more_roots_and_pages_than_are_asked_for_at_once(
     redis_store, monkeypatch
 ):
-    monkeypatch.setattr(reads, "_NAMESPACES_AT_ONCE", 3)
+    monkeypatch.setattr(operations, "_NAMESPACES_AT_ONCE", 3)
     users = {(f"user-{number}", "memagent") for number in range(150)}
     labels = {("user-7", "memagent", f"label {number}") for number in range(10)}
     for namespace in users | labels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from servers.redis_server import RedisCluster, RedisServer
 
-from memagent_graph.cli import checks
+from memagent_graph.cli import doctor
 from memagent_graph.memory.redis import RedisStore
 
 LIMIT = str(64 << 20)
@@ -55,7 +55,7 @@ def test_a_node_of_a_cluster_tells_too(tmp_path):
     ids=["eviction", "persistence"],
 )
 def test_the_doctor_warns_of_a_server_that_loses_memories(start, options, found, cure):
-    check = checks.store(start(*options).url, ("memagent",))
+    check = doctor.check_store(start(*options).url, ("memagent",))
 
     assert check.status == "warn"
     assert found in check.text
@@ -73,7 +73,7 @@ def test_the_doctor_warns_of_a_server_that_loses_memories(start, options, found,
     ids=["default", "noeviction", "volatile", "no limit"],
 )
 def test_the_doctor_is_content_with_a_server_that_keeps_them(start, options):
-    assert checks.store(start(*options).url, ("memagent",)).status == "ok"
+    assert doctor.check_store(start(*options).url, ("memagent",)).status == "ok"
 
 
 def test_the_doctor_is_content_with_snapshots(start):
@@ -81,7 +81,7 @@ def test_the_doctor_is_content_with_snapshots(start):
     with server.client() as client:
         client.config_set("save", "60 1")
 
-    assert checks.store(server.url, ("memagent",)).status == "ok"
+    assert doctor.check_store(server.url, ("memagent",)).status == "ok"
 
 
 FORBIDDEN = {
@@ -97,7 +97,7 @@ def test_the_doctor_does_without_what_it_may_not_ask(start, rules):
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "me", "on", ">secret", *rules)
 
-    check = checks.store(f"redis://me:secret@127.0.0.1:{server.port}", ("memagent",))
+    check = doctor.check_store(f"redis://me:secret@127.0.0.1:{server.port}", ("memagent",))
 
     assert check.status == ("ok" if "-info" in rules else "warn")
     assert "persistence" not in check.text

@@ -11,7 +11,7 @@ from langgraph.store.base import PutOp
 from servers.redis_server import wait_until
 
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.redis.sweeper import Sweeper
+from memagent_graph.memory.redis.store import Sweeper
 
 OFTEN = 0.0005  # minutes
 

@@ -17,19 +17,20 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memagent_graph import ConversationMemory, RedisStore
+from memagent_graph.conversation import user_memory
+from memagent_graph.conversation.user_memory import place_of, user_of
+from memagent_graph.conversation.users import Users
 from memagent_graph.errors import (
     ConfigurationError,
     MemoryConflictError,
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.memory import changes
-from memagent_graph.memory.personal import place_of, user_of
-from memagent_graph.memory.records import check_namespace
+from memagent_graph.evidence.places import Memory
+from memagent_graph.memory.items import check_namespace
 from memagent_graph.memory.stores import open_store
-from memagent_graph.memory.users import Users
 from memagent_graph.memory.version import MemoryVersion
-from memagent_graph.readers.base import Memory, Update
+from memagent_graph.readers.base import Update
 
 HOSTILE = ["a.b", "100%25", "*", "user-x", "a/b c", "{x}", "Ärger", "thread monday", "a\nb", "\0"]
 
@@ -117,8 +118,8 @@ def test_the_history_says_who_changed_what_when_from_which_messages_with_which_m
 
 
 def test_lines_of_changes_are_bounded(monkeypatch):
-    monkeypatch.setattr(changes, "_MOST", 5)
-    monkeypatch.setattr(changes, "_OFTEN", 1)
+    monkeypatch.setattr(user_memory, "_MOST", 5)
+    monkeypatch.setattr(user_memory, "_OFTEN", 1)
     store = InMemoryStore()
 
     tell(store, "ann", *(f"day {number}" for number in range(9)))

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from memagent_graph.errors import TransientModelError
-from memagent_graph.models import circuit
-from memagent_graph.models.circuit import Circuit
+from memagent_graph.models import server
+from memagent_graph.models.server import Circuit
 
 
 class Clock:
@@ -47,8 +47,8 @@ class Checks:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(circuit, "monotonic", clock)
-    monkeypatch.setattr(circuit, "asyncio", SimpleNamespace(sleep=clock.sleep))
+    monkeypatch.setattr(server, "monotonic", clock)
+    monkeypatch.setattr(server, "asyncio", SimpleNamespace(sleep=clock.sleep))
     return clock
 
 

@@ -8,9 +8,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from memagent_graph import create_memagent
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.models.cross_encoder import CrossEncoder
+from memagent_graph.evidence.verify import CrossEncoder, resolve_verifier
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.verifying import resolve_verifier
 
 PASSAGE = "The harbour was closed for the winter."
 TRUE = "The harbour was closed for the winter."

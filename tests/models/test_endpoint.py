@@ -22,8 +22,8 @@ from memagent_graph.errors import (
     RefusalError,
     TransientModelError,
 )
+from memagent_graph.evidence.places import Memory
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.readers.base import Memory
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.sync import wait_for
 
@@ -422,7 +422,7 @@ async def test_the_graph_waits_for_as_long_as_the_server_asks(openai_server, mod
     async def sleep(seconds):
         waited.append(seconds)
 
-    monkeypatch.setattr("memagent_graph.models.retry.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("memagent_graph.models.failures.asyncio", SimpleNamespace(sleep=sleep))
     busy = {"status": 429, "headers": {"retry-after": "7"}}
     openai_server.script = [busy, "ok", {"status": 503, "headers": {"retry-after": "3600"}}]
     agent = create_memagent(model, config=ReadingConfig(retry_interval=0.001))

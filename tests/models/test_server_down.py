@@ -12,7 +12,7 @@ from servers.redis_server import wait_until
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError, TransientModelError
-from memagent_graph.models import circuit
+from memagent_graph.models import server as circuit
 from memagent_graph.models.endpoint import ChatEndpoint
 
 

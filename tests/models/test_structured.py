@@ -21,7 +21,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.structured import constrained, constraint, fill, shape_of
+from memagent_graph.models.structured import call_constrained, constraint, fill, shape_of
 
 
 class Lease(BaseModel):
@@ -260,8 +260,8 @@ async def test_what_a_model_refuses_is_not_sent_again_and_other_failures_are_rai
     async def limited(options):
         raise TransientModelError("slow down")
 
-    assert [await constrained(call, held) for _ in range(2)] == ["a reply"] * 2
+    assert [await call_constrained(call, held) for _ in range(2)] == ["a reply"] * 2
     assert len(sent) == 3
     assert held == {}
     with pytest.raises(TransientModelError):
-        await constrained(limited, {"response_format": "..."})
+        await call_constrained(limited, {"response_format": "..."})

@@ -18,9 +18,9 @@ from memagent_graph.errors import (
     ModelError,
 )
 from memagent_graph.models import transformers_engine
-from memagent_graph.models.decoding import Row, choose
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.models.transformers import ChatTransformers
+from memagent_graph.models.transformers_engine import DecodingRow, choose
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=150, memory_tokens=24, answer_tokens=24)
 QUESTION = "What is a class?"
@@ -345,7 +345,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely_and_never_what_cannot_be()
     chances = torch.tensor([0.0, 0.5, 0.2, 0.3, 0.0])
 
     def drawn(**fields):
-        rows = [Row([0], 1, seed=seed, **fields) for seed in range(4000)]
+        rows = [DecodingRow([0], 1, seed=seed, **fields) for seed in range(4000)]
         return torch.tensor(choose(chances.log().expand(4000, -1), rows)).bincount(minlength=5)
 
     assert (drawn(temperature=1.0) / 4000).tolist() == pytest.approx(chances.tolist(), abs=0.03)
@@ -363,7 +363,7 @@ def test_rows_that_sample_in_different_ways_do_not_change_each_other():
     ways = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.6}]
 
     def row(number):
-        return Row([0], 1, seed=number, **ways[number % 3])
+        return DecodingRow([0], 1, seed=number, **ways[number % 3])
 
     alone = [choose(logprobs[n : n + 1], [row(n)])[0] for n in range(64)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.models.turns import Turns
+from memagent_graph.models.server import Turns
 
 
 class Busy:

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.readers import matches
-from memagent_graph.readers.alignment import align, carry
-from memagent_graph.readers.base import Evidence, Memory, Recalled, Unsupported
-from memagent_graph.readers.citing import cite
-from memagent_graph.readers.statements import statements
-from memagent_graph.text.chunking import Chunk
+from memagent_graph.evidence import places
+from memagent_graph.evidence.align import align, carry
+from memagent_graph.evidence.places import Evidence, Memory, Recalled, Unsupported, cite
+from memagent_graph.evidence.statements import statements
+from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import JoinedSource, Location, TextSource
 
 ROLLO = (
@@ -461,13 +460,13 @@ def test_what_was_marked_in_one_of_several_memories_is_marked_in_the_merged_one(
 def comparisons(monkeypatch, memory, chunk, before=""):
     counts: Counter[str] = Counter()
     for name in ("_score", "_gain"):
-        whole = getattr(matches.Passages, name)
+        whole = getattr(places.PassageIndex, name)
 
         def counted(*args, whole=whole, name=name):
             counts[name] += 1
             return whole(*args)
 
-        monkeypatch.setattr(matches.Passages, name, counted)
+        monkeypatch.setattr(places.PassageIndex, name, counted)
     align(memory, Memory(before), chunk_of(chunk), "")
     return sum(counts.values())
 

@@ -10,12 +10,13 @@ from transformers import PreTrainedTokenizerFast
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
+from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.prompts import Prompts
-from memagent_graph.readers.base import Evidence, Memory, Step
+from memagent_graph.readers.base import Step
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.text.chunking import Chunk
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.chunks import Chunk
+from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 CHUNK = Chunk("The ferry leaves at nine.", 0, 25, 6, open_source("The ferry leaves at nine."))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from memagent_graph.readers.denial import says_not_found
+from memagent_graph.readers.replies import says_not_found
 
 
 @pytest.mark.parametrize(

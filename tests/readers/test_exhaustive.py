@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from memagent_graph.readers.exhaustive import scope
+from memagent_graph.readers.scope import scope
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.readers.base import Evidence, Memory, Step
+from memagent_graph.evidence.places import Evidence, Memory
+from memagent_graph.readers.base import Step
 from memagent_graph.readers.extractive import NOTHING_FOUND, ExtractiveReader
-from memagent_graph.text.chunking import next_chunk
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.chunks import next_chunk
+from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 RAIN = [

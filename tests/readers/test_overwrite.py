@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.prompts import NO_MEMORY
-from memagent_graph.readers.overwrite import (
+from memagent_graph.readers.replies import (
     check_overwrite,
     is_refusal,
     lost_statements,

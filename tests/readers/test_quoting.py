@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_graph.readers.quoting import best_two
-from memagent_graph.readers.statements import NOWHERE, Statement
+from memagent_graph.evidence.statements import NOWHERE, Statement
+from memagent_graph.readers.extractive import best_two
 
 FILM = "Copper Rain is a film from 2003 that was directed by Marta Voss."
 OTHERS = [

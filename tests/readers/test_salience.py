@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.conversation.built_in import NewestReader
-from memagent_graph.conversation.rendering import rendered
-from memagent_graph.conversation.salience import is_statement
-from memagent_graph.readers.base import Memory, Step
-from memagent_graph.text.chunking import next_chunk
+from memagent_graph.conversation.built_in import NewestReader, is_statement
+from memagent_graph.conversation.messages import render_messages
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Step
+from memagent_graph.text.chunks import next_chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -59,7 +59,7 @@ def test_small_talk_questions_requests_and_marks_are_no_statements(said):
 def read(messages, memory="", keep="", **budgets):
     config = ReadingConfig(**budgets)
     reader = NewestReader(config, keep=keep)
-    source, position = TextSource(rendered(messages)), 0
+    source, position = TextSource(render_messages(messages)), 0
     while chunk := next_chunk(
         source, position, tokenizer=COUNTER, chunk_tokens=config.chunk_tokens
     ):
@@ -189,7 +189,7 @@ class Counted(TextSource):
 
 
 def test_a_conversation_is_not_read_again_from_its_beginning_at_every_chunk():
-    source = Counted(rendered([told(f"I bred goat number {n}.") for n in range(8_000)]))
+    source = Counted(render_messages([told(f"I bred goat number {n}.") for n in range(8_000)]))
     chunk = next_chunk(source, source.length - 4_000, tokenizer=COUNTER, chunk_tokens=1_000)
     source.taken = 0
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.readers.statements import statements
+from memagent_graph.evidence.statements import statements
 
 
 def cut(text):

@@ -9,10 +9,11 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from memagent_graph import MemAgentNode, MemAgentRetriever, create_memagent, create_reading_tool
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.readers.base import Memory, Step, Unsupported
+from memagent_graph.evidence.places import Memory, Unsupported
+from memagent_graph.readers.base import Step
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.resolve import resolve_reader
-from memagent_graph.text.chunking import Chunk
+from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
 
 TEXT = "Mary Okafor was a painter in Oslo.\n\nThe harbour was closed for the winter, as ever."

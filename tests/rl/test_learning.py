@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.rl.advantages import Baseline
+from memagent_graph.rl.advantages import Baseline, training_rows
 from memagent_graph.rl.rewards import exact
 from memagent_graph.rl.rollouts import RolloutRunner
-from memagent_graph.rl.rows import training_rows
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -6,8 +6,8 @@ from paragraphs import hotpot, squad
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import Sample, Task, draw
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.question_files import same
-from memagent_graph.rl.questions import numbered_questions, split, task_questions
+from memagent_graph.evaluation.tasks.questions import same
+from memagent_graph.rl.questions import number_questions, split, task_questions
 from memagent_graph.rl.settings import TrainingSettings
 
 
@@ -77,11 +77,11 @@ def test_made_up_questions_are_split_by_what_they_ask_as_well():
     def make(index):
         return asked(f"Who is number {index % 7}?", answer=str(index % 7))
 
-    questions = numbered_questions(make, 3)
+    questions = number_questions(make, 3)
     assert {sample.question[-2] for sample in questions.held_out} == {"0", "1", "2"}
     assert {questions.training(n).question[-2] for n in range(300)} == {"3", "4", "5", "6"}
     with pytest.raises(ConfigurationError, match="Lower held_out"):
-        numbered_questions(make, 7).training(0)
+        number_questions(make, 7).training(0)
 
 
 @pytest.mark.parametrize("kind", ["qa", "ruler_hqa"])

@@ -22,8 +22,9 @@ from memagent_graph.errors import (
     TraceError,
     TransientModelError,
 )
+from memagent_graph.evidence.places import Memory
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.readers.base import Answer, Identity, Memory, Reader, Update
+from memagent_graph.readers.base import Answer, Identity, Reader, Update
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Conversation, End, join

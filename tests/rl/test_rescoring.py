@@ -6,7 +6,7 @@ import pytest
 from rl.rollouts import conversation
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.rl.rescoring import Case, make_rescore
+from memagent_graph.rl.rewards import Case, make_rescore
 from memagent_graph.rl.traces import End, join
 
 CASES = {"g": Case("Who?", ("Edda",), ((12, 14),))}

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from rl.rollouts import conversation, records
 
 from memagent_graph.errors import TraceError
-from memagent_graph.rl.shaping import (
-    boxed_once,
+from memagent_graph.rl.rewards import (
     cost_rewards,
     exit_reward,
+    has_one_box,
     information_rewards,
     length_penalty,
     update_rewards,
@@ -65,7 +65,7 @@ def test_a_margin_beyond_the_budget_is_an_error(margin):
     ],
 )
 def test_the_format_is_one_box_that_is_closed_and_not_empty(response, worth):
-    assert boxed_once(replace(rollout((1,)), response=response)) == worth
+    assert has_one_box(replace(rollout((1,)), response=response)) == worth
 
 
 def reading(*changed, chunk=10):

@@ -16,14 +16,11 @@ from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.rl.advantages import Baseline
+from memagent_graph.rl.advantages import Baseline, TrainingRow
 from memagent_graph.rl.loss import grpo_loss
-from memagent_graph.rl.packing import collate, pack
-from memagent_graph.rl.policy import score
 from memagent_graph.rl.records import fingerprint
-from memagent_graph.rl.rows import Row
 from memagent_graph.rl.settings import GRPOSettings
-from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+from memagent_graph.rl.trainer import MultiConversationGRPOTrainer, collate, pack, score
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +127,7 @@ def test_loss_and_gradient_are_those_of_each_conversation_alone(model, tokenizer
 
 
 def rows_of(rollouts, tokenizer, settings):
-    from memagent_graph.rl.rows import training_rows
+    from memagent_graph.rl.advantages import training_rows
 
     return training_rows(
         rollouts,
@@ -141,11 +138,11 @@ def rows_of(rollouts, tokenizer, settings):
 
 
 def test_no_conversation_sees_another(model):
-    mine = Row((5, 6, 7), (8, 9), (-1.0, -1.0), 1.0)
+    mine = TrainingRow((5, 6, 7), (8, 9), (-1.0, -1.0), 1.0)
     alone, _ = score(model, collate([mine]))
     for others in (
-        [Row((11,) * 3, (12, 13), (-1.0, -1.0), 1.0)],
-        [Row((9,) * 9, (3,), (0.0,), 1.0)],
+        [TrainingRow((11,) * 3, (12, 13), (-1.0, -1.0), 1.0)],
+        [TrainingRow((9,) * 9, (3,), (0.0,), 1.0)],
     ):
         together, _ = score(model, collate([mine, *others]))
         torch.testing.assert_close(together[:2], alone, atol=1e-6, rtol=0)
@@ -179,7 +176,10 @@ def test_probability_moves_towards_the_better_rollout(model, tokenizer):
     trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
 
     def likelihoods():
-        rows = [Row(prompt, (20, 21), (0.0, 0.0), 1.0), Row(prompt, (30, 31), (0.0, 0.0), 1.0)]
+        rows = [
+            TrainingRow(prompt, (20, 21), (0.0, 0.0), 1.0),
+            TrainingRow(prompt, (30, 31), (0.0, 0.0), 1.0),
+        ]
         return score(trainer.model, collate(rows))[0].view(2, 2).sum(-1).tolist()
 
     before = likelihoods()

@@ -18,18 +18,20 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from memagent_graph import RedisStore
 from memagent_graph.errors import ConfigurationError, ConversionLimitError, MissingDependencyError
 from memagent_graph.text import cache as caches
-from memagent_graph.text import converted as conversions
-from memagent_graph.text import converters, user_cache
-from memagent_graph.text.cache import Cache
-from memagent_graph.text.conversion import Converted
-from memagent_graph.text.entry import seal, unseal
-from memagent_graph.text.opening import open_source
-from memagent_graph.text.user_cache import (
+from memagent_graph.text import cache as user_cache
+from memagent_graph.text import converter
+from memagent_graph.text import converter as conversions
+from memagent_graph.text.cache import (
+    Cache,
     clear_converted,
     forget_converted,
     open_cache,
+    seal,
     size_of_converted,
+    unseal,
 )
+from memagent_graph.text.conversion import Converted
+from memagent_graph.text.files import open_source
 
 KEY = "0123456789abcdef"
 
@@ -41,20 +43,20 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
     user_cache._cache.cache_clear()
     yield tmp_path / "cache" / "converted"
-    converters.shared.end()
+    converter.shared.end()
 
 
 @pytest.fixture
 def converted(monkeypatch):
     """The names of files that were converted, as it happens."""
     names = []
-    convert = converters.Converters.convert
+    convert = converter.Converters.convert
 
     def count(self, path, limits):
         names.append(path.name)
         return convert(self, path, limits)
 
-    monkeypatch.setattr(converters.Converters, "convert", count)
+    monkeypatch.setattr(converter.Converters, "convert", count)
     return names
 
 
@@ -153,14 +155,14 @@ class TestKey:
     def test_what_is_kept_is_of_the_bytes_that_were_converted(self, folder, page, monkeypatch):
         """Else a file that changes in between puts another's text into the cache."""
         original, swapped = page.read_bytes(), b"<p>planted</p>"
-        convert = converters.Converters.convert
+        convert = converter.Converters.convert
 
         def swap(self, path, limits):
             path.write_bytes(swapped)
             return convert(self, path, limits)
 
         with monkeypatch.context() as patched:
-            patched.setattr(converters.Converters, "convert", swap)
+            patched.setattr(converter.Converters, "convert", swap)
             planted = open_source(page)
         page.write_bytes(original)
 
@@ -392,8 +394,8 @@ class TestTrouble:
         code = f"""if True:
             import resource
             from pathlib import Path
-            from memagent_graph.text import converters
-            from memagent_graph.text.opening import open_source
+            from memagent_graph.text import converter as converters
+            from memagent_graph.text.files import open_source
             resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
             assert open_source(Path({str(page)!r})).text == "swordfish"
             """

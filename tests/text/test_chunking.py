@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from memagent_graph.text.chunking import cut_at_sentence, next_chunk
+from memagent_graph.text.chunks import cut_at_sentence, next_chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, HuggingFaceTokenizer
 
@@ -198,8 +198,8 @@ HUGE = """
 import resource
 from pathlib import Path
 import sys
-from memagent_graph.text.chunking import next_chunk
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.chunks import next_chunk
+from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import EstimatingTokenizer
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 source = open_source(Path(sys.argv[1]))

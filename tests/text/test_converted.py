@@ -28,10 +28,10 @@ from memagent_graph.errors import (
     UnreadableSourceError,
 )
 from memagent_graph.sync import to_thread
-from memagent_graph.text import converters
+from memagent_graph.text import converter
 from memagent_graph.text.conversion import CONVERTERS
 from memagent_graph.text.converter import Converter
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 
 MB = 1 << 20
 HANG = 300
@@ -71,14 +71,14 @@ def is_gone(process):
 @pytest.fixture(autouse=True)
 def no_process_stays(monkeypatch):
     """Nor is any given up because a busy machine is slow."""
-    converters.shared.end()  # tests of other modules leave theirs
-    monkeypatch.setattr(converters, "_KEPT_SECONDS", HANG)
+    converter.shared.end()  # tests of other modules leave theirs
+    monkeypatch.setattr(converter, "_KEPT_SECONDS", HANG)
     yield
     for process in converting():
         with suppress(psutil.Error):
             if process.status() == psutil.STATUS_STOPPED:  # it would never end
                 process.kill()
-    wait_until(lambda: converters.shared.end() or not converting())
+    wait_until(lambda: converter.shared.end() or not converting())
 
 
 @pytest.fixture(autouse=True)
@@ -152,14 +152,14 @@ class TestSeveral:
     @pytest.fixture
     def together(self, monkeypatch):
         """Lets no document be converted before the next one is, too."""
-        meeting = threading.Barrier(min(2, converters.AT_ONCE))
-        convert = converters.Converters.convert
+        meeting = threading.Barrier(min(2, converter.AT_ONCE))
+        convert = converter.Converters.convert
 
         def meet(self, path, limits):
             meeting.wait(HANG)
             return convert(self, path, limits)
 
-        monkeypatch.setattr(converters.Converters, "convert", meet)
+        monkeypatch.setattr(converter.Converters, "convert", meet)
 
     @pytest.fixture
     def pages(self, tmp_path):
@@ -190,7 +190,7 @@ class TestSeveral:
         with pytest.raises(UnreadableSourceError, match=r"2\.docx"):
             open_source([broken, bomb, *pages[3:]])
 
-        converters.shared.end()
+        converter.shared.end()
         assert not converting()
 
     def test_files_that_lead_out_of_a_folder_are_not_even_converted(
@@ -200,7 +200,7 @@ class TestSeveral:
         (tmp_path / "a.html").symlink_to(outside)
         DOCUMENTS["a.html"](tmp_path / ".b.html", "hidden")
         (tmp_path / "c.txt").write_text("shown")
-        monkeypatch.delattr(converters.Converters, "convert")
+        monkeypatch.delattr(converter.Converters, "convert")
 
         source = open_source(tmp_path)
 
@@ -282,9 +282,9 @@ class TestEnd:
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
         opening = [
             asyncio.create_task(to_thread(partial(open_source, document)))
-            for document in [bomb] * converters.AT_ONCE + [page]
+            for document in [bomb] * converter.AT_ONCE + [page]
         ]
-        await asyncio.to_thread(wait_until, lambda: len(converting()) == converters.AT_ONCE)
+        await asyncio.to_thread(wait_until, lambda: len(converting()) == converter.AT_ONCE)
 
         for task in reversed(opening):
             task.cancel()
@@ -308,7 +308,7 @@ class TestEnd:
         saver, thread = InMemorySaver(), {"configurable": {"thread_id": "1"}}
         stopping = create_memagent(checkpointer=saver, interrupt_before=["overwrite_memory"])
         stopping.invoke({"question": "Who signed?", "document": page}, thread)
-        converters.shared.end()  # to start another takes longer than the deadline
+        converter.shared.end()  # to start another takes longer than the deadline
         hasty = create_memagent(checkpointer=saver, config=ReadingConfig(deadline=0.01))
 
         output = hasty.invoke(None, thread)
@@ -331,7 +331,7 @@ class TestEnd:
 
     @pytest.mark.parametrize("while_it", ["starts", "converts"])
     def test_a_killed_parent_takes_the_conversion_with_it(self, while_it, bomb):
-        code = "from pathlib import Path\nfrom memagent_graph.text.opening import open_source\n"
+        code = "from pathlib import Path\nfrom memagent_graph.text.files import open_source\n"
         code += f"open_source(Path({str(bomb)!r}))"
         with subprocess.Popen([sys.executable, "-c", code]) as parent:
             process = wait_until(lambda: converting(psutil.Process(parent.pid)))[0]
@@ -370,17 +370,17 @@ class TestProcesses:
         counting.join()
 
         assert {source.length for source in sources} == {5999}
-        assert most[0] == converters.AT_ONCE
+        assert most[0] == converter.AT_ONCE
 
     def test_one_that_nobody_needs_ends(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(converters, "_KEPT_SECONDS", 0.1)
+        monkeypatch.setattr(converter, "_KEPT_SECONDS", 0.1)
 
         open_source(DOCUMENTS["a.html"](tmp_path / "a.html", "Hello"))
 
         wait_until(lambda: not converting())
 
     def test_one_is_replaced_after_so_many_documents(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(converters, "_KEPT_DOCUMENTS", 2)
+        monkeypatch.setattr(converter, "_KEPT_DOCUMENTS", 2)
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
 
         kept = []
@@ -404,8 +404,8 @@ class TestProcesses:
         code = f"""if True:
             import os
             from pathlib import Path
-            from memagent_graph.text import converters
-            from memagent_graph.text.opening import open_source
+            from memagent_graph.text import converter as converters
+            from memagent_graph.text.files import open_source
             converters._KEPT_SECONDS = {HANG}
             open_source(Path({str(page)!r}))
             before, = converters.shared._idle
@@ -508,7 +508,7 @@ class TestConfinement:
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
         program = tmp_path / "program.py"
         program.write_text(
-            "from pathlib import Path\nfrom memagent_graph.text.opening import open_source\n"
+            "from pathlib import Path\nfrom memagent_graph.text.files import open_source\n"
             f"print('begin')\nprint(open_source(Path({str(page)!r})).text)\n"
         )
 
@@ -523,7 +523,7 @@ class TestConfinement:
         code = f"""if True:
             import sys
             from pathlib import Path
-            from memagent_graph.text import opening
+            from memagent_graph.text import files as opening
             assert "psutil" not in sys.modules
             opening.open_source(Path({str(page)!r}))
             assert "markitdown" not in sys.modules

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank
+from memagent_graph.text import cache
 from memagent_graph.text import index as indexes
-from memagent_graph.text import user_cache
-from memagent_graph.text.chunking import passages
-from memagent_graph.text.index import Index, Part, open_index
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.cache import forget_converted
+from memagent_graph.text.chunks import passages
+from memagent_graph.text.files import open_source
+from memagent_graph.text.index import Index, IndexPart, open_index
 from memagent_graph.text.source import JoinedSource, TextSource
-from memagent_graph.text.user_cache import forget_converted
 
 FILLER = "The ship sailed on through the calm and empty sea, and nobody on board said a word. " * 12
 
@@ -29,8 +29,8 @@ def folder(tmp_path, monkeypatch):
     """Where entries are kept; nothing is known of any text yet."""
     monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
-    user_cache._cache.cache_clear()
-    monkeypatch.setattr(user_cache, "_no_plain_text", Event())
+    cache._cache.cache_clear()
+    monkeypatch.setattr(cache, "_no_plain_text", Event())
     monkeypatch.setattr(indexes, "_recent", indexes._Recent())
     return tmp_path / "cache" / "converted"
 
@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
 def indexed(monkeypatch):
     """How many texts were indexed, as it happens."""
     done = []
-    of = Part.of.__func__
+    of = IndexPart.of.__func__
 
     def count(cls, texts):
         texts = [*texts]
@@ -47,7 +47,7 @@ def indexed(monkeypatch):
             done.append("".join(texts))
         return of(cls, texts)
 
-    monkeypatch.setattr(Part, "of", classmethod(count))
+    monkeypatch.setattr(IndexPart, "of", classmethod(count))
     return done
 
 
@@ -150,7 +150,9 @@ class TestFinding:
     def test_parts_joined_find_what_one_index_of_all_finds(self, texts):
         passages = [" ".join(words) for words in texts]
         whole = Index.of(passages)
-        joined = Index([Part.of(passages[:2]), Part.of(passages[2:3]), Part.of(passages[3:])])
+        joined = Index(
+            [IndexPart.of(passages[:2]), IndexPart.of(passages[2:3]), IndexPart.of(passages[3:])]
+        )
 
         assert joined.find("lion 天文台") == whole.find("lion 天文台")
 
@@ -158,8 +160,8 @@ class TestFinding:
 class TestKept:
     @given(st.lists(st.text(max_size=40), max_size=6))
     def test_a_part_comes_back_from_its_bytes(self, texts):
-        part = Part.of(texts)
-        again = Part.decode(*part.encode())
+        part = IndexPart.of(texts)
+        again = IndexPart.decode(*part.encode())
 
         assert again.terms == part.terms
         assert Index([again]).find("".join(texts)) == Index([part]).find("".join(texts))
@@ -188,7 +190,7 @@ class TestKept:
         assert not folder.exists()
 
     def test_what_stays_in_memory_is_bounded(self, folder, indexed, monkeypatch):
-        monkeypatch.setattr(indexes, "_RECENT_BYTES", 5 * Part.of([FILLER]).size // 2)
+        monkeypatch.setattr(indexes, "_RECENT_BYTES", 5 * IndexPart.of([FILLER]).size // 2)
         indexed.clear()
         for number in (0, 1, 2, 2, 1, 0):
             open_index(TextSource(f"{FILLER}{number}"))

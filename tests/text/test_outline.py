@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.text import outline
-from memagent_graph.text.outline import Headings, find_pages
+from memagent_graph.text import source
+from memagent_graph.text.source import Headings, find_pages
 
 LINES = st.sampled_from(
     ["# One", "## Two ##", "text", "", "#no", "```", "~~~~", "    # code", "# C#", "```py", "\t# x"]
@@ -73,7 +73,7 @@ def test_a_text_in_pieces_has_the_headings_of_the_whole(text, data):
 
 
 def test_a_text_of_nothing_but_headings_does_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(outline, "_MOST_HEADINGS", 2)
+    monkeypatch.setattr(source, "_MOST_HEADINGS", 2)
     text = "# a\n# b\n# c\n# d\n"
 
     found = headings(text)

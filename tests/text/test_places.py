@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent_graph.text import files
-from memagent_graph.text.converted import ConvertedSource
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.converter import ConvertedSource
+from memagent_graph.text.files import open_source
 from memagent_graph.text.source import Location
 
 FORM = [

@@ -20,7 +20,7 @@ from memagent_graph.errors import (
     UnreadableSourceError,
 )
 from memagent_graph.text import files
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 from memagent_graph.text.source import Location
 
 TEXT = "First line\r\nsecond ‘line’ with é and 漢字 and 👩‍👩‍👧\n\nlast line\0 with a NUL"

@@ -18,7 +18,7 @@ from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, EmptyReplyError, ModelError
 from memagent_graph.graph.state import ReadingInput
 from memagent_graph.rl.rewards import Reward, make_reward
-from memagent_graph.rl.served import served_policy
+from memagent_graph.rl.training import make_served_policy
 
 if TYPE_CHECKING:
     from typing import Self
@@ -95,7 +95,7 @@ async def rollout(
         1.0
     """
     options = {"api_key": api_key} if api_key else {}
-    policy = served_policy("policy", base_url, **options)
+    policy = make_served_policy("policy", base_url, **options)
     agent = create_memagent(policy, config=config, tokenizer=tokenizer, prompts=prompts)
     document = task.path if task.document is None else task.document
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemAgentError
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:

@@ -28,13 +28,11 @@ from verl.trainer.ppo.ray_trainer import compute_response_mask
 from verl.utils import tensordict_utils
 
 from memagent_graph.cli.app import app
-from memagent_graph.rl.advantages import Baseline, group_advantages
+from memagent_graph.rl.advantages import Baseline, group_advantages, training_rows
 from memagent_graph.rl.loss import grpo_loss
-from memagent_graph.rl.packing import collate
-from memagent_graph.rl.policy import score, score_only
 from memagent_graph.rl.records import fingerprint
-from memagent_graph.rl.rows import training_rows
 from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.trainer import collate, score, score_only
 
 sys.path.insert(0, str(Path(__file__).parent))
 from training_step import TrainingStep, running_gateway, small_recipe, verl_on_a_cpu

@@ -9,11 +9,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from memagent_graph.conversation.users import Users
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.guard import store_seconds
-from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.memory.users import Users
+from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.items import NAMESPACE
 from memagent_inspector.http.door import LOCAL, Door
 from memagent_inspector.http.login import TokenDoor
 from memagent_inspector.pages import (

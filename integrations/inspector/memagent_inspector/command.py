@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from memagent_graph.cli.options import Namespace, Store, chosen_namespace
-from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.options import Namespace, Store, parse_namespace
+from memagent_graph.cli.terminal import report_errors
 
 TOKEN = "MEMAGENT_INSPECT_TOKEN"  # noqa: S105 - the variable's name
 _HELP = """Look at memories in a browser, edit and forget them.
@@ -52,13 +52,13 @@ def inspect(
     """Replaced by `_HELP` above."""
     import uvicorn
 
-    from memagent_graph.cli.serving import HEADER_BYTES, Connection, listen, url_of
+    from memagent_graph.cli.server import HEADER_BYTES, HeaderTimeout, listen, url_of
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
     from memagent_inspector.app import create_app
     from memagent_inspector.http.door import LOCAL
 
-    with reporting("memagent: stopped."), open_store(store) as found:
+    with report_errors("memagent: stopped."), open_store(store) as found:
         token = os.environ.get(TOKEN)
         if found is None:
             message = "There are no memories in the store 'none': name another with --store."
@@ -70,11 +70,11 @@ def inspect(
             )
             raise ConfigurationError(message)
         application = create_app(
-            found, namespace=chosen_namespace(namespace), roots=root or ["."], token=token
+            found, namespace=parse_namespace(namespace), roots=root or ["."], token=token
         )
         config = uvicorn.Config(
             application,
-            http=Connection,
+            http=HeaderTimeout,
             h11_max_incomplete_event_size=HEADER_BYTES,
             ws="none",
             access_log=False,

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from memagent_graph.counted import counted
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,4 +66,4 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 _templates.globals.update(url=url)
-_templates.filters.update(moment=moment, counted=counted, exact=exact)
+_templates.filters.update(moment=moment, counted=plural, exact=exact)

@@ -13,12 +13,12 @@ from langchain_core.messages import HumanMessage
 from starlette.testclient import TestClient
 
 from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
+from memagent_graph.conversation.users import Users
+from memagent_graph.evidence.places import Evidence
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.users import Users
 from memagent_graph.memory.version import MemoryVersion, child_id, reading_key, root_id
-from memagent_graph.readers.base import Evidence
 from memagent_graph.sync import wait_for
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 
 HERE = "http://127.0.0.1:8765"
 TOKEN = "a token that is long enough"

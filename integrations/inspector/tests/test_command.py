@@ -14,7 +14,7 @@ from inspecting import TOKEN
 from servers.redis_server import free_port, wait_until
 from typer.testing import CliRunner
 
-from memagent_graph.cli import serving
+from memagent_graph.cli import server as serving
 from memagent_inspector.command import app
 from memagent_inspector.http import forms
 

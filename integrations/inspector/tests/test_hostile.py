@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from inspecting import at, store_memory, version
 
-from memagent_graph.readers.base import Evidence, Unsupported
+from memagent_graph.evidence.places import Evidence, Unsupported
 from memagent_inspector.rendering import show
 
 HOSTILE = [

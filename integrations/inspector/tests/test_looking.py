@@ -18,8 +18,8 @@ from inspecting import (
 )
 from langgraph.store.base import PutOp
 
-from memagent_graph.memory.version import merged_id, root_id
-from memagent_graph.readers.base import Unsupported
+from memagent_graph.evidence.places import Unsupported
+from memagent_graph.memory.version import merge_id, root_id
 
 LEASE = "The lease.\n\nAnn pays 900 euros.\nBob pays the water.\n"
 
@@ -257,7 +257,7 @@ def test_folds_are_lanes_in_rounds(page, bank):
         last.append(bank.append(replace(made, id=f"{fold}" * 32), owner=key))
     merged = replace(
         version("merged", 2, start=0, end=1000),
-        id=merged_id([one.id for one in last], "f"),
+        id=merge_id([one.id for one in last], "f"),
         merged=tuple(one.id for one in last),
         query="And where?",
     )

@@ -37,7 +37,7 @@ def test_what_is_too_long_for_words_is_marked_as_a_whole():
 def test_the_pieces_of_a_line_are_the_line(lines, data):
     from inspecting import version
 
-    from memagent_graph.readers.base import Evidence
+    from memagent_graph.evidence.places import Evidence
 
     known = data.draw(st.lists(st.text(st.sampled_from("ab. "), max_size=4), max_size=4))
     evidence = tuple(Evidence(text, "a", 1, 0, 1) for text in known)

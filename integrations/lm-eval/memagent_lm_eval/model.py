@@ -9,7 +9,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
-from memagent_graph.readers.base import Memory
+from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.tokens import load_tokenizer
 from memagent_lm_eval.prompts import split

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lm_eval.tasks.mlqa.utils import process_results_en
 from lm_eval.tasks.ruler.common_utils import process_results, process_results_part
 
-from memagent_graph.matching import exact_match, normalized, substring_match, token_f1
+from memagent_graph.evaluation.metrics import exact_match, normalize, substring_match, token_f1
 
 LENGTH = 4096
 words = st.sampled_from(["the", "A", "an", "Paris", "paris,", "in", "42", "4.2", "e-mail", "(x)"])
@@ -40,7 +40,7 @@ def test_one_wanted_string_scores_as_in_the_harness_tasks_that_ask_for_any(answe
 @settings(max_examples=500)
 @given(texts, st.lists(texts, min_size=1, max_size=4))
 def test_exact_match_and_f1_are_those_of_the_harness_for_squad_like_tasks(answer, wanted):
-    assume(normalized(answer))  # that two empty texts agree is a rule of SQuAD 2.0 only
+    assume(normalize(answer))  # that two empty texts agree is a rule of SQuAD 2.0 only
 
     scored = process_results_en({"answers": wanted}, [answer])
 

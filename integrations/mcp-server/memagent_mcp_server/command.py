@@ -21,10 +21,10 @@ from memagent_graph.cli.options import (
     PromptsFile,
     Store,
     TokenizerFile,
-    chosen_namespace,
-    chosen_reader,
+    make_reader,
+    parse_namespace,
 )
-from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.terminal import report_errors
 from memagent_mcp_server.ending import end, end_within
 
 if TYPE_CHECKING:
@@ -84,16 +84,16 @@ def mcp(
     from memagent_mcp_server.server import create_server
 
     log_to_stderr()
-    with reporting("memagent: stopped."), _store(store) as kept_in:
+    with report_errors("memagent: stopped."), _store(store) as kept_in:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
-        reader = chosen_reader(model, base_url, prompts, tokenizer, config)
+        reader = make_reader(model, base_url, prompts, tokenizer, config)
         server = create_server(
             reader,
             roots=Roots(root),
             store=kept_in,
-            namespace=chosen_namespace(namespace),
+            namespace=parse_namespace(namespace),
             config=config,
             users=users,
         )
@@ -104,7 +104,7 @@ def mcp(
 
 
 def _serve_http(server: Server, host: str, port: int, origins: list[str]) -> None:
-    from memagent_graph.cli.serving import listen, url_of
+    from memagent_graph.cli.server import listen, url_of
     from memagent_mcp_server.http import running
     from memagent_mcp_server.http.app import create_app
 

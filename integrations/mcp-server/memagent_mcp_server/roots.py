@@ -8,9 +8,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from memagent_graph.errors import ConfigurationError, SourceError, SourceNotFoundError
-from memagent_graph.text.files import open_unlinked
-from memagent_graph.text.opening import open_source
-from memagent_graph.text.paths import open_path
+from memagent_graph.text.files import open_path, open_source, open_unlinked
 
 if TYPE_CHECKING:
     import os

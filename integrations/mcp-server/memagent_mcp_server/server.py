@@ -16,8 +16,8 @@ from memagent_graph import (
     __version__,
     create_memagent,
 )
-from memagent_graph.conversation.resolve import for_notes
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.conversation.reader import for_notes
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.readers.base import Reader
 from memagent_mcp_server.memories import TEMPLATE, MemoryTools
 from memagent_mcp_server.prompts import add_prompts

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mcp_serving import ACCEPT, INITIALIZE, Running
 
-from memagent_graph.cli import serving
+from memagent_graph.cli import server as serving
 from memagent_mcp_server import Roots, create_server
 from memagent_mcp_server.http import app, bodies
 

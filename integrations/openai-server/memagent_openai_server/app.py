@@ -13,9 +13,9 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
-from memagent_graph.cli.serving import methods_of
+from memagent_graph.cli.server import methods_of
 from memagent_graph.errors import MemAgentError
-from memagent_graph.memory.records import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE
 from memagent_openai_server.chat.endpoint import complete
 from memagent_openai_server.http import schema
 from memagent_openai_server.http.bodies import limited_body

@@ -22,10 +22,10 @@ from memagent_graph.cli.options import (
     PromptsFile,
     Store,
     TokenizerFile,
-    chosen_namespace,
-    chosen_reader,
+    make_reader,
+    parse_namespace,
 )
-from memagent_graph.cli.reporting import reporting
+from memagent_graph.cli.terminal import report_errors
 
 if TYPE_CHECKING:
     import socket
@@ -122,7 +122,7 @@ def serve(
     from memagent_openai_server.http.workers import supervise
     from memagent_openai_server.models import models_from_file
 
-    with reporting():
+    with report_errors():
         found = load_keys(os.environ.get("MEMAGENT_API_KEYS", ""), where="MEMAGENT_API_KEYS")
         if keys is not None:
             found |= keys_from_file(keys)
@@ -136,7 +136,7 @@ def serve(
             answer_tokens=answer_tokens,
         )
         if model is None and models is None:
-            chosen_reader(model, base_url, prompts, tokenizer, config)  # reports the choice
+            make_reader(model, base_url, prompts, tokenizer, config)  # reports the choice
         if base_url and model in (None, EXTRACTIVE) and models is None:
             raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
         if workers > 1 and (store or os.environ.get("MEMAGENT_STORE")) == NO_STORE:
@@ -147,7 +147,7 @@ def serve(
             store,
             model=model if models is None else models_from_file(models),
             base_url=base_url,
-            namespace=chosen_namespace(namespace),
+            namespace=parse_namespace(namespace),
             config=config,
             prompts=Prompts.from_file(prompts) if prompts else None,
             tokenizer=tokenizer,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.readers.base import Answer, Identity, Memory, Merge, Step, Update
+    from memagent_graph.evidence.places import Memory
+    from memagent_graph.readers.base import Answer, Identity, Merge, Step, Update
     from memagent_openai_server.turns import Seat
 
 T = TypeVar("T")

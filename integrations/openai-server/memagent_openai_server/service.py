@@ -10,12 +10,12 @@ from langchain_core.runnables.config import merge_configs
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.config import ReadingConfig
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.reading import check_window
 from memagent_graph.graph.state import Run
-from memagent_graph.memory.records import NAMESPACE, check_namespace
+from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.readers.base import Memory
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import default_model, resolve_reader

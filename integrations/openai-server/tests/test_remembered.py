@@ -10,7 +10,7 @@ from langgraph.store.memory import InMemoryStore
 from servers.openai_server import OpenAIServer
 from servers.redis_server import RedisServer
 
-from memagent_graph.conversation.asking import STANDING_QUESTION
+from memagent_graph.conversation.reader import STANDING_QUESTION
 from memagent_graph.memory.redis import RedisStore
 from memagent_openai_server import Limits
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memagent_graph.readers.completions import without_reasoning
+from memagent_graph.readers.completion import without_reasoning
 from memagent_graph.text.tokens import EstimatingTokenizer
 from memagent_openai_server.chat.speech import Attempt, Speech
 from memagent_openai_server.chat.spoken import begins_in_thought

@@ -13,7 +13,7 @@ from ray.data import ActorPoolStrategy
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.records import NAMESPACE, check_namespace
+from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.memory.stores import NO_STORE, open_store
 from memagent_graph.readers.resolve import resolve_reader
 

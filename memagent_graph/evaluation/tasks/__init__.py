@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.tasks.beam import BeamTask
-from memagent_graph.evaluation.tasks.conversation import ConversationTask
-from memagent_graph.evaluation.tasks.longmemeval import LongMemEvalTask
-from memagent_graph.evaluation.tasks.needle import NEEDLE_TASKS
-from memagent_graph.evaluation.tasks.questions import QuestionTask
+from memagent_graph.evaluation.tasks.dialogue import BeamTask, ConversationTask, LongMemEvalTask
+from memagent_graph.evaluation.tasks.probes import (
+    NEEDLE_TASKS,
+    CommonWordsTask,
+    FrequentWordsTask,
+    TrackingTask,
+)
+from memagent_graph.evaluation.tasks.questions import QuestionTask, ruler_hqa
 from memagent_graph.evaluation.tasks.ruler import RulerFileTask
-from memagent_graph.evaluation.tasks.ruler_hqa import ruler_hqa
-from memagent_graph.evaluation.tasks.tracking import TrackingTask
-from memagent_graph.evaluation.tasks.words import CommonWordsTask, FrequentWordsTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import TypedDict
 
 from memagent_graph.graph.fold import Layer
-from memagent_graph.readers.exhaustive import scope
+from memagent_graph.readers.scope import scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,9 @@ from memagent_graph.config import LEXICAL, is_embeddings
 from memagent_graph.graph.coverage import has_room
 from memagent_graph.graph.fold import FoldUpdate, Layer
 from memagent_graph.models.failures import model_error
-from memagent_graph.readers.exhaustive import scope
+from memagent_graph.readers.scope import scope
 from memagent_graph.sync import to_thread
-from memagent_graph.text.chunking import passages
+from memagent_graph.text.chunks import passages
 from memagent_graph.text.index import Index
 from memagent_graph.text.terms import content_terms, names
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.fold import Advance, FoldStep
-    from memagent_graph.text.chunking import Chunk
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source
 

@@ -1,25 +1,62 @@
-"""Connections to Redis: a client given by the caller, or clients for threads and event loops."""
+"""Connections to Redis: from a URL or a given client, for threads and event loops."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 import time
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import redis
-import redis.asyncio
+from redis.asyncio import connection as aconnection
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.cluster import ClusterNode
+from redis.connection import parse_url
+from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from memagent_graph.errors import ConfigurationError, StoreError
-from memagent_graph.memory.redis.patience import Patience
-from memagent_graph.memory.redis.pipeline import ERRORS, asend, failure, send
+from memagent_graph.memory.redis.pipeline import ERRORS, PASSING, asend, failure, is_busy, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from memagent_graph.memory.redis.pipeline import Client, Reply, Wire
+
+_BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)  # seconds
+_BUSY_REPEATS = 60  # half a minute: enough for a long script, or for loading the data
+
+
+class Patience:
+    """The remaining repeats of one call.
+
+    Args:
+        repeats: most repeats. Pauses begin at up to 0.1 seconds, and double up to 1. A server
+            that reports that it is busy or loading is asked for half a minute.
+    """
+
+    def __init__(self, repeats: int) -> None:
+        self._allowed = {True: _BUSY_REPEATS, False: repeats}
+        self._failures = {True: 0, False: 0}
+
+    def pause_after(self, error: Exception) -> float | None:
+        """Return the seconds to wait before the next try; None to give up."""
+        busy = is_busy(error)
+        if not busy and not isinstance(error, PASSING):
+            return None
+        self._failures[busy] += 1
+        if self._failures[busy] > self._allowed[busy]:
+            return None
+        return _BACKOFF.compute(self._failures[busy])
+
 
 T = TypeVar("T")
 
@@ -100,7 +137,7 @@ class GivenClient:
         """Nothing: the client is the caller's."""
 
 
-def given(client: Client) -> Connection:
+def connection_over(client: Client) -> Connection:
     """Return a connection over the client or pool that the caller passed to `RedisStore`.
 
     Raises:
@@ -123,7 +160,7 @@ def given(client: Client) -> Connection:
     return GivenClient(client, asynchronous=asynchronous)
 
 
-class _Turns(NamedTuple, Generic[T]):
+class _SendLimits(NamedTuple, Generic[T]):
     """Semaphores for sending, because redis-py's pools raise or grow when they are empty.
 
     Attributes:
@@ -141,7 +178,7 @@ class _Turns(NamedTuple, Generic[T]):
 
 class _Loop(NamedTuple):
     client: Client
-    turns: _Turns[asyncio.Semaphore]
+    turns: _SendLimits[asyncio.Semaphore]
     keeper: AsyncGenerator[None, None]
 
 
@@ -215,8 +252,8 @@ class OwnClients:
         logger.debug("Redis at %s: %s. Sending again in %.2f s.", self._address, error, pause)
         return pause
 
-    def _turns_of(self, semaphore: Callable[[int], T]) -> _Turns[T]:
-        return _Turns(semaphore(self._max_connections), semaphore(self._max_connections))
+    def _turns_of(self, semaphore: Callable[[int], T]) -> _SendLimits[T]:
+        return _SendLimits(semaphore(self._max_connections), semaphore(self._max_connections))
 
     def close(self) -> None:
         """Close the synchronous client, and the clients of loops running in other threads."""
@@ -274,3 +311,202 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+_CONNECTIONS = {
+    "redis": (redis.Connection, aconnection.Connection),
+    "rediss": (redis.SSLConnection, aconnection.SSLConnection),
+    "unix": (redis.UnixDomainSocketConnection, aconnection.UnixDomainSocketConnection),
+}
+_CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
+_OF_SENTINELS = {"sentinel_username", "sentinel_password"}
+_NOT_TEXT = {"self", "args", "kwargs"}
+
+
+def take_bound(url: str, bound: int) -> tuple[str, int]:
+    """Return the URL without `max_connections`, and its value, or `bound` without one.
+
+    Raises:
+        ConfigurationError: It is less than 1.
+        ValueError: It is not a number.
+    """
+    address, _, query = url.partition("?")
+    options = dict(parse_qsl(query))
+    bound = int(options.pop("max_connections", bound))
+    if bound < 1:
+        message = f"max_connections must be at least 1, not {bound}."
+        raise ConfigurationError(message)
+    return (f"{address}?{urlencode(options)}" if options else address), bound
+
+
+def check_options(scheme: str, query: str) -> None:
+    """Refuse options that redis-py does not have: it reports them late, or never.
+
+    Raises:
+        ConfigurationError: Connections of this scheme have no such option.
+    """
+    known = _options_of(scheme)
+    for name, _ in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            similar = get_close_matches(name, known, n=1)
+            hint = f"Did you mean {similar[0]!r}?" if similar else "See redis-py's documentation."
+            message = f"{scheme}:// has no option {name!r}. {hint}"
+            raise ConfigurationError(message)
+
+
+def _options_of(scheme: str) -> set[str]:
+    kind, _, deployment = scheme.partition("+")
+    makers = [*_CONNECTIONS[kind], *(_CLUSTERS if deployment == "cluster" else ())]
+    bases = {base for maker in makers for base in maker.__mro__ if base is not object}
+    names = {name for base in bases for name in inspect.signature(base).parameters}
+    return (names | (_OF_SENTINELS if deployment == "sentinel" else set())) - _NOT_TEXT
+
+
+MAX_CONNECTIONS = 50  # of threads, and of each event loop, to one server
+
+_Retry = type[Retry] | type[AsyncRetry]
+
+_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+_SENTINEL_PORT = 26379
+_TIMEOUT = 10.0  # seconds, for connecting and for each reply
+# Connections in a pool, as a multiple of the calls sent at once: short calls, blocking calls, and
+# those of a cluster's client that asks for the layout. A full pool raises.
+_POOL = 3
+_REPEATS = 5  # at most 1.6 seconds of waiting: enough for a restart of the server
+_FAILOVER_REPEATS = 15  # at most 11.6 seconds: enough for the election of a new master
+_REDIRECTIONS = 3  # times that a cluster's client looks for a slot again
+
+
+def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
+    """Return a connection to the server of `url`, opened at the first use.
+
+    Options of redis-py may follow as a query (`?socket_timeout=3&ssl_ca_certs=ca.pem`); a
+    `max_connections` among them overrides the argument.
+
+    Raises:
+        ConfigurationError: It is not a Redis URL, or has an option that redis-py does not have.
+    """
+    try:
+        url, bound = take_bound(url, max_connections)
+        return _connect(url, urlsplit(url), bound)
+    except ConfigurationError:
+        raise
+    except ValueError:
+        # The original message is dropped: it can quote a password.
+        message = (
+            "The Redis URL cannot be read. Check that its port and options are numbers, and that "
+            "its password is percent-encoded."
+        )
+        raise ConfigurationError(message) from None
+
+
+def _connect(url: str, parts: SplitResult, bound: int) -> OwnClients:
+    if parts.scheme not in (*_SCHEMES, *_SENTINEL_SCHEMES):
+        message = (
+            f"{parts.scheme!r} is not the scheme of a Redis URL. Use one of "
+            + ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *_SENTINEL_SCHEMES))
+            + "."
+        )
+        raise ConfigurationError(message)
+    check_options(parts.scheme, parts.query)
+    if parts.scheme.endswith("+cluster"):
+        return _connect_cluster(parts, bound)
+    if parts.scheme.endswith("+sentinel"):
+        return _connect_sentinel(parts, bound)
+    _parse_url(url)
+    return OwnClients(
+        lambda: [redis.Redis.from_url(url, **_options(Retry, bound))],
+        lambda: [redis.asyncio.Redis.from_url(url, **_options(AsyncRetry, bound))],
+        address=_address(parts),
+        repeats=_REPEATS,
+        max_connections=bound,
+    )
+
+
+def _connect_cluster(parts: SplitResult, bound: int) -> OwnClients:
+    hosts = _hosts(parts, 6379)
+    url = _single(parts, hosts[0])
+    _parse_url(url)
+
+    def open_with(cluster: Any, node: Any, retry: _Retry) -> list[Client]:
+        others = [node(*host) for host in hosts[1:]]
+        options = _options(retry, bound, _REDIRECTIONS)
+        return [cluster.from_url(url, startup_nodes=others, **options)]
+
+    return OwnClients(
+        lambda: open_with(redis.RedisCluster, ClusterNode, Retry),
+        lambda: open_with(redis.asyncio.RedisCluster, AsyncClusterNode, AsyncRetry),
+        address=_address(parts),
+        repeats=_FAILOVER_REPEATS,
+        max_connections=bound,
+    )
+
+
+def _connect_sentinel(parts: SplitResult, bound: int) -> OwnClients:
+    hosts = _hosts(parts, _SENTINEL_PORT)
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service:
+        message = (
+            "The sentinel URL has no service: write it as "
+            "redis+sentinel://host:26379,host:26379/service/0."
+        )
+        raise ConfigurationError(message)
+    query = dict(parse_qsl(parts.query))
+    secrets = {
+        name.removeprefix("sentinel_"): query.pop(name)
+        for name in ("sentinel_username", "sentinel_password")
+        if name in query
+    }
+    server = parts._replace(path=f"/{database or 0}", query=urlencode(query))
+    given = _parse_url(_single(server, hosts[0]))
+    for name in ("host", "port", "connection_class"):
+        given.pop(name, None)
+    given["ssl"] = parts.scheme.startswith("rediss")
+    encryption = {name: value for name, value in given.items() if name.startswith("ssl")}
+
+    def open_with(sentinels: Any, retry: _Retry) -> list[Client]:
+        asked = {**_options(retry, bound), **secrets, **encryption}
+        found = sentinels(hosts, sentinel_kwargs=asked)
+        options = {**_options(retry, bound), **given}
+        return [found.master_for(service, **options), *found.sentinels]
+
+    return OwnClients(
+        lambda: open_with(Sentinel, Retry),
+        lambda: open_with(AsyncSentinel, AsyncRetry),
+        address=_address(parts),
+        repeats=_FAILOVER_REPEATS,
+        max_connections=bound,
+    )
+
+
+def _options(retry: _Retry, bound: int, repeats: int = 0) -> dict[str, Any]:
+    return {
+        "retry": retry(NoBackoff(), repeats),
+        "socket_timeout": _TIMEOUT,
+        "socket_connect_timeout": _TIMEOUT,
+        "max_connections": _POOL * bound,
+    }
+
+
+def _parse_url(url: str) -> dict[str, object]:
+    options: dict[str, object] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py's
+    return options
+
+
+def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
+    split = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+    return [(host.hostname or "localhost", host.port or default_port) for host in split]
+
+
+def _single(parts: SplitResult, host: tuple[str, int]) -> str:
+    """The URL with one host, in redis-py's format."""
+    user, at, _ = parts.netloc.rpartition("@")
+    name = f"[{host[0]}]" if ":" in host[0] else host[0]
+    scheme = parts.scheme.partition("+")[0]
+    return parts._replace(scheme=scheme, netloc=f"{user}{at}{name}:{host[1]}").geturl()
+
+
+def _address(parts: SplitResult) -> str:
+    hosts = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{hosts}{parts.path}"

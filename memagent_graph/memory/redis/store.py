@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from langgraph.store.base import (
-    BaseStore,
-    GetOp,
-    Item,
-    PutOp,
-)
+from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from memagent_graph.memory.atomic import Announcement, Present, arrange
-from memagent_graph.memory.redis import settings, streams, writes
-from memagent_graph.memory.redis.address import MAX_CONNECTIONS, connect
-from memagent_graph.memory.redis.batch import batch
+from memagent_graph.memory.redis import operations, scripts
 from memagent_graph.memory.redis.codec import Codec
-from memagent_graph.memory.redis.connection import OwnClients, given
-from memagent_graph.memory.redis.keys import Names, decode, root_of
-from memagent_graph.memory.redis.roots import KnownRoots
-from memagent_graph.memory.redis.steps import wire
-from memagent_graph.memory.redis.sweeper import Sweeper, sweep
-from memagent_graph.text.user_cache import keep_no_plain_text
+from memagent_graph.memory.redis.connection import (
+    MAX_CONNECTIONS,
+    OwnClients,
+    connect,
+    connection_over,
+)
+from memagent_graph.memory.redis.keys import KnownRoots, Names, decode, list_roots, root_of
+from memagent_graph.memory.redis.operations import batch
+from memagent_graph.memory.redis.pipeline import Command, Wire, wire
+from memagent_graph.text.cache import keep_no_plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -34,7 +33,158 @@ if TYPE_CHECKING:
     from langgraph.store.base import Op, Result, TTLConfig
 
     from memagent_graph.memory.atomic import Given
-    from memagent_graph.memory.redis.steps import Steps
+    from memagent_graph.memory.redis.pipeline import Reply, Steps
+
+_NAMES = ("maxmemory", "maxmemory-policy", "save", "appendonly")
+_IN_INFO = {"maxmemory": "maxmemory", "maxmemory_policy": "maxmemory-policy"}
+
+
+def ask_settings(key: bytes) -> list[Wire]:
+    """Return the commands that ask the server of `key` for its settings."""
+    questions = [Wire(key, ("CONFIG", "GET", name)) for name in _NAMES]
+    return [*questions, Wire(key, ("INFO",))]
+
+
+def read_settings(replies: Sequence[Reply]) -> dict[str, str]:
+    """Return the settings in the replies to `ask`; only those of INFO if CONFIG is forbidden."""
+    *configs, info = replies
+    settings: dict[str, str] = {}
+    if isinstance(info, dict):  # redis-py has parsed it
+        settings |= {name: str(info[known]) for known, name in _IN_INFO.items() if known in info}
+        if "aof_enabled" in info:
+            settings["appendonly"] = "yes" if info["aof_enabled"] else "no"
+    for reply in configs:
+        if isinstance(reply, Exception):
+            continue
+        # A list or a dictionary, depending on the protocol version.
+        pairs = (
+            reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+        )
+        settings |= {_text(name): _text(value) for name, value in pairs}
+    return settings
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+_WAIT_MILLISECONDS = 1_000  # shorter than any sensible socket timeout
+_ENTRIES_AT_ONCE = 100
+
+
+def last_id(stream: bytes) -> Steps[str]:
+    """Return the id of the newest entry."""
+    (entries,) = yield [Command(None, (stream,), ("XREVRANGE", "+", "-", "COUNT", 1))]
+    return entries[0][0].decode() if entries else "0-0"
+
+
+def entries_after(stream: bytes, after: str) -> Steps[list[tuple[str, bytes]]]:
+    """Return ids and members of entries newer than `after`, waiting a second for the first."""
+    words = f"XREAD COUNT {_ENTRIES_AT_ONCE} BLOCK {_WAIT_MILLISECONDS} STREAMS"
+    (reply,) = yield [Command(None, (stream,), (words, after))]
+    # A list or a dictionary, depending on the protocol version.
+    found = dict(reply or ()).get(stream, [])
+    entries = found[0] if found and isinstance(found[0], list) else found
+    return [(position.decode(), fields[b"member"]) for position, fields in entries]
+
+
+def delete_stream(stream: bytes) -> Steps[None]:
+    """Delete all entries."""
+    yield [Command(None, (stream,), ("DEL",))]
+
+
+logger = logging.getLogger(__name__)
+
+
+def sweep(names: Names) -> Steps[int]:
+    """Remove expired items from all indexes.
+
+    Returns:
+        The number of items removed.
+    """
+    total = 0
+    for root in (yield from list_roots(names)):
+        index = names.index(root)
+        swept = scripts.SWEPT_BY_READS
+        while swept == scripts.SWEPT_BY_READS:
+            (swept,) = yield [Command(scripts.SWEEP, (index, names.expiry(root)))]
+            total += swept
+    return total
+
+
+class Sweeper:
+    """A thread or task that sweeps every few minutes until it is stopped.
+
+    Args:
+        sweep: sweeps once.
+        asweep: the same, for a task.
+    """
+
+    def __init__(self, sweep: Callable[[], int], asweep: Callable[[], Awaitable[int]]) -> None:
+        self._sweep = sweep
+        self._asweep = asweep
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._done: Future[None] = Future()
+        self._task: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
+
+    def start(self, minutes: float) -> Future[None]:
+        """Start the thread, if it does not run yet; the future is done when it has stopped."""
+        if self._thread is not None and self._thread.is_alive():
+            return self._done
+        self._stopping, self._done = threading.Event(), Future()
+        arguments = (minutes, self._stopping, self._done)
+        self._thread = threading.Thread(
+            target=self._run, args=arguments, daemon=True, name="ttl-sweeper"
+        )
+        stopping = self._stopping
+        self._done.add_done_callback(lambda _: stopping.set())
+        self._thread.start()
+        return self._done
+
+    def stop(self, seconds: float | None = None) -> bool:
+        """Stop the thread, and return whether it ended within `seconds`."""
+        self._stopping.set()
+        if self._thread is None:
+            return True
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def astart(self, minutes: float) -> asyncio.Task[None]:
+        """Start a task of this loop, if it does not run yet."""
+        if self._task is None or self._task.done():
+            self._leaving = asyncio.Event()
+            sweeping = self._arun(minutes, self._leaving)
+            self._task = asyncio.create_task(sweeping, name="ttl_sweeper")
+        return self._task
+
+    async def astop(self, seconds: float | None = None) -> bool:
+        """Stop the task, and return whether it ended within `seconds`."""
+        if self._task is None:
+            return True
+        self._leaving.set()  # a client may take a cancellation for a lost connection
+        self._task.cancel()
+        await asyncio.wait([self._task], timeout=seconds)
+        return self._task.done()
+
+    def _run(self, minutes: float, stopping: threading.Event, done: Future[None]) -> None:
+        while not stopping.wait(60 * minutes):
+            try:
+                logger.debug("The TTL sweeper swept %d items.", self._sweep())
+            except Exception:
+                logger.exception("The TTL sweeper failed, and will try again.")
+        if not done.cancelled():
+            done.set_result(None)
+
+    async def _arun(self, minutes: float, leaving: asyncio.Event) -> None:
+        while not leaving.is_set():
+            await asyncio.sleep(60 * minutes)
+            try:
+                logger.debug("The TTL sweeper swept %d items.", await self._asweep())
+            except Exception:
+                logger.exception("The TTL sweeper failed, and will try again.")
+
 
 T = TypeVar("T")
 Namespace = tuple[str, ...]
@@ -89,7 +239,7 @@ class RedisStore(BaseStore):
         self._codec = Codec(serializer)
         if serializer is not None:  # what it hides must not lie in a cache for all to see
             keep_no_plain_text()
-        self._connection = client if isinstance(client, OwnClients) else given(client)
+        self._connection = client if isinstance(client, OwnClients) else connection_over(client)
         self._sweeper = Sweeper(self.sweep_ttl, self.asweep_ttl)
         self._known = KnownRoots(self._connection)
 
@@ -138,7 +288,7 @@ class RedisStore(BaseStore):
         Raises:
             StoreError: Redis cannot be reached.
         """
-        return settings.read(self._connection.send(settings.ask(self._names.roots)))
+        return read_settings(self._connection.send(ask_settings(self._names.roots)))
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations, and return their results in order.
@@ -186,9 +336,9 @@ class RedisStore(BaseStore):
         """See `AtomicStore`. About 1,000 announcements are kept, for a week."""
         stream = self._names.stream(namespace, topic)
         if after == "$":
-            after = await self._arun(streams.last_id(stream))
+            after = await self._arun(last_id(stream))
         while True:
-            news = await self._arun(streams.entries_after(stream, after))
+            news = await self._arun(entries_after(stream, after))
             keys = [decode(root_of(namespace), member)[1] for _, member in news]
             refresh = bool((self.ttl_config or {}).get("refresh_on_read", True))
             items = await self.abatch([GetOp(namespace, key, refresh) for key in keys])
@@ -199,7 +349,7 @@ class RedisStore(BaseStore):
 
     async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
         """See `AtomicStore`."""
-        await self._arun(streams.delete(self._names.stream(namespace, topic)))
+        await self._arun(delete_stream(self._names.stream(namespace, topic)))
 
     def sweep_ttl(self) -> int:
         """Remove expired items from the indexes, and return their number.
@@ -285,12 +435,14 @@ class RedisStore(BaseStore):
         (op,) = arrange([put], (), self.ttl_config)
         rest = arrange(also, [put.namespace], self.ttl_config)
         other = None if beside is None else GetOp(*beside, refresh_ttl=False)
-        return writes.put_if_absent(self._names, self._codec, self._known, op, rest, other, topic)
+        return operations.put_if_absent(
+            self._names, self._codec, self._known, op, rest, other, topic
+        )
 
     def _commit(self, puts: Sequence[PutOp], given: Given, topic: str | None) -> Steps[bool]:
         ops = arrange(puts, (namespace for namespace, _ in given), self.ttl_config)
         news = None if topic is None or not puts else (puts[0], topic)
-        return writes.commit(self._names, self._codec, self._known, ops, given, news)
+        return operations.commit(self._names, self._codec, self._known, ops, given, news)
 
     def _interval(self, minutes: float | None) -> float:
         configured = (self.ttl_config or {}).get("sweep_interval_minutes")

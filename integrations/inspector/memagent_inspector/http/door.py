@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 
-from memagent_graph.cli.serving import methods_of
+from memagent_graph.cli.server import methods_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

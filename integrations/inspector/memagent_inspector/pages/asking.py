@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from memagent_graph.conversation.users import Users
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.users import Users
     from memagent_inspector.views.lanes import Tracks
     from memagent_inspector.views.passages import Documents
 

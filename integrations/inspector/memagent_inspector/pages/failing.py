@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from memagent_graph.cli.serving import methods_of
+from memagent_graph.cli.server import methods_of
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,

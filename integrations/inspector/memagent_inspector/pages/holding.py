@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse, Response
 
-from memagent_graph.cli.memory.opening import operator
+from memagent_graph.cli.options import operator
 from memagent_graph.errors import MemoryConflictError, StoreError
 from memagent_inspector.http.forms import fields_of, form_of
 from memagent_inspector.pages.asking import bank_of, is_partial, needed, nothing_new

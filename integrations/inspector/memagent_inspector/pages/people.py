@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memagent_graph.cli.memory.opening import operator
+from memagent_graph.cli.options import operator
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_inspector.http.forms import fields_of, form_of
 from memagent_inspector.pages.asking import export_of, needed, sought, users_of

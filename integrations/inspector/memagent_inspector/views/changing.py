@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError
-from memagent_graph.memory.editing import replace_for
+from memagent_graph.memory.bank import replace_for
 from memagent_graph.memory.lookup import newest_edit
-from memagent_graph.memory.version import edited
+from memagent_graph.memory.version import edit_version
 from memagent_inspector.views.holding import hold_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def edit(bank: MemoryBank, subject: Subject, seen: str, text: str) -> Memo
     """
     if subject.version.id != seen:
         raise ChangedMeanwhileError(subject.version)
-    after = edited(subject.version, text)
+    after = edit_version(subject.version, text)
     if subject.kind == "memory":
         moved = await bank.aadvance(subject.reference, after, expected=seen)
     elif subject.kind == "reading":
@@ -100,7 +100,7 @@ async def roll_back(bank: MemoryBank, subject: Subject, seen: str, to: str) -> N
     if subject.kind == "memory":
         moved = await bank.amove_head(subject.reference, to, expected=seen)
     elif subject.kind == "reading":  # it is found by its chunks, and then by its edits
-        moved = await _replaced(bank, subject, edited(subject.version, older.text))
+        moved = await _replaced(bank, subject, edit_version(subject.version, older.text))
     else:
         raise _not_moved(subject)
     if not moved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memagent_graph.counted import counted
+from memagent_graph.templates import plural
 from memagent_inspector.views.words import Run, compare
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def describe(version: MemoryVersion) -> str:
     if version.edited and version.start == version.end:
         return "Edited"
     if version.merged:
-        return f"Merged from {counted(len(version.merged), 'memory')}"
+        return f"Merged from {plural(len(version.merged), 'memory')}"
     if version.unchanged:
         return f"Section {version.step}, nothing new"
     again = ", skimmed before" if version.again else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from memagent_graph.counted import counted
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -194,7 +194,7 @@ def _lane(title: str, facts: Sequence[_Fact], skipped: Iterable[tuple[int, int]]
     for mark in marks:
         counts[mark.deed] = counts.get(mark.deed, 0) + 1
     said = [(count, *_DEEDS[deed]) for deed, count in counts.items()]
-    summary = ", ".join(f"{counted(count, noun)}{what}" for count, noun, what in said)
+    summary = ", ".join(f"{plural(count, noun)}{what}" for count, noun, what in said)
     return Lane(title, summary, marks)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError, SourceError
-from memagent_graph.text.opening import open_source
+from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from memagent_graph.evidence.places import Evidence
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
-    from memagent_graph.readers.base import Evidence
     from memagent_graph.text.source import Source
 
 _AROUND = 600

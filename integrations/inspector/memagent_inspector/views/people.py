@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memagent_graph.memory.users import finder
+from memagent_graph.conversation.users import finder
 from memagent_inspector.views.history import changes
 from memagent_inspector.views.listing import ROWS, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memagent_graph.memory.changes import Change
-    from memagent_graph.memory.pages import Said
-    from memagent_graph.memory.users import Users
+    from memagent_graph.conversation.episodes import KeptMessage
+    from memagent_graph.conversation.user_memory import MemoryChange
+    from memagent_graph.conversation.users import Users
     from memagent_graph.memory.version import MemoryVersion, Told
     from memagent_inspector.views.words import Run
 
@@ -52,7 +52,7 @@ class Line:
     """
 
     text: str
-    said: Said | None
+    said: KeptMessage | None
     told: Told | None
 
 
@@ -65,7 +65,7 @@ class Changed:
         runs: the text that it made, marked against the one before; None if that is gone.
     """
 
-    change: Change
+    change: MemoryChange
     runs: list[Run] | None
 
 
@@ -85,7 +85,7 @@ class Person:
     user: str
     version: MemoryVersion | None
     lines: list[Line]
-    said: list[Said]
+    said: list[KeptMessage]
     kept: int
     changes: list[Changed]
 
@@ -151,7 +151,7 @@ def _beginning(version: MemoryVersion | None) -> str:
     return "" if version is None else version.text[:_EXCERPT]
 
 
-def _line(text: str, told: Told | None, said: Sequence[Said]) -> Line:
+def _line(text: str, told: Told | None, said: Sequence[KeptMessage]) -> Line:
     if told is not None:
         source = (one for one in said if (one.id, one.thread) == (told.message, told.thread))
     else:
@@ -160,7 +160,7 @@ def _line(text: str, told: Told | None, said: Sequence[Said]) -> Line:
 
 
 def _changed(
-    change: Change,
+    change: MemoryChange,
     stored: Mapping[str, MemoryVersion],
     before: Mapping[str, MemoryVersion | None],
 ) -> Changed:

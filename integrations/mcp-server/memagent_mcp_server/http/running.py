@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 from sse_starlette.sse import AppStatus
 
-from memagent_graph.cli.serving import HEADER_BYTES, Connection
+from memagent_graph.cli.server import HEADER_BYTES, HeaderTimeout
 from memagent_mcp_server.ending import end_within
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
         self._signalled = False
         config = uvicorn.Config(
             self._with_an_end(app),
-            http=Connection,
+            http=HeaderTimeout,
             h11_max_incomplete_event_size=HEADER_BYTES,
             ws="none",
             access_log=False,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.readers.base import Memory, Reader
+    from memagent_graph.evidence.places import Memory
+    from memagent_graph.readers.base import Reader
 
 _SPEECH = "memagent_speech"
 _UNSAID = Answer("remembered", "remembered")

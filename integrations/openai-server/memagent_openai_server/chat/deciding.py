@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from memagent_graph.conversation.telling import remembered
+from memagent_graph.conversation.prompt import render_memory
 from memagent_graph.errors import MemoryNotFoundError, StoreError
 from memagent_openai_server.chat.conversation import Asked, Message, asked
 from memagent_openai_server.chat.shapes import Progress, Read, Said
@@ -296,7 +296,7 @@ class Answering:
     def rest(self, memory: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the request to the model after the reading, with notes for what was read."""
         known = self.turn.told if self.turn else ""
-        system = "\n\n".join(filter(None, [self._system(), known, remembered(memory, NOTES)]))
+        system = "\n\n".join(filter(None, [self._system(), known, render_memory(memory, NOTES)]))
         told = [{"role": "system", "content": system}] if system else []
         rest = {name: value for name, value in fields.items() if name != "memagent"}
         return {**rest, "messages": [*told, *self.left()]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from memagent_graph.readers.completions import CLOSING, OPENING, is_tag
+from memagent_graph.readers.completion import CLOSING, OPENING, is_tag
 
 _OPENING = ("<think>", "<thinking>", "<reasoning>")
 _LONGEST = len("</reasoning>") - 1

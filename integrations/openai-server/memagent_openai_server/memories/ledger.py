@@ -11,7 +11,7 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from memagent_graph.memory.records import Records
+    from memagent_graph.memory.items import Records
 
 _FRESH = 60.0
 """Time in which another use is not recorded, in seconds."""

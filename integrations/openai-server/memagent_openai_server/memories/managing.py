@@ -7,15 +7,15 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memagent_graph.conversation.users import finder
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory import lookup
-from memagent_graph.memory.erasing import erase
-from memagent_graph.memory.users import finder
+from memagent_graph.memory.forget import erase
 from memagent_openai_server.http.records import log
 from memagent_openai_server.memories.sessions import reach
 
 if TYPE_CHECKING:
-    from memagent_graph.memory.changes import Change
+    from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.memory.version import MemoryVersion
     from memagent_openai_server.memories.sessions import Sessions
 
@@ -123,13 +123,15 @@ class Managing:
         await self._sessions.used(name.id, read=len(text.encode()))
         return name, after
 
-    async def history(self, names: list[Name]) -> list[tuple[Change | None, MemoryVersion | None]]:
+    async def history(
+        self, names: list[Name]
+    ) -> list[tuple[MemoryChange | None, MemoryVersion | None]]:
         """Return the changes of these memories, newest first, with the versions that are left.
 
         Raises:
             MemoryNotFoundError: There is none.
         """
-        rows: list[tuple[Change | None, MemoryVersion | None]] = []
+        rows: list[tuple[MemoryChange | None, MemoryVersion | None]] = []
         for name in names:
             with suppress(MemoryNotFoundError):
                 if name.kind == CONVERSATION:

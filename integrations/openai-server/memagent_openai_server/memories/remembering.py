@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.messages import marked
-from memagent_graph.conversation.resolve import for_notes
-from memagent_graph.conversation.telling import recalled
+from memagent_graph.conversation.messages import mark_messages
+from memagent_graph.conversation.prompt import render_recalled
+from memagent_graph.conversation.reader import for_notes
 from memagent_openai_server.chat.conversation import SYSTEM, prefixes, said, split
 from memagent_openai_server.chat.spoken import Thoughts
 from memagent_openai_server.http.records import log
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.talk import Talk
+    from memagent_graph.conversation.session import Talk
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
     from memagent_openai_server.chat.conversation import Message
@@ -120,7 +120,7 @@ class Remembering:
                 found.append(HumanMessage(self._remarkable(said(message).strip()), id=key))
             elif message["role"] == "assistant" and not message.get("tool_calls") and found:
                 found.append(_reply(said(message), found))
-        return [message for message in marked(found) if message.content]
+        return [message for message in mark_messages(found) if message.content]
 
     def _remarkable(self, text: str) -> str:
         """The part of a message to remember: only the question if it is longer than a chunk."""
@@ -148,7 +148,7 @@ class Turn:
     """
 
     def __init__(self, talk: Talk, new: list[BaseMessage], memory: str, passages: str) -> None:
-        self.told = recalled(memory, passages)
+        self.told = render_recalled(memory, passages)
         self.notes = "\n\n".join(filter(None, [memory, passages]))
         self._talk, self._new = talk, new
         self._text, self._calls = "", False
@@ -183,7 +183,9 @@ class Turn:
             return
         new, self._new = self._new, []
         reply = _reply(self._text, new)
-        self._talk.note(marked([*new, *([reply] if reply.content else [])]), None, ended=True)
+        self._talk.note(
+            mark_messages([*new, *([reply] if reply.content else [])]), None, ended=True
+        )
 
 
 def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:

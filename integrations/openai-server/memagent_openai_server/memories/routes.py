@@ -15,7 +15,7 @@ from memagent_openai_server.http.schema import answers, described
 from memagent_openai_server.memories.managing import SESSION, Managing, Name, names_of
 
 if TYPE_CHECKING:
-    from memagent_graph.memory.changes import Change
+    from memagent_graph.conversation.user_memory import MemoryChange as Change
     from memagent_graph.memory.version import MemoryVersion
     from memagent_openai_server.models import Models
 

@@ -9,7 +9,8 @@ from uuid import uuid4
 
 from langgraph.store.base import GetOp, PutOp
 
-from memagent_graph.conversation.background import backlog_of
+from memagent_graph.conversation.backlog import backlog_of
+from memagent_graph.conversation.users import Users
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
@@ -18,10 +19,9 @@ from memagent_graph.errors import (
     StoreRefusedError,
 )
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.guard import store_seconds
+from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.records import NAMESPACE
-from memagent_graph.memory.users import Users
 from memagent_openai_server.http.records import log
 from memagent_openai_server.memories.ledger import Entry, Ledger
 from memagent_openai_server.responses.chain import Chain
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore
 
+    from memagent_graph.conversation.user_memory import ForgottenUser
     from memagent_graph.memory.bank import Forgotten
-    from memagent_graph.memory.personal import ForgottenUser
     from memagent_openai_server.memories.keeping import Keeper
     from memagent_openai_server.responses.chain import Kept
 

@@ -1,0 +1,290 @@
+"""Commands that show memories and their readings: list, show, history, diff, search, hold."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memagent_graph.cli.options import (
+    MemoryStore,
+    Named,
+    Namespace,
+    Reference,
+    User,
+    bank_of,
+    named,
+    open_users,
+    operator,
+)
+from memagent_graph.cli.terminal import mask_controls, row
+from memagent_graph.templates import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from memagent_graph.conversation.user_memory import MemoryChange
+    from memagent_graph.conversation.users import Users
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.sharing import UnderWay
+    from memagent_graph.memory.version import History, MemoryVersion
+
+_COLOURS = {"+": "green", "-": "red"}
+
+
+def day(time: str) -> str:
+    """A time in ISO 8601 as a person reads it, in UTC."""
+    return time[:16].replace("T", " ")
+
+
+def print_diff(lines: Iterable[str]) -> None:
+    """Print lines that begin with +, - or a space."""
+    for line in lines:
+        typer.secho(f"  {mask_controls(line)}", fg=_COLOURS.get(line[:1]))
+
+
+def print_versions(versions: History) -> None:
+    """Print the versions of a document's memory, newest first, and what each changed."""
+    for version, before in _pairs(versions):
+        span = f"{version.start}-{version.end} of {version.source_name}"
+        what = "edited" if version.edited else f"chunk {version.step}"
+        _print_version(f"{version.id}  {what}, {span}", version, before)
+        _print_gap(versions.gaps, version)
+
+
+def print_changes(versions: History, changes: Sequence[MemoryChange]) -> None:
+    """Print what was done to a user's memory, newest first, and what each version changed.
+
+    Versions that were stored without a line of changes have one that says so.
+    """
+    kept = {version.id: (version, before) for version, before in _pairs(versions)}
+    lined = {change.version for change in changes}
+    gaps = {*versions.gaps} - lined
+    old = [version for version in versions if version.id not in lined]
+    entries = chain(
+        ((change.at, change.version, _describe_change(change)) for change in changes),
+        ((version.created_at, version.id, "nobody noted by whom") for version in old),
+    )
+    for at, key, told in sorted(entries, reverse=True):
+        if key in kept:
+            version, before = kept[key]
+            _print_version(f"{day(at)}  {key}  {told}", version, before)
+            _print_gap(gaps, version)
+        elif key:
+            typer.secho(mask_controls(f"{day(at)}  {key}  {told}"), bold=True)
+            typer.secho("  this version is gone: it was thinned out, or it expired", fg="yellow")
+        else:
+            typer.secho(mask_controls(f"{day(at)}  {told}"), bold=True)
+
+
+def _describe_change(change: MemoryChange) -> str:
+    """What was done, by whom, from which messages, with which model."""
+    told = f"{change.what} by {change.by or 'somebody'}"
+    if change.messages:
+        told += f", thread {change.thread}, messages {' '.join(change.messages)}"
+    return f"{told}, model {change.model}" if change.model else told
+
+
+def _print_version(head: str, version: MemoryVersion, before: MemoryVersion | None) -> None:
+    from memagent_graph.memory.bank import diff
+
+    cut = ", cut to its budget" if version.cut else ""
+    typer.secho(mask_controls(f"{head}, {plural(version.tokens, 'token')}{cut}"), bold=True)
+    print_diff(diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines()))
+
+
+def _print_gap(gaps: Collection[str], version: MemoryVersion) -> None:
+    if version.parent in gaps:
+        gap = f"{version.parent}  is gone: it expired, was evicted, thinned out or forgotten"
+        typer.secho(gap, fg="yellow")
+
+
+def _pairs(versions: History) -> list[tuple[MemoryVersion, MemoryVersion | None]]:
+    """Each version with the one before it."""
+    return [*zip(versions, [*versions[1:], *[None] * bool(versions)], strict=True)]
+
+
+def list_users(store: MemoryStore = None, namespace: Namespace = None) -> None:
+    """List the users of a chatbot: id, size of the memory, when it changed last."""
+    with open_users(store, namespace) as users:
+        for user, version in users.list():
+            size = "no memory yet" if version is None else plural(version.tokens, "token")
+            print(row(user, size, "" if version is None else day(version.created_at)))
+
+
+def list_memories(store: MemoryStore = None, namespace: Namespace = None) -> None:
+    """List memories of documents: name, size, what was asked, what was read.
+
+    The memories of a chatbot's users are listed by `memagent memory users`.
+    """
+    with open_users(store, namespace) as users:
+        for name, version in bank_of(users, None).list():
+            read = f"{version.end / version.length:.0%} of {version.source_name}"
+            print(row(name, plural(version.tokens, "token"), version.question, read))
+
+
+def show(
+    reference: Named = None,
+    user: User = None,
+    store: MemoryStore = None,
+    namespace: Namespace = None,
+) -> None:
+    """Print a memory."""
+    with open_users(store, namespace) as users:
+        print(mask_controls(_get(users, reference, user).text))
+
+
+def history(
+    reference: Named = None,
+    user: User = None,
+    store: MemoryStore = None,
+    namespace: Namespace = None,
+) -> None:
+    """Print every version of a memory, newest first, and what each changed.
+
+    With --user, each line says who made the change, when, from which messages and with which
+    model, also of versions that are gone. Of a user who was forgotten, it says only that.
+    """
+    with open_users(store, namespace) as users:
+        if user is not None and reference is None:
+            versions, changes = users.history(user)
+            print_changes(versions, changes)
+        else:
+            print_versions(bank_of(users, user).history(named(reference, user)))
+
+
+def show_diff(
+    before: Reference,
+    after: Reference,
+    user: User = None,
+    store: MemoryStore = None,
+    namespace: Namespace = None,
+) -> None:
+    """Print what changed from one version to another."""
+    from memagent_graph.memory.bank import diff
+
+    with open_users(store, namespace) as users:
+        bank = bank_of(users, user)
+        print_diff(diff(bank.get(before), bank.get(after)))
+
+
+def search(
+    words: Annotated[list[str], typer.Argument(help="Words that a line must all contain.")],
+    user: User = None,
+    store: MemoryStore = None,
+    namespace: Namespace = None,
+) -> None:
+    """Search users and their memories by words: print each user and line that has them all.
+
+    A user whose id has the words is found with every line. Messages that were kept are searched
+    too. Exit code 1 if nothing was found.
+    """
+    with open_users(store, namespace) as users:
+        found = users.search(" ".join(words), None if user is None else [user])
+    for name, line in found:
+        print(row(name, line))
+    if not found:
+        raise typer.Exit(1)
+
+
+def watch(
+    reference: Named = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Begin with the existing versions.")
+    ] = False,
+    user: User = None,
+    store: MemoryStore = None,
+    namespace: Namespace = None,
+) -> None:
+    """Follow a memory live: print each new version's changes until you stop it."""
+    from memagent_graph.memory.bank import diff
+
+    async def follow(bank: MemoryBank) -> None:
+        topic = await _topic(bank, named(reference, user))
+        before: MemoryVersion | None = None
+        async for version in bank.watch(topic, after="0" if everything else "$"):
+            typer.secho(f"{version.id}  chunk {version.step}", bold=True)
+            print_diff(diff(before or version, version))
+            before = version
+            sys.stdout.flush()
+
+    with open_users(store, namespace) as users:
+        asyncio.run(follow(bank_of(users, user)))
+
+
+def _get(users: Users, reference: str | None, user: str | None) -> MemoryVersion:
+    """The memory that a command names.
+
+    Raises:
+        MemoryNotFoundError: There is none.
+    """
+    if user is not None and reference is None:
+        return users.get(user)
+    return bank_of(users, user).get(named(reference, user))
+
+
+async def _topic(bank: MemoryBank, reference: str) -> str:
+    """What a memory's versions are announced under; a name may come to be later."""
+    from memagent_graph.errors import MemoryNotFoundError
+
+    if await bank.ahead(reference) is not None:
+        return reference
+    try:
+        return (await bank.aget(reference)).root
+    except MemoryNotFoundError:
+        return reference
+
+
+_MINUTE = 60.0
+
+
+def readings(store: MemoryStore = None, namespace: Namespace = None) -> None:
+    """List readings under way: memory, progress, question, document, start, and who holds it."""
+    with open_users(store, namespace) as users:
+        folds = bank_of(users, None).under_way()
+    for fold in folds:
+        chunks = f"chunk {fold.step} of about {fold.chunks}" if fold.step else "chunk 0"
+        since = f"since {day(fold.since)}"
+        print(row(fold.memory, chunks, fold.question, fold.source_name, since, _state(fold)))
+    if not folds:
+        print("memagent: nothing is being read now.", file=sys.stderr)
+
+
+def hold(
+    memory: Reference,
+    minutes: Annotated[
+        float, typer.Option(min=0.01, help="Minutes after which the readings continue anyway.")
+    ] = 10.0,
+    store: MemoryStore = None,
+    namespace: Namespace = None,
+) -> None:
+    """Pause the readings into a memory before their next chunk, so that you can edit it.
+
+    MEMORY is a name, or a key that `memagent memory readings` prints. While it is held,
+    `memagent memory edit MEMORY` edits what the reading continues from.
+    """
+    with open_users(store, namespace) as users:
+        bank = bank_of(users, None)
+        bank.hold(memory, operator(), seconds=minutes * _MINUTE)
+        count = len(bank.under_way(memory))
+    print(row(memory, f"held for {plural(minutes, 'minute')}"))
+    if not count:
+        print("memagent: nothing is reading into this memory now.", file=sys.stderr)
+
+
+def release(memory: Reference, store: MemoryStore = None, namespace: Namespace = None) -> None:
+    """Let the readings into a memory continue. Exit code 1 when it was not held."""
+    with open_users(store, namespace) as users:
+        released = bank_of(users, None).release(memory)
+    if not released:
+        print(f"memagent: {memory!r} was not held.", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _state(fold: UnderWay) -> str:
+    if fold.hold is None:
+        return ""
+    return f"{'paused' if fold.held else 'will pause'}: held by {fold.hold.by}"

@@ -1,0 +1,427 @@
+"""The newest messages of a person and their assistant, verbatim, in pages of a store.
+
+| namespace, below the person's | key | value |
+|---|---|---|
+| episodes | "contents" | `pages`: key, digest, tokens, newest day of each; `next`: next number |
+| episodes | a page's key | `said`: messages, in the order in which they were folded |
+
+Pages and contents are written in one step with the memory that their messages were folded into, so
+that all listed pages exist, and no message is kept twice. A process caches pages by their digests.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from itertools import chain
+from json import dumps
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from memagent_graph.errors import BadRecordError, MemoryConflictError
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.text.chunks import cut_at_sentence
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+    from types import EllipsisType
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.circuit import StoreGuard
+    from memagent_graph.memory.items import Place, Records
+
+_MOST = 1 << 25
+"""Size of the cached pages of all people, in code points."""
+
+_counter = EstimatingTokenizer()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMessage:
+    """One message.
+
+    Attributes:
+        id: id of the message.
+        thread: id of its thread.
+        at: time, ISO 8601.
+        speaker: name of the speaker.
+        text: text of the message.
+    """
+
+    id: str
+    thread: str
+    at: str
+    speaker: str
+    text: str
+
+    @property
+    def day(self) -> str:
+        """The date, without the time."""
+        return self.at[:10]
+
+
+_KEYS = [field.name for field in fields(KeptMessage)]
+
+
+class Page:
+    """Messages that are kept together; immutable.
+
+    Args:
+        said: the messages, in the order in which they were folded.
+    """
+
+    def __init__(self, said: Sequence[KeptMessage]) -> None:
+        self.said = tuple(said)
+        self.tokens = sum(_counter.count(one.text) for one in said)
+        self.size = sum(len(one.text) for one in said)
+        self.record = {"said": [asdict(one) for one in said]}
+        self.digest = sha256(dumps(self.record).encode()).hexdigest()[:32]
+
+    @classmethod
+    def of(cls, record: object) -> Page | None:
+        """Return the page of a record; None if it is not a page."""
+        if not isinstance(record, dict):
+            return None
+        try:
+            return cls(
+                [KeptMessage(**{key: str(row[key]) for key in _KEYS}) for row in record["said"]]
+            )
+        except (KeyError, TypeError):
+            return None
+
+
+class Kept:
+    """The kept messages of a person: the same object as long as nothing changes.
+
+    Attributes:
+        pages: the pages, oldest first.
+    """
+
+    def __init__(self, pages: Sequence[Page] = ()) -> None:
+        self.pages = tuple(pages)
+
+    @property
+    def said(self) -> Iterator[KeptMessage]:
+        """All messages, in the order in which they were folded."""
+        return chain.from_iterable(page.said for page in self.pages)
+
+
+class Shelf:
+    """The cached pages of one person."""
+
+    def __init__(self) -> None:
+        self._pages: dict[str, tuple[Page, float]] = {}
+        self._kept = Kept()
+
+    @property
+    def size(self) -> int:
+        """Size of the cached pages, in code points."""
+        return sum(page.size for page, _ in [*self._pages.values()])
+
+    def find(self, digest: str, seconds: float) -> Page | None:
+        """Return the page with this digest, if it has been cached for less than `seconds`."""
+        page, since = self._pages.get(digest, (None, 0.0))
+        return page if monotonic() - since < seconds else None
+
+    def put(self, page: Page) -> None:
+        """Cache a page that was read or written."""
+        self._pages[page.digest] = page, monotonic()
+
+    def leave(self, pages: Sequence[Page]) -> Kept:
+        """Drop all pages from the cache except for these, and return them."""
+        digests = {page.digest for page in pages}
+        self._pages = {key: held for key, held in self._pages.items() if key in digests}
+        if [*map(id, pages)] != [*map(id, self._kept.pages)]:
+            self._kept = Kept(pages)
+        return self._kept
+
+
+def shelf_of(guard: StoreGuard, place: tuple[str, ...]) -> Shelf:
+    """Return the cache of one person in a store; the least recently used ones are dropped.
+
+    Args:
+        guard: the store's guard.
+        place: the person's namespace in the store.
+    """
+    with _lock:
+        shelves = _shelves.setdefault(guard, OrderedDict())
+        found = shelves.pop(place, None) or Shelf()
+        shelves[place] = found
+        left = _MOST
+        for other in reversed([*shelves]):
+            left -= shelves[other].size
+            if left < 0 and other != place:
+                del shelves[other]
+        return found
+
+
+_lock = threading.Lock()
+_shelves: WeakKeyDictionary[StoreGuard, OrderedDict[tuple[str, ...], Shelf]] = WeakKeyDictionary()
+
+
+_CONTENTS = "contents"
+_PAGE = 4_000
+"""Tokens at which a page is full; each turn writes the last page again."""
+_PAGES = 16
+"""Least number of pages before the oldest is deleted, so that not too much is deleted at once."""
+_LONGEST = 2
+"""Pages that one message may fill; the rest is cut off."""
+
+_ASKED = 10
+"""Reads of a cached page within its time to live, so that it does not expire in the store."""
+
+_counter_episodes = EstimatingTokenizer()
+_log = logging.getLogger(__name__)
+
+
+class EpisodePuts(NamedTuple):
+    """Puts that keep or delete messages, for one atomic step with the change of the memory.
+
+    Attributes:
+        puts: the puts.
+        given: the conditions; see `AtomicStore.acommit`.
+    """
+
+    puts: Sequence[PutOp] = ()
+    given: Mapping[Place, Mapping[str, object] | EllipsisType | None] = {}
+
+
+class Episodes:
+    """The kept messages of one person.
+
+    Args:
+        records: the records of the person's memory.
+        tokens: tokens of messages to keep; the oldest are deleted first. With 0, none are kept.
+        days: days after which a message is deleted; None for never.
+    """
+
+    def __init__(self, records: Records, tokens: int, days: float | None) -> None:
+        self._records = records
+        self._place = (*records.namespace, "episodes")
+        self._tokens = tokens
+        self._days = days
+        self._page = max(1, min(_PAGE, tokens // _PAGES))
+        # A cached page that is never read would expire in the store.
+        lives = records.lives
+        self._fresh = math.inf if lives is None else 60 * lives / _ASKED
+
+    @property
+    def since(self) -> str:
+        """The first day whose messages may still be used; "" for any."""
+        if self._days is None:
+            return ""
+        return (datetime.now(UTC) - timedelta(days=self._days)).date().isoformat()
+
+    @property
+    def off(self) -> bool:
+        """Whether no messages are kept."""
+        return not self._tokens
+
+    @property
+    def _shelf(self) -> Shelf:
+        return shelf_of(self._records.guard, self._place)
+
+    async def read(self) -> Kept:
+        """Return the kept messages, with one round trip if this process has cached the pages."""
+        pages = await self._load((await self._contents()).listed)
+        return self._shelf.leave([*pages.values()])
+
+    async def keep(
+        self, said: Iterable[KeptMessage], *, new: Container[str], clean: Callable[[Page], Page]
+    ) -> EpisodePuts:
+        """Return the step that keeps new messages, and changes kept ones.
+
+        Args:
+            said: messages with their current texts; kept ones with an empty text are deleted.
+            new: ids of the messages that were never folded; only these are added.
+            clean: returns the part of a page that may be kept.
+        """
+        contents = await self._contents()
+        now = {} if self.off else {(one.thread, one.id): self._cut(one) for one in said}
+        pages = await self._load(contents.listed)
+        changed: dict[str, Page] = {}
+        more: dict[str, list[KeptMessage]] = {}
+        for key, page in pages.items():
+            known = [now.pop((one.thread, one.id), one) for one in clean(page).said]
+            left = [one for one in known if one.text and one.day >= self.since]
+            if left != [*page.said]:
+                changed[key] = Page(left)
+        last, number = (contents.listed[-1].key if contents.listed else ""), contents.next
+        newest = changed.get(last) or pages.get(last)
+        said, room = ([], 0) if newest is None else ([*newest.said], self._page - newest.tokens)
+        for one in now.values():
+            if one.id not in new or not one.text or one.day < self.since:
+                continue
+            if room <= 0:
+                last, number = f"page-{number:09}", number + 1
+                said, room = [], self._page
+            said.append(one)
+            room -= _counter_episodes.count(one.text)
+            more[last] = said
+        changed |= {key: Page(said) for key, said in more.items()}
+        return self._step(contents, changed, number)
+
+    async def remove(self, ids: Collection[str], thread: str | None = None) -> int:
+        """Delete messages, and return their number.
+
+        Args:
+            ids: ids of the messages.
+            thread: id of their thread; None for any.
+
+        Raises:
+            MemoryConflictError: Turns of this person were faster each time.
+        """
+        return await self._delete(lambda one: one.id in ids and thread in (None, one.thread))
+
+    async def expire(self, *, preview: bool = False) -> int:
+        """Delete messages that are older than `days`, and return their number.
+
+        Args:
+            preview: whether to say only how many would go.
+
+        Raises:
+            MemoryConflictError: Turns of this person were faster each time.
+        """
+        since = self.since
+        return await self._delete(lambda one: one.day < since, preview=preview)
+
+    def drop(self) -> None:
+        """Empty the cache, after everything was deleted."""
+        self._shelf.leave(())
+
+    async def _delete(self, goes: Callable[[KeptMessage], bool], *, preview: bool = False) -> int:
+        """Delete the messages for which `goes` is true, and return their number."""
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            contents = await self._contents()
+            changed: dict[str, Page] = {}
+            gone = 0
+            for key, page in (await self._load(contents.listed)).items():
+                left = [one for one in page.said if not goes(one)]
+                gone += len(page.said) - len(left)
+                if len(left) < len(page.said):
+                    changed[key] = Page(left)
+            if preview:
+                return gone
+            step = self._step(contents, changed, contents.next)
+            if not step.puts or await self._records.commit(step.puts, step.given):
+                await self.read()
+                return gone
+        message = "New messages kept arriving meanwhile: try to delete these messages again."
+        raise MemoryConflictError(message)
+
+    def _cut(self, said: KeptMessage) -> KeptMessage:
+        most = _LONGEST * self._page
+        if len(said.text) <= most or _counter_episodes.count(said.text) <= most:
+            return said
+        return replace(said, text=cut_at_sentence(said.text, most, _counter_episodes))
+
+    def _step(
+        self, contents: _EpisodeContents, changed: Mapping[str, Page], number: int
+    ) -> EpisodePuts:
+        rows = {row.key: row for row in contents.listed}
+        rows |= {key: _row(key, page) for key, page in changed.items()}
+        left, kept = self._tokens, list[_Listed]()
+        for row in sorted(rows.values(), reverse=True):
+            left -= row.tokens
+            if left < 0 and (kept or self.off):
+                break
+            if row.newest and row.newest >= self.since:
+                kept.append(row)
+        keys = {row.key for row in kept}
+        put, shelf = self._records.put, self._shelf
+        puts = []
+        for key, page in changed.items():
+            if key in keys:
+                puts.append(put(self._place, key, page.record))
+                shelf.put(page)
+        puts += [put(self._place, key, None) for key in rows if key not in keys]
+        if not puts:
+            return EpisodePuts()
+        after = {"pages": [[*row] for row in reversed(kept)], "next": number}
+        puts.append(put(self._place, _CONTENTS, after))
+        return EpisodePuts(puts, {(self._place, _CONTENTS): contents.record})
+
+    async def _contents(self) -> _EpisodeContents:
+        (value,) = await self._records.values([(self._place, _CONTENTS)])
+        if value is None:
+            return _EpisodeContents(None, [], 0)
+        try:
+            if isinstance(value, dict):
+                return _EpisodeContents(
+                    value, [*map(_parse_listed, value["pages"])], int(value["next"])
+                )
+        except (KeyError, TypeError, ValueError):
+            pass
+        _log.warning(
+            "The list of a person's messages cannot be read; it is rebuilt from their pages."
+        )
+        pages = {}
+        async for item in self._records.scan(self._place):
+            if not isinstance(item, BadRecordError) and item.key != _CONTENTS:
+                page = Page.of(item.value)
+                if page is not None:
+                    pages[item.key] = page
+        listed = [_row(key, page) for key, page in sorted(pages.items())]
+        number = 1 + int(listed[-1].key.rpartition("-")[2]) if listed else 0
+        return _EpisodeContents(..., listed, number)
+
+    async def _load(self, listed: Sequence[_Listed]) -> dict[str, Page]:
+        """Load pages by key; unreadable ones are logged and skipped."""
+        shelf = self._shelf
+        found = {row.key: shelf.find(row.digest, self._fresh) for row in listed}
+        missing = [row for row in listed if found[row.key] is None]
+        values = await self._records.values([(self._place, row.key) for row in missing])
+        for row, value in zip(missing, values, strict=True):
+            page = found[row.key] = Page.of(value)
+            if page is not None:
+                shelf.put(page)
+            elif value is not None:
+                _log.warning(
+                    "Page %r of a person's messages cannot be read; it is skipped.", row.key
+                )
+        return {key: page for key, page in found.items() if page is not None}
+
+
+class _Listed(NamedTuple):
+    """A page's entry in the contents."""
+
+    key: str
+    digest: str
+    tokens: int
+    newest: str
+
+
+class _EpisodeContents(NamedTuple):
+    """The record (`...` if it cannot be read), the pages, and the number of the next page."""
+
+    record: Value | EllipsisType | None
+    listed: Sequence[_Listed]
+    next: int
+
+
+def _row(key: str, page: Page) -> _Listed:
+    newest = max((one.day for one in page.said), default="")
+    return _Listed(key, page.digest, page.tokens, newest)
+
+
+def _parse_listed(row: Sequence[object]) -> _Listed:
+    key, digest, tokens, newest = row
+    return _Listed(str(key), str(digest), int(str(tokens)), str(newest))

@@ -1,0 +1,435 @@
+"""Fold messages into the next version of a person's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import regex
+
+from memagent_graph.conversation.built_in import topics
+from memagent_graph.conversation.episodes import Page
+from memagent_graph.conversation.messages import render, select_unfolded, word_for_word
+from memagent_graph.conversation.profile import MessageStart, Past, attest
+from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
+from memagent_graph.conversation.prompt import prepare
+from memagent_graph.conversation.reader import STANDING_QUESTION, resolve_keeper, standing_question
+from memagent_graph.conversation.search import recall
+from memagent_graph.errors import ConfigurationError, MemoryConflictError, StoreError
+from memagent_graph.evidence.statements import statements
+from memagent_graph.graph.fold import Call, advance
+from memagent_graph.graph.reading import Reading, check_window
+from memagent_graph.graph.state import begun, memory_of, record_of
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.version import MemoryVersion, child_id, reading_fingerprint, root_id
+from memagent_graph.templates import plural
+from memagent_graph.text.chunks import cut_at_sentence
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.terms import terms
+from memagent_graph.text.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
+    from langchain_core.runnables import RunnableConfig
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation.episodes import KeptMessage
+    from memagent_graph.conversation.privacy import Redact
+    from memagent_graph.conversation.profile import Fields
+    from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.graph.state import Fold, SourceRecord
+    from memagent_graph.memory.version import Told
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import Tokenizer, TokenizerLike
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Rules for what is kept of messages.
+
+    Attributes:
+        redact: function that each text passes through.
+        never: description of what must not be kept: statements with one of its words are left out.
+            If it has no word to match, nothing is kept.
+    """
+
+    redact: Redact
+    never: str
+
+    def said(self, messages: Iterable[BaseMessage], thread: str) -> list[KeptMessage]:
+        """Return messages as they are kept; one of which nothing remains has no text.
+
+        Args:
+            messages: messages with ids.
+            thread: id of their thread.
+        """
+        known = word_for_word(messages, thread, self.redact)
+        return [replace(one, text=self._allowed(one.text)) for one in known]
+
+    def clean(self, page: Page) -> Page:
+        """Return a page without the statements that were banned after it was kept."""
+        if not self.never.strip():
+            return page
+        said = [replace(one, text=self._allowed(one.text)) for one in page.said]
+        return page if said == [*page.said] else Page(said)
+
+    def allows(self, text: str) -> bool:
+        """Whether nothing in a text is banned."""
+        return self._allowed(text) == text
+
+    def _allowed(self, text: str) -> str:
+        if not self.never.strip():
+            return text
+        banned = topics(self.never)
+        if not banned:
+            return ""
+        if banned.isdisjoint(terms(text)):
+            return text
+        left, end = "", 0
+        for statement in statements(text):
+            if not banned.isdisjoint(terms(statement.text)):
+                left += text[end : statement.start]
+                end = statement.end
+        return (left + text[end:]).strip()
+
+
+_DAY = regex.compile(r"\d{4}-\d\d-\d\d")
+_ASKED_TWICE = 2
+"""Calls of a chunk that was read whole and whose notes had to be written once more."""
+
+
+async def fold_within(
+    reading: Reading, fold: Fold, source: Source, *, config: RunnableConfig | None = None
+) -> tuple[Fold, tuple[str, ...]]:
+    """Fold a whole conversation into a memory, of which the oldest lines go if it has no room.
+
+    Args:
+        reading: the reader, its budgets, and by `cut` which lines go.
+        fold: the fold, with the memory so far.
+        source: the conversation.
+        config: configuration of the run.
+
+    Returns:
+        The fold after it; and what had to give way, in words that quote nothing.
+    """
+    room = _MemoryCut(reading.cut)
+    call = Call(replace(reading, cut=room.cut), config)
+    was_cut, again, unfinished = fold["progress"]["cut"], 0, 0
+    for chunk in reading.chunks(source):
+        calls, dropped = fold["progress"]["calls"], room.dropped
+        fold["progress"]["cut"] = False
+        fold = await advance(call, fold, chunk)
+        again += fold["progress"]["calls"] - calls == _ASKED_TWICE
+        unfinished += fold["progress"]["cut"] and room.dropped == dropped
+        was_cut |= fold["progress"]["cut"]
+    fold["progress"]["cut"] = was_cut
+    budget = f"its budget of {reading.config.memory_tokens} tokens"
+    warnings = []
+    if again:
+        warnings.append(
+            f"The memory was over {budget}, and the model was asked once more, for a shorter one."
+        )
+    if room.dropped:
+        lines = plural(room.dropped, "line")
+        warnings.append(
+            f"The memory was over {budget}: {lines} of it, the oldest, had to go. Raise "
+            "memory_tokens, or name a model that keeps to it."
+        )
+    if unfinished:
+        warnings.append(
+            "The model's reply was cut off, so that the end of the memory is missing. Raise "
+            "memory_tokens, or max_tokens of the model."
+        )
+    return fold, tuple(warnings)
+
+
+class _MemoryCut:
+    """Cuts the memories of one conversation to their budget.
+
+    Args:
+        cut: how.
+
+    Attributes:
+        dropped: number of lines that were dropped.
+    """
+
+    def __init__(self, cut: Callable[[str, int, Tokenizer], str]) -> None:
+        self.dropped = 0
+        self._cut = cut
+
+    def cut(self, text: str, tokens: int, tokenizer: Tokenizer) -> str:
+        kept = self._cut(text, tokens, tokenizer)
+        self.dropped += len(_pieces(text)) - len(_pieces(kept))
+        return kept
+
+
+def keep_newest(text: str, tokens: int, tokenizer: Tokenizer) -> str:
+    """The newest lines of a memory that fit, in their order.
+
+    A line is as old as the first day in it ("2026-03-05"), or else as the line above; of one day,
+    the line below is the newer. A memory of one line is taken by its sentences. The newest line is
+    cut at a sentence's end if it does not fit by itself.
+
+    Args:
+        text: the memory.
+        tokens: longest memory, in tokens.
+        tokenizer: counts them.
+    """
+    pieces = _pieces(text)
+    if not pieces:
+        return ""
+    joint = "\n" if "\n" in text.strip() else " "
+    order = _newest_first(pieces)
+    kept, left = 0, tokens
+    for index in order:
+        left -= tokenizer.count(pieces[index] + joint)
+        if left < 0:
+            break
+        kept += 1
+    while kept:  # counts of parts need not add up
+        found = joint.join(pieces[index] for index in sorted(order[:kept]))
+        if tokenizer.count(found) <= tokens:
+            return found
+        kept -= 1
+    return cut_at_sentence(pieces[order[0]], tokens, tokenizer)
+
+
+def _pieces(text: str) -> list[str]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines if len(lines) > 1 else [statement.text for statement in statements(text)]
+
+
+def _newest_first(lines: list[str]) -> list[int]:
+    days, day = [], ""
+    for line in lines:
+        found = _DAY.search(line)
+        day = found[0] if found else day
+        days.append(day)
+    return sorted(range(len(lines)), key=lambda index: (days[index], index), reverse=True)
+
+
+_REMEMBERED = 100
+"""Folded messages of a thread that are known by their ids after they left it, at least."""
+
+_log = logging.getLogger(__name__)
+
+
+class Folding:
+    """Folds messages into memories; arguments as for `ConversationMemory`.
+
+    Args:
+        fields: fields of the profile, if the memory is one; None for a text.
+        past: limits on the replaced values that are kept.
+
+    Attributes:
+        reading: the reader that folds, and the budgets.
+        keeping: rules for the messages that are kept word for word.
+    """
+
+    def __init__(
+        self,
+        model: str | BaseChatModel | Reader | None,
+        config: ReadingConfig,
+        tokenizer: TokenizerLike,
+        *,
+        keep: str,
+        never: str,
+        redact: Redact,
+        window: int,
+        fields: Fields[Any] | None,
+        past: Past,
+    ) -> None:
+        # Most of what people say is nothing to remember.
+        config = config.model_copy(update={"update_gate": True, "recalls": 0})
+        reader = resolve_keeper(
+            model, config=config, tokenizer=tokenizer, keep=keep, never=never, fields=fields
+        )
+        check_window(reader.identity, config, question_tokens=0)
+        counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
+        if fields is not None:
+            config = _with_room_for(fields, config, counter)
+        cut = keep_newest if fields is None else keep_fitting(fields)
+        self.reading = Reading("conversation", reader, config, counter, cut=cut)
+        asked = STANDING_QUESTION if fields is None else PROFILE_QUESTION
+        self._question = standing_question(keep, never, asked)
+        self._redact = redact
+        self._model = reader.identity.name
+        self._past = past
+        self.keeping = Keeping(redact, never)
+        self._known = max(_REMEMBERED, 2 * window)
+        self._warned: set[str] = set()
+        if counter.count(self._question) > config.question_tokens:
+            message = (
+                f"The instructions in keep and never are too long: with the standing question they "
+                f"may have {config.question_tokens} tokens. Shorten them, or raise question_tokens."
+            )
+            raise ConfigurationError(message)
+
+    async def fold(
+        self,
+        memory: UserMemory,
+        thread: str,
+        config: RunnableConfig,
+        folding: Sequence[BaseMessage],
+    ) -> int:
+        """Fold new messages onto the newest version, and return their number.
+
+        Args:
+            memory: the user's memory.
+            thread: id of the conversation.
+            config: configuration of the model's calls.
+            folding: messages with ids.
+
+        Raises:
+            ModelError: The model failed; nothing was folded.
+            StoreError: The store failed.
+            MemoryConflictError: Other turns of this user were faster each time.
+            ConfigurationError: The memory is a profile, and this one has no schema.
+        """
+        await self.reading.prepare(self.reading.tokenizer.count(self._question))
+        before: MemoryVersion | None = None
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            head = await memory.head()
+            if head is None and before is not None:
+                return 0  # the user was forgotten at this moment
+            self._check(head)
+            before = head
+            done = await memory.folded(thread)
+            new = select_unfolded(folding, done, whole=len(done) < self._known)
+            step = await memory.episodes.keep(
+                self.keeping.said(folding, thread),
+                new={str(message.id) for message in new},
+                clean=self.keeping.clean,
+            )
+            if not new:
+                if step.puts and not await memory.bank.records.commit(step.puts, step.given):
+                    continue
+                return 0
+            # Others may still want to fold what left the thread only now.
+            known = done[-self._known :]
+            fresh = [str(message.id) for message in new]
+            ids = (*known, *fresh)
+            version = await self._version(head, new, thread, ids, config)
+            done_now = await memory.add(
+                version, after=head, new=fresh, model=self._model, step=step
+            )
+            if done_now:
+                await _prepare(memory, version.text)
+                return len(new)
+        message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
+        raise MemoryConflictError(message)
+
+    def _check(self, head: MemoryVersion | None) -> None:
+        if head is None or not head.told or isinstance(self.reading.reader, ProfileReader):
+            return
+        message = (
+            "This memory is a profile, which notes would overwrite: give its schema to "
+            "ConversationMemory, or forget the user first."
+        )
+        raise ConfigurationError(message)
+
+    async def _version(
+        self,
+        head: MemoryVersion | None,
+        new: Sequence[BaseMessage],
+        thread: str,
+        messages: tuple[str, ...],
+        config: RunnableConfig,
+    ) -> MemoryVersion:
+        reading, profiling = self.reading, None
+        if isinstance(reading.reader, ProfileReader):
+            profiling = reading.reader.for_one_fold()
+            reading = replace(reading, reader=profiling)
+        said, text = self._rendered(new)
+        source = TextSource(text, thread)
+        fingerprint = reading_fingerprint(reading.fingerprint, self._question)
+        parent = root = root_id(self._question, fingerprint)
+        most = reading.config.max_calls
+        record: SourceRecord = {**record_of(source), "calls": most}
+        fold = begun(self._question, record)
+        if head is not None:
+            parent, root = head.id, head.root
+            fold["memory"] = head.text
+            fold["progress"] |= {"step": head.step, "cut": head.cut}
+        fold, warnings = await fold_within(reading, fold, source, config=config)
+        told: tuple[Told, ...] = ()
+        if profiling is not None:
+            warnings += profiling.warnings
+            before = () if head is None else head.told
+            evidence = memory_of(fold).evidence
+            told = attest(before, fold["memory"], evidence, said, thread=thread, past=self._past)
+        self._warn(warnings)
+        progress = fold["progress"]
+        return MemoryVersion(
+            id=child_id(parent, source.digest, fingerprint),
+            parent=parent,
+            root=root,
+            text=fold["memory"],
+            tokens=reading.tokenizer.count(fold["memory"]),
+            step=progress["step"],
+            question=self._question,
+            source=source.digest,
+            source_name=thread,
+            start=0,
+            end=source.length,
+            length=source.length,
+            fingerprint=fingerprint,
+            cut=progress["cut"],
+            thread=thread,
+            messages=messages,
+            told=told,
+            warnings=warnings,
+        )
+
+    def _rendered(self, messages: Sequence[BaseMessage]) -> tuple[list[MessageStart], str]:
+        """The messages as text, and where each begins in it."""
+        said, parts, start = [MessageStart(0, "", "")], [], 0
+        for message, at, text in render(messages, self._redact):
+            said.append(MessageStart(start, str(message.id), at))
+            parts.append(text)
+            start += len(text)
+        return said[1:] or said, "".join(parts)
+
+    def _warn(self, warnings: Sequence[str]) -> None:
+        """Log each kind of warning once: all are in the history of the memory they are about."""
+        for warning in warnings:
+            kind = warning.partition(":")[0]
+            if kind not in self._warned:
+                self._warned.add(kind)
+                _log.warning("%s (Logged once; `history` has it for each memory.)", warning)
+
+
+def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenizer) -> ReadingConfig:
+    """The budgets, with chunks that leave room for the schema, which the model is told each time.
+
+    Raises:
+        ConfigurationError: It leaves less than half of a chunk.
+    """
+    schema = counter.count(json.dumps(fields.changes, ensure_ascii=False))
+    if 2 * schema > config.chunk_tokens:
+        message = (
+            f"The schema of {fields.schema.__name__} has {schema} tokens, which is more than half "
+            f"of chunk_tokens ({config.chunk_tokens}): raise that, or leave out fields."
+        )
+        raise ConfigurationError(message)
+    return config.model_copy(update={"chunk_tokens": config.chunk_tokens - schema})
+
+
+async def _prepare(memory: UserMemory, text: str) -> None:
+    """Make what is kept now ready to be searched: the next reply need not wait for that."""
+    if memory.episodes.off:
+        return
+    try:
+        kept = await memory.episodes.read()
+    except StoreError:
+        return  # the next reply finds out, and says so
+    await asyncio.to_thread(recall, kept)
+    await asyncio.to_thread(prepare, text)

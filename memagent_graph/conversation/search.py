@@ -1,0 +1,240 @@
+"""Find the passages of earlier messages that bear on the current one.
+
+A passage counts for the words of the message that are in it (BM25), or, with less weight, in the
+messages around it: a question and its answer share few words. A speaker who is named in the message
+counts double against the other speakers; the assistant counts half. What is asked by "when"
+prefers passages that tell a time. The best passages bring the newer ones that tell of the same
+matter, so that an old value is not told without the new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import regex
+
+from memagent_graph.conversation.built_in import tells_time
+from memagent_graph.conversation.messages import ASSISTANT, USER
+from memagent_graph.text.chunks import passages
+from memagent_graph.text.index import Index, IndexPart
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.terms import content_terms, telling_terms, terms
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from numpy.typing import NDArray
+
+    from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
+
+_AROUND = ((0.7, 0.5), (0.4, 0.3))
+"""Weights of words in the messages one and two before, and one and two after."""
+_OTHERS, _HEARSAY, _TIMELY = 0.5, 0.5, 1.6
+_SMALLER = 0.2
+"""The score is divided by the tokens of the passage to this power."""
+_LEADS, _ALIKE, _BROUGHT = 4, 0.3, 0.999
+"""Number of the best passages that bring a newer one, least share of common words, and its score
+as a share of theirs."""
+_NEWER = 2
+"""Most newer passages that each of them brings."""
+_LIKELY = 200
+"""Number of passages that are examined for that."""
+_ASKS_WHEN = regex.compile(
+    r"(?i)\b(?:when|how long|how many (?:days|weeks|months|years)"
+    r"|(?:what|which) (?:date|day|month|year|time)|wann|seit|quand|cuándo)\b"
+    r"|什么时候|何时|多久|いつ"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePassage:
+    """A piece of a message, word for word.
+
+    Attributes:
+        said: the message.
+        message: number of the message among those that are kept.
+        start: beginning of the piece in the message's text, in code points.
+        end: one past its last.
+    """
+
+    said: KeptMessage
+    message: int
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        """The piece."""
+        return self.said.text[self.start : self.end]
+
+
+class _Indexed:
+    """One page: its pieces, and what stands where in them and in the whole messages."""
+
+    def __init__(self, page: Page) -> None:
+        self.pieces = [
+            [(start, start + len(text)) for start, text in passages(TextSource(one.text))]
+            for one in page.said
+        ]
+        texts = [
+            one.text[start:end]
+            for one, spans in zip(page.said, self.pieces, strict=True)
+            for start, end in spans
+        ]
+        self.passages, self.messages = (
+            IndexPart.of(texts),
+            IndexPart.of(one.text for one in page.said),
+        )
+        self.timely = [tells_time(text) for text in texts]
+        self.telling = [frozenset(telling_terms(text)) for text in texts]
+        self.sizes = self.passages.sizes
+
+
+class MessageSearch:
+    """Finds passages among what is kept of one person.
+
+    Args:
+        kept: that.
+    """
+
+    def __init__(self, kept: Kept) -> None:
+        indexed = [_index(page) for page in kept.pages]
+        said = [*kept.said]
+        self.passages = [
+            MessagePassage(said[number], number, start, end)
+            for number, spans in enumerate(spans for part in indexed for spans in part.pieces)
+            for start, end in spans
+        ]
+        self._index = Index([part.passages for part in indexed])
+        self._rare = _Rarities(self._index)
+        self._wholes: dict[int, float] = {}
+        self._messages = Index([part.messages for part in indexed])
+        self._of = np.array([passage.message for passage in self.passages], np.int64)
+        self._timely = np.array([it for part in indexed for it in part.timely], bool)
+        self._sizes = np.array([size for part in indexed for size in part.sizes], float)
+        talks: dict[tuple[str, str], int] = {}
+        self._talk = np.array(
+            [talks.setdefault((one.thread, one.day), len(talks)) for one in said], np.int64
+        )
+        self._speakers = [one.speaker for one in said]
+        order = {speaker: number for number, speaker in enumerate(dict.fromkeys(self._speakers))}
+        self._who = [*order], np.array([order[one.speaker] for one in said], np.int64)[self._of]
+        self._names = {
+            name: frozenset(terms(name)) for name in {*self._speakers} - {USER, ASSISTANT}
+        }
+        self._named = frozenset[str]().union(*self._names.values())
+        self._telling = [found - self._named for part in indexed for found in part.telling]
+
+    def find(
+        self, about: str, *, since: str = "", told: Container[tuple[str, str]] = ()
+    ) -> list[MessagePassage]:
+        """Return the passages that bear on a text, the best first.
+
+        Args:
+            about: the current message.
+            since: first day whose passages may be returned.
+            told: ids and texts of messages to leave out.
+        """
+        wanted = content_terms(about)
+        named = self._named.intersection(wanted)
+        scores = self._words([term for term in wanted if term not in self._named] or wanted)
+        if named:
+            is_named = {name for name, own in self._names.items() if own & named}
+            scores *= self._each(lambda speaker: 1.0 if speaker in is_named else _OTHERS)
+        scores *= self._each(lambda speaker: _HEARSAY if speaker == ASSISTANT else 1.0)
+        if _ASKS_WHEN.search(about):
+            scores[self._timely] *= _TIMELY
+        scores /= np.maximum(self._sizes, 1.0) ** _SMALLER
+        for number in np.flatnonzero(scores).tolist():
+            said = self.passages[number].said
+            if said.day < since or (said.id, said.text) in told:
+                scores[number] = 0.0
+        self._bring_newer(scores, {*wanted} - self._named)
+        best = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()
+        return [self.passages[number] for number in best]
+
+    def _words(self, wanted: Sequence[str]) -> NDArray[Any]:
+        scores = np.zeros(len(self.passages))
+        for term in wanted:
+            around, heard = np.zeros(len(self._talk)), self._messages.scores({term: 1.0})
+            if not heard.any():
+                continue
+            for far, (before, after) in enumerate(_AROUND, 1):
+                same = self._talk[far:] == self._talk[:-far]
+                around[far:] = np.maximum(around[far:], before * heard[:-far] * same)
+                around[:-far] = np.maximum(around[:-far], after * heard[far:] * same)
+            scores += np.maximum(self._index.scores({term: 1.0}), around[self._of])
+        return scores
+
+    def _each(self, factor: Any) -> NDArray[Any]:
+        """A factor for each passage by its speaker."""
+        speakers, number = self._who
+        return np.array([*map(factor, speakers)], float)[number]
+
+    def _bring_newer(self, scores: NDArray[Any], wanted: set[str]) -> None:
+        """Let the best passages bring the newer one of their speaker that is most like them."""
+        brought: dict[int, float] = {}
+        for lead in np.argsort(-scores, kind="stable")[:_LEADS].tolist():
+            message, own = self._of[lead], self._telling[lead]
+            if scores[lead] <= 0 or self._speakers[message] == ASSISTANT:
+                continue
+            shares = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
+            likeness = {
+                other: self._likeness(lead, other)
+                for other in np.argsort(-shares, kind="stable")[:_LIKELY].tolist()
+                if shares[other]
+                and self._of[other] > message
+                and self._speakers[self._of[other]] == self._speakers[message]
+            }
+            alike = [other for other, share in likeness.items() if share >= _ALIKE]
+            for newer in sorted(alike, key=lambda other: likeness[other])[-_NEWER:]:
+                brought[newer] = max(brought.get(newer, 0.0), scores[lead] * _BROUGHT)
+        for number, score in brought.items():
+            scores[number] = max(scores[number], score)
+
+    def _likeness(self, one: int, other: int) -> float:
+        """Share of the shorter passage's words in the other, weighted by their rarity."""
+        whole = min(self._whole(one), self._whole(other))
+        return self._rarity(self._telling[one] & self._telling[other]) / whole if whole else 0.0
+
+    def _whole(self, number: int) -> float:
+        """Sum of the rarities of a passage's words."""
+        if number not in self._wholes:
+            self._wholes[number] = self._rarity(self._telling[number])
+        return self._wholes[number]
+
+    def _rarity(self, terms_: frozenset[str]) -> float:
+        return sum(map(self._rare.__getitem__, terms_))
+
+
+class _Rarities(dict[str, float]):
+    """The rarity of each term, looked up once."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __missing__(self, term: str) -> float:
+        found = self[term] = self._index.rarity(term)
+        return found
+
+
+def recall(kept: Kept) -> MessageSearch:
+    """Return the index of these messages, made once."""
+    found = _recalls.get(kept)
+    if found is None:
+        found = _recalls[kept] = MessageSearch(kept)
+    return found
+
+
+def _index(page: Page) -> _Indexed:
+    found = _pages.get(page)
+    if found is None:
+        found = _pages[page] = _Indexed(page)
+    return found
+
+
+_recalls: WeakKeyDictionary[Kept, MessageSearch] = WeakKeyDictionary()
+_pages: WeakKeyDictionary[Page, _Indexed] = WeakKeyDictionary()

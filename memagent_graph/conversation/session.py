@@ -1,0 +1,207 @@
+"""One conversation with one user: whose it is, what of it is folded when, and what stays."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import Runtime
+
+from memagent_graph.conversation.messages import after, beyond, first_leaving, is_instruction
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.templates import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from memagent_graph.conversation.backlog import Backlog
+    from memagent_graph.conversation.user_memory import UserMemory
+
+Remember = Literal["turn", "window", "end"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A thread of a user.
+
+    Attributes:
+        thread: id of the thread.
+        personal: the user's memory.
+        backlog: the user's messages that wait to be folded.
+        fold: function that folds those of some messages that are not folded yet, and returns their
+            number.
+        remember: time of folding, see `ConversationMemory`.
+        within: seconds after a turn in which it is to be folded.
+        window: most messages that stay.
+        tokens: most tokens that stay.
+    """
+
+    thread: str
+    personal: UserMemory
+    backlog: Backlog
+    fold: Callable[[Sequence[BaseMessage]], Awaitable[int]]
+    remember: Remember
+    within: float
+    window: int
+    tokens: int
+
+    async def begin(self, messages: Sequence[BaseMessage]) -> None:
+        """Fold the messages of the user's other threads when a thread starts.
+
+        It takes `within` seconds at most, and goes on afterwards.
+        """
+        if self.remember == "turn" and not any(isinstance(m, AIMessage) for m in messages):
+            await self.backlog.fold(self.within)
+
+    def note(self, messages: Sequence[BaseMessage], folded: str | None, *, ended: bool) -> None:
+        """Add new messages to those that wait to be folded.
+
+        Args:
+            messages: the conversation.
+            folded: the id of the message that was folded last.
+            ended: whether the last message is the reply; else the last turn is due later.
+        """
+        if self.remember == "window":
+            return
+        said = [m for m in after(messages, folded) if not is_instruction(m)]
+        humans = [at for at, message in enumerate(said) if isinstance(message, HumanMessage)]
+        closed = len(said) if ended or not humans else humans[-1]
+        soon, late = self.within / 2, self.within  # the fold takes time, too
+        if self.remember == "end":
+            soon = late = math.inf
+        waiting = ((soon if at < closed else late, message) for at, message in enumerate(said))
+        self.backlog.add(self.thread, waiting, self.fold)
+
+    async def shorten(
+        self, messages: Sequence[BaseMessage], folded: str | None
+    ) -> list[BaseMessage]:
+        """The messages that stay: those beyond the window leave, once they are folded.
+
+        What the background has not folded yet is folded here only if there is no room for it.
+        When that fails, it is logged, and the messages stay.
+
+        Args:
+            messages: the conversation.
+            folded: the id of the message that was folded last.
+        """
+        stay = [*messages]
+        folding = self._beyond(stay)
+        try:
+            if folding and self.remember == "turn":
+                new = after(stay, folded)
+                done = {str(message.id) for message in stay[: len(stay) - len(new)]}
+                if any(str(message.id) not in done for message in folding):
+                    done.update(await self.personal.folded(self.thread))
+                stay = _without(stay, first_leaving(folding, done))
+                folding = self._beyond(stay)
+                if folding and _tokens(stay) <= self.tokens:
+                    self.backlog.hurry()
+                    return stay
+            if folding:
+                await self.fold(folding)
+                self.backlog.remove(self.thread, folding)
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
+            what = plural(len(folding), "message")
+            _log.warning("Folding %s failed, and the conversation keeps all: %s", what, error)
+            return stay
+        return _without(stay, folding)
+
+    def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        return beyond(
+            messages,
+            window=self.window,
+            tokens=self.tokens,
+            count=lambda message: count_tokens_approximately([message]),
+        )
+
+
+def _without(messages: list[BaseMessage], gone: Sequence[BaseMessage]) -> list[BaseMessage]:
+    ids = {message.id for message in gone}
+    return [message for message in messages if message.id not in ids]
+
+
+def _tokens(messages: Sequence[BaseMessage]) -> int:
+    said = [message for message in messages if not is_instruction(message)]
+    return sum(count_tokens_approximately([message]) for message in said)
+
+
+UserOf = Callable[[Runtime[Any], RunnableConfig], str | None]
+"""A function from a run's runtime and config to the id of who talks."""
+
+USER_KEY = "user_id"
+
+_HOW = (
+    'Invoke with context={"user_id": "..."} (a context_schema with that field) or with '
+    '{"configurable": {"user_id": "...", "thread_id": "..."}}, or give user= a function.'
+)
+
+
+class Speaker(NamedTuple):
+    """Whose memory it is, and which conversation with them."""
+
+    user: str
+    thread: str
+
+
+class Speakers:
+    """Finds the user by a function, the run's context or its config, in this order.
+
+    A run without a user continues with the user of its thread, which may have been resumed;
+    otherwise the thread has a memory of its own.
+
+    Args:
+        user: function that returns the user's id; None looks for `user_id` in the context, then in
+            `configurable`.
+        strict: whether a run without a user is an error instead.
+    """
+
+    def __init__(self, user: UserOf | None = None, *, strict: bool = False) -> None:
+        self._user = user
+        self._strict = strict
+        self._warned = False
+
+    def of(self, runtime: Runtime[Any], config: RunnableConfig, known: str | None) -> Speaker:
+        """Return the user and the thread of a run.
+
+        Args:
+            runtime: runtime of the run.
+            config: configuration of the run.
+            known: id of the user in the thread's state.
+
+        Raises:
+            ConfigurationError: The run names neither a user nor a thread, or no user and `strict`.
+        """
+        configurable = config.get("configurable", {})
+        thread = str(configurable.get("thread_id") or "")
+        named = self._named(runtime, config) or known
+        if named:
+            return Speaker(named, thread)
+        if self._strict or not thread:
+            message = f"The run does not say which user is talking. {_HOW}"
+            raise ConfigurationError(message)
+        if not self._warned:
+            self._warned = True
+            _log.warning("A run names no user, so its thread has a memory of its own. %s", _HOW)
+        return Speaker(f"thread {thread}", thread)
+
+    def _named(self, runtime: Runtime[Any], config: RunnableConfig) -> str:
+        if self._user is not None:
+            return str(self._user(runtime, config) or "")
+        context = runtime.context
+        found = (
+            context.get(USER_KEY)
+            if isinstance(context, Mapping)
+            else getattr(context, USER_KEY, None)
+        )
+        return str(found or config.get("configurable", {}).get(USER_KEY) or "")

@@ -1,0 +1,392 @@
+"""The memory of one user, a chain of versions that all their threads extend, and its log.
+
+Entries outlive the versions that they are about. When a person is forgotten, their entries are
+deleted too. One entry stays, under a digest of the person's id: when they were forgotten, by whom.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from memagent_graph.conversation.episodes import EpisodePuts, Episodes
+from memagent_graph.errors import (
+    BadRecordError,
+    ConfigurationError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+)
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.forget import erase, forget_topic
+from memagent_graph.memory.items import label
+from memagent_graph.memory.version import History, edit_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from langgraph.store.base import BaseStore, PutOp
+
+    from memagent_graph.memory.items import Namespace, Records
+    from memagent_graph.memory.version import MemoryVersion
+
+What = Literal["folded", "edited", "imported", "forgotten"]
+
+_MOST = 1_000
+"""Entries kept per person; the oldest are deleted first."""
+_OFTEN = 64
+"""Mean number of changes between two checks of the number of entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChange:
+    """One change of a person's memory.
+
+    Attributes:
+        at: time, ISO 8601, UTC.
+        what: the kind of change.
+        by: who made it: "conversation" for a chatbot, otherwise as given by the caller.
+        version: id of the new version; "" if there is none.
+        thread: id of the thread whose messages were folded.
+        messages: ids of those messages.
+        model: name of the model that folded them.
+    """
+
+    at: str
+    what: What
+    by: str
+    version: str = ""
+    thread: str = ""
+    messages: tuple[str, ...] = ()
+    model: str = ""
+
+
+def change_of(
+    version: MemoryVersion,
+    what: What,
+    by: str,
+    *,
+    messages: Sequence[str] = (),
+    model: str = "",
+) -> MemoryChange:
+    """Return the entry for a new version; for the arguments, see `Change`."""
+    thread = (version.thread or "") if messages else ""
+    return MemoryChange(version.created_at, what, by, version.id, thread, tuple(messages), model)
+
+
+def put_change(records: Records, change: MemoryChange) -> PutOp:
+    """Return the put of an entry, to be carried out in one step with its change."""
+    value = {name: found for name, found in asdict(change).items() if found}
+    return records.put(_place(records), f"{change.at} {change.version[:8]}", value)
+
+
+async def list_changes(records: Records) -> list[MemoryChange]:
+    """Return the entries of a person, newest first; unreadable ones are skipped."""
+    found = [item async for item in records.scan(_place(records))]
+    values = [(item.key, item.value) for item in found if not isinstance(item, BadRecordError)]
+    return [change for _, value in sorted(values)[::-1] if (change := _change(value))]
+
+
+async def trim_changes(records: Records, change: MemoryChange) -> None:
+    """Now and then, delete the oldest entries if there are too many."""
+    if not change.version or int(change.version[:8], 16) % _OFTEN:
+        return
+    keys = sorted(await records.keys(_place(records)))
+    gone = [records.put(_place(records), key, None) for key in keys[:-_MOST]]
+    if gone:
+        await records.items(gone)
+
+
+async def note_forgotten(records: Records, namespace: Namespace, user: str, by: str) -> None:
+    """Record that a person was forgotten, under a digest of their id.
+
+    Args:
+        records: records of any namespace in the store.
+        namespace: namespace of the memories.
+        user: id of the person.
+        by: author of the change.
+    """
+    value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
+    await records.items([records.put((*namespace, *_FORGOTTEN), label(user), value)])
+
+
+async def get_forgotten(records: Records, namespace: Namespace, user: str) -> MemoryChange | None:
+    """Return the entry that a person was forgotten; for the arguments, see `note_forgotten`."""
+    (value,) = await records.values([((*namespace, *_FORGOTTEN), label(user))])
+    return _change(value)
+
+
+_FORGOTTEN = ("forgotten", "users")
+_FIELDS = tuple(item.name for item in fields(MemoryChange))
+
+
+def _place(records: Records) -> Namespace:
+    return (*records.namespace, "changes")
+
+
+def _change(value: object) -> MemoryChange | None:
+    """The entry in a record; None if it has none."""
+    if not isinstance(value, dict):
+        return None
+    found = {name: value[name] for name in _FIELDS if name in value}
+    messages = found.pop("messages", ())
+    texts = all(isinstance(text, str) for text in found.values())
+    if not texts or "at" not in found or found.get("what") not in get_args(What):
+        return None
+    return MemoryChange(**{"by": "", **found}, messages=tuple(map(str, messages)))
+
+
+MEMORY = "memory"
+"""Name of a person's memory in their part of the store."""
+CONVERSATION = "conversation"
+"""`Change.by` of changes made by folding messages."""
+
+_PREFIX, _SUFFIX = "user-", "conversations"
+_ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%.\0"})
+_ESCAPED = re.compile("%(25|2E|00)")
+
+
+class ForgottenUser(NamedTuple):
+    """The result of forgetting a person.
+
+    Attributes:
+        items: number of items deleted: versions, marks, lists and changes.
+        threads: ids of their threads, which a checkpointer may still have.
+        left: places where deleted text may remain, and what to do about it; "" if there are none.
+        deleted: ids of the threads deleted from the given checkpointer.
+    """
+
+    items: int
+    threads: tuple[str, ...]
+    left: str = ""
+    deleted: tuple[str, ...] = ()
+
+
+def place_of(user: str, namespace: Sequence[str]) -> tuple[str, ...]:
+    """Return the namespace of a person's memory.
+
+    LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
+    comes first, since in a cluster the first label determines the node.
+
+    Args:
+        user: id of the person.
+        namespace: namespace of the memories in the store.
+    """
+    label = _PREFIX + user.translate(_ESCAPES)
+    return (label, *namespace, _SUFFIX)
+
+
+def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
+    """Return the person of a namespace, the inverse of `place_of`; None if it is not a person's."""
+    label = place[0] if place else ""
+    if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
+        return None
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), label[len(_PREFIX) :]) or None
+
+
+def unknown_user(user: str) -> MemoryNotFoundError:
+    """The error that nothing is remembered about a user."""
+    message = (
+        f"Nothing is remembered about the user {user!r} in this store and namespace: "
+        "`memagent memory users` lists those who are remembered."
+    )
+    return MemoryNotFoundError(message)
+
+
+class UserMemory:
+    """A person's versions and kept messages, in their own part of the store.
+
+    A thread's mark lists the messages that were folded last. It is written in one step with the
+    version and the head, so that a repeated turn finds that its messages are already folded, and
+    two concurrent turns see what the other has folded.
+
+    Args:
+        store: the store.
+        namespace: namespace of the memories in the store.
+        user: id of the person.
+        keep_versions: number of newest versions to keep; None for all.
+        keep_days: days to keep a version after it was replaced; None for ever.
+        episode_tokens: tokens of messages to keep verbatim.
+        episode_days: days after which a message is deleted; None for never.
+        ttl: minutes after which a memory that is not read expires; None for the store's default.
+        patience: see `MemoryBank`.
+
+    Raises:
+        ConfigurationError: The user is empty.
+    """
+
+    def __init__(
+        self,
+        store: BaseStore,
+        namespace: Sequence[str],
+        user: str,
+        *,
+        keep_versions: int | None = None,
+        keep_days: float | None = None,
+        episode_tokens: int = 0,
+        episode_days: float | None = None,
+        ttl: float | None = None,
+        patience: Callable[[], float] | None = None,
+    ) -> None:
+        if not user:
+            raise ConfigurationError("The user is empty: give the id of the user.")
+        self.user = user
+        self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
+        self._namespace = tuple(namespace)
+        self.episodes = Episodes(self.bank.records, episode_tokens, episode_days)
+        self._keep = keep_versions
+        self._days = keep_days
+
+    async def head(self) -> MemoryVersion | None:
+        """Return the newest version; None if nothing is remembered."""
+        return await self.bank.ahead(MEMORY)
+
+    async def history(self) -> History:
+        """Return all versions, newest first; empty if nothing is remembered."""
+        return History() if await self.head() is None else await self.bank.ahistory(MEMORY)
+
+    async def changes(self) -> list[MemoryChange]:
+        """Return the changes to the memory, newest first, about 1,000 at most.
+
+        If the person was forgotten, that is the last one.
+        """
+        records = self.bank.records
+        lines = await list_changes(records)
+        forgotten = await get_forgotten(records, self._namespace, self.user)
+        return [*lines, forgotten] if forgotten else lines
+
+    async def threads(self) -> tuple[str, ...]:
+        """Return the ids of the threads whose messages were folded."""
+        records = self.bank.records
+        return tuple(sorted(await records.keys(records.threads)))
+
+    async def folded(self, thread: str) -> list[str]:
+        """Return the ids of the thread's messages that were folded last, the newest at the end.
+
+        Messages of earlier folds have left the thread.
+        """
+        records = self.bank.records
+        (mark,) = await records.values([(records.threads, thread)])
+        if mark is None:
+            return []
+        found = mark.get("messages") if isinstance(mark, dict) else None
+        return [*map(str, found)] if isinstance(found, list) else await self._folded_last(thread)
+
+    async def _folded_last(self, thread: str) -> list[str]:
+        """The result of `folded` from the versions, if the mark cannot be read."""
+        history = await self.bank.ahistory(MEMORY)
+        return [*next((v.messages for v in history if v.thread == thread and v.messages), ())]
+
+    async def add(
+        self,
+        version: MemoryVersion,
+        *,
+        after: MemoryVersion | None,
+        new: Sequence[str] = (),
+        model: str = "",
+        step: EpisodePuts | None = None,
+    ) -> bool:
+        """Make `version` the newest unless `after` no longer is, and return whether it was done.
+
+        Args:
+            version: the version; its `messages` are those that its thread has folded last.
+            after: the version that it follows; None for the first.
+            new: ids of the messages folded now.
+            model: name of the model that folded them.
+            step: the step that keeps the messages.
+        """
+        mark = {"messages": [*version.messages]}
+        change = change_of(version, "folded", CONVERSATION, messages=new, model=model)
+        records = self.bank.records
+        step = step or EpisodePuts()
+        also = [records.put(records.threads, version.thread or "", mark), *step.puts]
+        if not await self._advance(version, after, change, step._replace(puts=also)):
+            return False
+        if self._keep is not None or self._days is not None:
+            await self.thin(self._keep, self._days)
+        return True
+
+    async def edit(self, text: str, *, by: str, before: str | None = None) -> MemoryVersion:
+        """Replace the text, as a new version that follows the current one.
+
+        Args:
+            text: the whole new text.
+            by: author of the edit, for the log of changes.
+            before: id of the version to replace; None for the newest.
+
+        Raises:
+            MemoryNotFoundError: Nothing is remembered about this person.
+            MemoryConflictError: The memory changed meanwhile, or `before` is not the newest.
+        """
+        head = await self.head()
+        if head is None:
+            raise unknown_user(self.user)
+        after = edit_version(head, text)
+        change = change_of(after, "edited", by)
+        if before not in (None, head.id) or not await self._advance(after, head, change):
+            message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
+            raise MemoryConflictError(message)
+        return after
+
+    async def thin(self, versions: int | None, days: float | None, *, preview: bool = False) -> int:
+        """Delete old versions, and return their number. The newest is kept.
+
+        Args:
+            versions: number of newest versions to keep; None for all.
+            days: days to keep a version after it was replaced; None for ever.
+            preview: whether only to return how many would be deleted.
+        """
+        replaced = None if days is None else datetime.now(UTC) - timedelta(days=days)
+        return await self.bank.athin(MEMORY, versions, replaced=replaced, preview=preview)
+
+    async def thin_messages(self, days: float, *, preview: bool = False) -> int:
+        """Delete old messages, and return their number.
+
+        Args:
+            days: days to keep a message, to the end of the day (UTC).
+            preview: whether only to return how many would be deleted.
+
+        Raises:
+            MemoryConflictError: New messages kept arriving.
+        """
+        episodes = Episodes(self.bank.records, sys.maxsize, days)
+        return await episodes.expire(preview=preview)
+
+    async def forget(self, *, by: str) -> ForgottenUser:
+        """Delete everything about this person, and erase it from the store's files.
+
+        Afterwards one entry stays, under a digest of their id: when they were forgotten, by whom.
+        """
+        threads = await self.threads()
+        items = await self.delete(by=by)
+        return ForgottenUser(items, threads, await erase(self.bank.store))
+
+    async def delete(self, *, by: str) -> int:
+        """Do as `forget`, without erasing the store's files; return the number of items."""
+        records = self.bank.records
+        items = await self.bank.aclear()
+        self.episodes.drop()
+        await forget_topic(records, MEMORY)
+        if items:
+            await note_forgotten(records, self._namespace, self.user, by)
+        return items
+
+    async def _advance(
+        self,
+        version: MemoryVersion,
+        after: MemoryVersion | None,
+        change: MemoryChange,
+        step: EpisodePuts | None = None,
+    ) -> bool:
+        step = step or EpisodePuts()
+        expected = None if after is None else after.id
+        records = self.bank.records
+        also = [*step.puts, put_change(records, change)]
+        if not await self.bank.aadvance(
+            MEMORY, version, expected=expected, also=also, given=step.given
+        ):
+            return False
+        await trim_changes(records, change)
+        return True

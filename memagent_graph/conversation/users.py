@@ -1,0 +1,528 @@
+"""Manage the memories of all users in a store: list, search, edit, prune, export and forget."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from langgraph.store.base import ListNamespacesOp, MatchCondition
+
+from memagent_graph.conversation import user_memory
+from memagent_graph.conversation.user_memory import (
+    MEMORY,
+    MemoryChange,
+    UserMemory,
+    place_of,
+    unknown_user,
+    user_of,
+)
+from memagent_graph.errors import BadRecordError, StoreError
+from memagent_graph.memory.forget import erase
+from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
+from memagent_graph.memory.version import MemoryVersion
+from memagent_graph.sync import blocking
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+    from langgraph.store.base import BaseStore, PutOp
+
+    from memagent_graph.conversation.user_memory import ForgottenUser
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.version import History
+
+
+async def export_user(personal: UserMemory) -> list[str]:
+    """Return all records of a user as lines: versions, thread marks, changes and kept messages.
+
+    Records that cannot be read are skipped; `MemoryBank.check` names them.
+    """
+    records = personal.bank.records
+    lines = await personal.bank.aexport()
+    depth = len(records.namespace)
+    elsewhere = {*_of_the_bank(records)}
+    async for item in records.scan(records.namespace):
+        if isinstance(item, BadRecordError) or _begins(tuple(item.namespace), elsewhere):
+            continue
+        row = {"place": [*item.namespace[depth:]], "key": item.key, "value": item.value}
+        lines.append(json.dumps({"item": row}))
+    return [json.dumps({"user": personal.user}), *lines] if lines else []
+
+
+def is_of_users(lines: Iterable[str]) -> bool:
+    """Whether lines are an export of users, not of a bank."""
+    first = next(filter(str.strip, lines), "")
+    return first.strip().startswith('{"user":')
+
+
+def by_user(lines: Iterable[str]) -> dict[str, list[str]]:
+    """Group the lines of several users by user id.
+
+    Raises:
+        StoreError: A line is not from `export`, or precedes the first user.
+    """
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    user = ""
+    for line in filter(str.strip, lines):
+        record = _parse_line(line)
+        if isinstance(name := record.get("user"), str) and name:
+            user = name
+            found[user]
+        elif user:
+            found[user].append(line)
+        else:
+            message = (
+                f"No user was named before this line: {line[:60]!r}. Import the whole file as "
+                "exported."
+            )
+            raise StoreError(message)
+    return dict(found)
+
+
+async def import_user(personal: UserMemory, lines: Iterable[str], *, by: str) -> None:
+    """Store the lines of one user, without the line that names them.
+
+    Existing records are kept.
+
+    Raises:
+        StoreError: A line is not from `export`.
+    """
+    records = personal.bank.records
+    items, others = [], []
+    for line in lines:
+        record = _parse_line(line)
+        if "item" in record:
+            items.append(_put(records, record["item"], line))
+        else:
+            others.append(line)
+    await personal.bank.aimport(others)
+    for put in items:
+        await records.commit([put], {(put.namespace, put.key): None})
+    change = MemoryChange(datetime.now(UTC).isoformat(), "imported", by)
+    await records.items([user_memory.put_change(records, change)])
+
+
+def _put(records: Records, row: object, line: str) -> PutOp:
+    """The put of an item, which must be below the user's own namespace."""
+    match row:
+        case {"place": [_, *_] as labels, "key": str(key), "value": dict(value)}:
+            sound = all(isinstance(label, str) and label and "." not in label for label in labels)
+            namespace = (*records.namespace, *labels)
+            if sound and not _begins(namespace, {*_of_the_bank(records)}):
+                return records.put(namespace, key, value)
+    raise _no_line(line)
+
+
+def _of_the_bank(records: Records) -> list[tuple[str, ...]]:
+    """Namespaces that the bank itself exports, or that are not exported."""
+    lists = (records.versions, records.heads, records.readings, records.all_members)
+    return [*lists, records.leases, records.forgotten]
+
+
+def _begins(namespace: tuple[str, ...], places: set[tuple[str, ...]]) -> bool:
+    return any(namespace[: len(place)] == place for place in places)
+
+
+def _parse_line(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise _no_line(line)
+    return record
+
+
+def _no_line(line: str) -> StoreError:
+    message = (
+        f"Not a line of an export of users: {line[:60]!r}. Import a file that "
+        "`memagent memory export --user` wrote."
+    )
+    return StoreError(message)
+
+
+if TYPE_CHECKING:
+    Stored = Value | BadRecordError | None
+
+_PAGE = 50_000
+"""Namespaces listed at once; for each page, stores go over all of them."""
+_AT_ONCE = 200
+"""Users whose memories are loaded at once."""
+_KNOWN = ("versions", "heads", "readings", "members", "leases", "threads", "changes", "forgotten")
+"""Namespaces of a person without messages."""
+
+_log = logging.getLogger(__name__)
+
+
+class Remembered(NamedTuple):
+    """A user with their memory.
+
+    Attributes:
+        user: id of the user.
+        version: newest version of their memory; None if there is none, or it cannot be read.
+    """
+
+    user: str
+    version: MemoryVersion | None
+
+
+class UserMatch(NamedTuple):
+    """A search result.
+
+    Attributes:
+        user: id of the user.
+        text: a line of the memory, or a kept message.
+    """
+
+    user: str
+    text: str
+
+
+class Pruned(NamedTuple):
+    """The result of pruning.
+
+    Attributes:
+        versions: number of old versions deleted, by user.
+        messages: number of kept messages deleted, by user.
+        forgotten: ids of the users forgotten.
+        left: places where deleted text may remain, and what to do about it; "" if there are none.
+    """
+
+    versions: dict[str, int]
+    messages: dict[str, int]
+    forgotten: list[str]
+    left: str
+
+
+class Held(NamedTuple):
+    """Counts of the items that are stored for a user.
+
+    Attributes:
+        items: number of all items.
+        versions: number of versions of their memory.
+        threads: ids of the threads whose messages were folded; a checkpointer may have them.
+    """
+
+    items: int
+    versions: int
+    threads: tuple[str, ...]
+
+
+def finder(words: str) -> Callable[[str], bool]:
+    """Return a function that tests whether a text has all of these words, ignoring case."""
+    wanted = words.casefold().split()
+    return lambda text: all(word in text.casefold() for word in wanted)
+
+
+class Users:
+    """The memories of conversations in a store, for operators of a chatbot.
+
+    Each method has an async twin whose name begins with an a.
+
+    Args:
+        store: any LangGraph store.
+        namespace: namespace of the `ConversationMemory`.
+        ttl: minutes after which a written item that is not read expires; None for the store's
+            default.
+        patience: see `MemoryBank`.
+
+    Examples:
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import ConversationMemory
+        >>> from memagent_graph.conversation.users import Users
+        >>> store = InMemoryStore()
+        >>> said = [("human", "I moved to Bern.")]
+        >>> memory = ConversationMemory("openai:gpt-4o", store=store)
+        >>> memory.save(said, user="ann", thread="monday")
+        'I moved to Bern.'
+        >>> users = Users(store)
+        >>> [(user, version.text) for user, version in users.list()]
+        [('ann', 'I moved to Bern.')]
+        >>> version = users.edit("ann", "Lives in Berlin.", by="support")
+        >>> [change.by for change in users.history("ann")[1]]
+        ['support', 'conversation']
+        >>> done = users.forget("ann", by="support")
+    """
+
+    def __init__(
+        self,
+        store: BaseStore,
+        namespace: Sequence[str] = NAMESPACE,
+        *,
+        ttl: float | None = None,
+        patience: Callable[[], float] | None = None,
+    ) -> None:
+        self.store = store
+        self.namespace = check_namespace(namespace)
+        self._records = Records(store, self.namespace, ttl, patience)
+        self._ttl = ttl
+        self._patience = patience
+
+    def of(self, user: str) -> UserMemory:
+        """Return the memory object of one user.
+
+        Raises:
+            ConfigurationError: The user is empty.
+        """
+        return UserMemory(self.store, self.namespace, user, ttl=self._ttl, patience=self._patience)
+
+    async def anames(self) -> list[str]:
+        """Return the ids of all users about whom something is stored, sorted."""
+        below = MatchCondition("prefix", ("*", *self.namespace))
+        depth = len(place_of("?", self.namespace))
+        found: set[str] = set()
+        for offset in range(0, 2**62, _PAGE):
+            page = ListNamespacesOp((below,), max_depth=depth, limit=_PAGE, offset=offset)
+            (places,) = await self._records.items([page])
+            found.update(filter(None, (user_of(place, self.namespace) for place in places)))
+            if len(places) < _PAGE:
+                break
+        return sorted(found)
+
+    async def alist(self, users: Iterable[str] | None = None) -> list[Remembered]:
+        """Return users with their memories, sorted by id.
+
+        For a memory that cannot be read, a warning that names the user is logged.
+
+        Args:
+            users: ids of the users; all by default.
+        """
+        return [found async for found in self._remembered(users)]
+
+    async def asearch(self, words: str, users: Iterable[str] | None = None) -> list[UserMatch]:
+        """Return lines of memories, and kept messages, that have all of these words.
+
+        If a user's id has them, all lines of their memory are returned. Case is ignored.
+
+        Args:
+            words: the words, separated by white space.
+            users: ids of the users to search; all by default.
+        """
+        has = finder(words)
+        found: list[UserMatch] = []
+        async for user, version in self._remembered(users):
+            named = has(user)
+            lines = [] if version is None else [*filter(None, version.text.splitlines())]
+            known = "\n".join(lines)
+            lines += [line for line in await self._said(user) if line not in known]
+            found += [UserMatch(user, line) for line in lines if named or has(line)]
+        return found
+
+    async def aget(self, user: str) -> MemoryVersion:
+        """Return the newest version of a user's memory.
+
+        Raises:
+            MemoryNotFoundError: Nothing is remembered about them.
+        """
+        found = await self.of(user).head()
+        if found is None:
+            raise unknown_user(user)
+        return found
+
+    async def ahistory(self, user: str) -> tuple[History, list[MemoryChange]]:
+        """Return the versions of a user's memory, and its changes, newest first.
+
+        Raises:
+            MemoryNotFoundError: Nothing is remembered about them, and they were never forgotten.
+        """
+        personal = self.of(user)
+        versions, changes = await personal.history(), await personal.changes()
+        if not versions and not changes:
+            raise unknown_user(user)
+        return versions, changes
+
+    async def aedit(
+        self, user: str, text: str, *, by: str, before: str | None = None
+    ) -> MemoryVersion:
+        """See `PersonalMemory.edit`."""
+        return await self.of(user).edit(text, by=by, before=before)
+
+    async def aheld(self, user: str) -> Held:
+        """Return counts of what is stored about a user."""
+        personal, items, versions = self.of(user), 0, 0
+        records = personal.bank.records
+        async for item in records.scan(records.namespace):
+            items += 1
+            versions += tuple(item.namespace or ()) == records.versions
+        return Held(items, versions, await personal.threads())
+
+    async def aforget(self, user: str, *, by: str) -> ForgottenUser:
+        """Delete everything about a user, and erase it from the store's files.
+
+        Use `memagent_graph.conversation.privacy.aforget` to delete their threads as well.
+
+        Args:
+            user: id of the user.
+            by: author of the change, for the entry that stays under a digest of the user's id.
+        """
+        return await self.of(user).forget(by=by)
+
+    async def aprune(
+        self,
+        *,
+        versions: int | None = None,
+        days: float | None = None,
+        idle_days: float | None = None,
+        users: Iterable[str] | None = None,
+        by: str,
+        preview: bool = False,
+    ) -> Pruned:
+        """Delete old versions and messages, and forget inactive users.
+
+        Args:
+            versions: number of newest versions of each memory to keep; None for all.
+            days: days to keep a replaced version, and a message; None for ever.
+            idle_days: days without a change of the memory after which a user is forgotten; None
+                for never.
+            users: ids of the users; all by default.
+            by: author of the change, for the entries of the users forgotten.
+            preview: whether only to return what would be deleted.
+        """
+        limit = None if idle_days is None else _before(idle_days)
+        thinned: dict[str, int] = {}
+        messages: dict[str, int] = {}
+        forgotten: list[str] = []
+        async for user, version in self._remembered(users):
+            personal = self.of(user)
+            if limit is not None and await self._changed(user, version) < limit:
+                forgotten.append(user)
+                if not preview:
+                    await personal.delete(by=by)
+                continue
+            if version is not None and (
+                gone := await personal.thin(versions, days, preview=preview)
+            ):
+                thinned[user] = gone
+            if days is not None and (gone := await personal.thin_messages(days, preview=preview)):
+                messages[user] = gone
+        changed = not preview and (thinned or messages or forgotten)
+        return Pruned(thinned, messages, forgotten, await erase(self.store) if changed else "")
+
+    async def aexport(self, users: Iterable[str] | None = None) -> list[str]:
+        """Return everything stored about users, as JSON lines.
+
+        Args:
+            users: which; all by default.
+        """
+        lines = []
+        for user in await self.anames() if users is None else users:
+            lines += await export_user(self.of(user))
+        return lines
+
+    async def aimport(self, lines: Iterable[str], *, by: str) -> list[str]:
+        """Store the lines of an `export`, and return the users' ids. Existing records are kept.
+
+        Args:
+            lines: the JSON lines.
+            by: author of the import, for the log of changes.
+
+        Raises:
+            StoreError: A line is not from `export`.
+        """
+        users = by_user(lines)
+        for user, own in users.items():
+            await import_user(self.of(user), own, by=by)
+        return [*users]
+
+    async def _remembered(self, users: Iterable[str] | None) -> AsyncIterator[Remembered]:
+        left = iter(await self.anames() if users is None else users)
+        while batch := [*islice(left, _AT_ONCE)]:
+            heads = [((*place_of(user, self.namespace), "heads"), MEMORY) for user in batch]
+            pointers = await self._records.values(heads, refresh=False)
+            keys = [str(p.get("version")) if isinstance(p, dict) else "" for p in pointers]
+            places = [
+                ((*place_of(user, self.namespace), "versions"), key)
+                for user, key in zip(batch, keys, strict=True)
+            ]
+            values = await self._records.values(places, refresh=False)
+            for user, pointer, key, value in zip(batch, pointers, keys, values, strict=True):
+                if pointer is None and not await self._any(user):
+                    continue  # some stores list empty namespaces
+                yield Remembered(user, _version(user, pointer, key, value))
+
+    async def _any(self, user: str) -> bool:
+        place = place_of(user, self.namespace)
+        async for _ in self._records.scan(place):
+            return True
+        return False
+
+    async def _said(self, user: str) -> list[str]:
+        """The kept messages of a user."""
+        place = place_of(user, self.namespace)
+        page = ListNamespacesOp((MatchCondition("prefix", place),), limit=_PAGE)
+        (places,) = await self._records.items([page])
+        depth = len(place)
+        found: list[str] = []
+        for at in places:
+            if len(at) > depth and at[depth] not in _KNOWN:
+                async for item in self._records.scan(tuple(at)):
+                    if not isinstance(item, BadRecordError):
+                        found += _texts(item.value)
+        return found
+
+    async def _changed(self, user: str, version: MemoryVersion | None) -> str:
+        """The time of the last change of a user's memory, ISO 8601, UTC."""
+        if version is not None:
+            return version.created_at
+        times = [
+            item.updated_at.astimezone(UTC).isoformat()
+            async for item in self._records.scan(place_of(user, self.namespace))
+            if not isinstance(item, BadRecordError)
+        ]
+        return max(times, default="")
+
+    names = blocking(anames)
+    list = blocking(alist)
+    get = blocking(aget)
+    history = blocking(ahistory)
+    edit = blocking(aedit)
+    held = blocking(aheld)
+    forget = blocking(aforget)
+    search = blocking(asearch)
+    prune = blocking(aprune)
+    export = blocking(aexport)
+    import_ = blocking(aimport)
+
+
+def _version(
+    user: str,
+    pointer: Value | BadRecordError | None,
+    key: str,
+    value: Value | BadRecordError | None,
+) -> MemoryVersion | None:
+    """The newest version of a user's memory; None, and a warning, if it cannot be read."""
+    if pointer is None:
+        return None
+    try:
+        if isinstance(value, dict):
+            return MemoryVersion.from_record(value, key)
+        error = next((e for e in (pointer, value) if isinstance(e, BadRecordError)), None)
+        reason = str(error or f"version {key} is gone.")
+    except BadRecordError as error:
+        reason = str(error)
+    _log.warning(
+        "The memory of user %r cannot be read: %s `memagent memory check --user ... --repair` "
+        "restores what is left of it.",
+        user,
+        reason,
+    )
+    return None
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The lines of all texts in a record of messages."""
+    if isinstance(value, dict):
+        text = value.get("text")
+        yield from filter(None, text.splitlines() if isinstance(text, str) else ())
+        value = [*value.values()]
+    if isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _before(days: float) -> str:
+    return (datetime.now(UTC) - timedelta(days=days)).isoformat()

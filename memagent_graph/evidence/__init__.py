@@ -1,0 +1,1 @@
+"""Evidence: where a statement stands, and whether anything supports it."""

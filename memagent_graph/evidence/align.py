@@ -1,0 +1,332 @@
+"""Find where each statement of a memory stands in the text: matched by words, without a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import fsum
+from typing import TYPE_CHECKING, Literal
+
+import regex
+
+from memagent_graph.evidence.claims import NoteJudge, scripts
+from memagent_graph.evidence.numbers import figures
+from memagent_graph.evidence.places import (
+    BARE,
+    LEAST_COVERED,
+    NO_MATCH,
+    Evidence,
+    Match,
+    Memory,
+    PassageIndex,
+    Recalled,
+    Unsupported,
+    evidence_by_note,
+    locate,
+    note_passages,
+)
+from memagent_graph.evidence.statements import EvidencePassage, Note, notes, passage_terms, passages
+from memagent_graph.text.chunks import Chunk
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.terms import telling_terms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+State = Literal["supported", "unsupported", "unknown"]
+
+_SAME = 0.9
+"""A note rewrites an older one if that covers at least this share of what the chunk covers."""
+
+_ADDED = 0.15
+"""Share of a note's weight that the second basis (chunk or older notes) must add to count too."""
+
+_MOST_READ = 2
+"""Most sentences that one note rests on."""
+
+_MOST_REWRITTEN = 4
+"""Most older notes that one note rewrites."""
+
+_FOUND_LATER = 0.6
+"""Share of an older note's weight that a later chunk must cover to become its evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedNote:
+    """A sentence of a memory, with its evidence.
+
+    Attributes:
+        text: the sentence, exactly as the memory has it.
+        start: offset of its first code point in the memory.
+        end: one past its last code point.
+        state: "unsupported" if it has a name or number that nothing accounts for; "unknown" if
+            it cannot be judged, because it is in another script than the chunk or states nothing.
+        missing: the names and numbers that nothing accounts for.
+        evidence: places of the sentence in the document, best first.
+        passage: the text of the evidence, after the older notes that it rewrites; "" if none.
+        is_new: False for an older note without support, which this chunk supports after all.
+    """
+
+    text: str
+    start: int
+    end: int
+    state: State
+    missing: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    passage: str = ""
+    is_new: bool = True
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether the memory marks it as unsupported."""
+        return self.state == "unsupported"
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """A memory after an update, with the evidence of its notes.
+
+    Attributes:
+        memory: the new text, with the evidence and marks of all its notes, old ones included.
+        before: the memory that it replaces.
+        notes: the notes that are new, changed, or supported for the first time.
+    """
+
+    memory: Memory
+    before: Memory
+    notes: tuple[AlignedNote, ...] = ()
+
+
+def align(
+    text: str,
+    before: Memory,
+    chunk: Chunk,
+    question: str,
+    recalled: Sequence[Recalled] = (),
+) -> Aligned:
+    """Find the evidence of each new or changed sentence of a memory.
+
+    Args:
+        text: the new memory.
+        before: the memory that it replaces. Notes that `text` keeps also keep their evidence.
+        chunk: the chunk that was read.
+        question: the question of the reading; its names and numbers need no evidence.
+        recalled: texts that the reader was shown besides. Passages of the document and the evidence
+            of a memory can be evidence again. Names and numbers of all recalled texts need none.
+    """
+    older = [*notes(before.text)]
+    known = {note.text for note in older}
+    cut = [*notes(text)]
+    new = [note for note in cut if note.text not in known]
+    placed = evidence_by_note(_carry_kept(text, before, cut), cut)
+    marked = {item.text for item in before.unsupported}
+    again = [
+        note
+        for number, note in enumerate(cut)
+        if note.text in known and (number not in placed or note.text in marked)
+    ]
+    if not (new or again):
+        return Aligned(remember(text, before, ()), before)
+    others = [item.memory for item in recalled if item.memory is not None]
+    noted = join_memories([before, *others]) if others else before
+    older = [*notes(noted.text)] if others else older
+    aligner = _Aligner(noted, older, chunk, question, recalled)
+    aligned = [aligner.align(note) for note in new]
+    aligned += [found for note in again if (found := aligner.find(note))]
+    return Aligned(remember(text, before, aligned), before, tuple(aligned))
+
+
+def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memory:
+    """A memory with the evidence and the marks of its notes.
+
+    Args:
+        text: the new memory.
+        before: the memory that it replaces. Notes that stay keep their evidence and marks.
+        aligned: the notes that are new, or whose evidence changed.
+    """
+    cut = [*notes(text)]
+    found = [item for note in aligned for item in note.evidence]
+    places: dict[str, int] = {}
+    for note in cut:
+        places.setdefault(note.text, note.start)
+    evidence = sorted(
+        dict.fromkeys((*_carry_kept(text, before, cut), *found)),
+        key=lambda item: places[item.text] if item.text in places else text.find(item.text),
+    )
+    judged = {note.text for note in aligned}
+    marks = [item for item in before.unsupported if item.text in places.keys() - judged]
+    marks += [Unsupported(note.text, note.missing) for note in aligned if note.is_unsupported]
+    marks.sort(key=lambda item: places[item.text])
+    return Memory(text, tuple(evidence), tuple(dict.fromkeys(marks)))
+
+
+def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
+    """Align a merged memory with the memories that it was made of.
+
+    Args:
+        text: the merged memory.
+        memories: the memories that were merged.
+        question: the question of the reading.
+    """
+    nothing = Chunk("", 0, 0, 0, TextSource(""))
+    return align(text, join_memories(memories), nothing, question)
+
+
+def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
+    """Align an answer with the memory that it was written from, as notes are with a chunk.
+
+    A short answer that is a name has no sentence around it: its first word counts as one too.
+
+    Args:
+        answer: the answer.
+        memory: the memory.
+        question: the question; its names and numbers need no support, and neither does a small
+            count if it asks for one.
+    """
+    read = Chunk(memory.text, 0, len(memory.text), 0, TextSource(memory.text))
+    aligned = align(answer, Memory(), read, question)
+    found = [_as_answer(note, memory.text, question) for note in aligned.notes]
+    return replace(aligned, memory=remember(answer, Memory(), found), notes=tuple(found))
+
+
+_COUNTS = regex.compile(r"\bhow many\b|\bnumber of\b|多少|几|幾", regex.IGNORECASE)
+_SMALL = frozenset(["2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"])
+"""Counts that a reader can work out from what the memory lists."""
+_NAME = regex.compile(
+    r"\A[\s\"'*_(]*(?P<first>\p{Lu}[\p{L}\p{M}'’-]+)(?:\s+[\p{L}\p{M}\p{N}'’.-]+){0,3}[\s\"'*_).!]*\Z"
+)
+
+
+def _as_answer(note: AlignedNote, memory: str, question: str) -> AlignedNote:
+    missing = note.missing
+    if _COUNTS.search(question):
+        missing = tuple(name for name in missing if _count(name) not in _SMALL)
+    elif not missing and note.state == "unknown" and (name := _NAME.match(note.text)):
+        first, bare = name["first"], note.text.strip(" .*_\"'!").casefold() in BARE
+        had = {term for text in (memory, question) for term in telling_terms(text)}
+        if (
+            not bare
+            and had.isdisjoint(telling_terms(note.text))
+            and scripts(memory) & scripts(first)
+        ):
+            missing = (first,)
+    if missing == note.missing:
+        return note
+    return replace(note, missing=missing, state="unsupported" if missing else "unknown")
+
+
+def _count(text: str) -> str:
+    return next((value for figure in figures(text) for value in figure.values), "")
+
+
+def join_memories(memories: Sequence[Memory]) -> Memory:
+    """Join memories into one, in order: text, evidence and marks."""
+    evidence = tuple(item for memory in memories for item in memory.evidence)
+    unsupported = tuple(item for memory in memories for item in memory.unsupported)
+    return Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
+
+
+def _carry_kept(text: str, before: Memory, cut: Sequence[Note]) -> tuple[Evidence, ...]:
+    same = {note.text for note in cut}
+    return tuple(item for item in before.evidence if item.text in same or item.text in text)
+
+
+class _Aligner:
+    """Aligns notes with one chunk and the memory before it."""
+
+    def __init__(
+        self,
+        before: Memory,
+        older: Sequence[Note],
+        chunk: Chunk,
+        question: str,
+        recalled: Sequence[Recalled],
+    ) -> None:
+        self.chunk = chunk
+        self.read = PassageIndex(_read(chunk, recalled))
+        self.older = older
+        self.noted = PassageIndex(note_passages(older))
+        self.evidence = evidence_by_note(before.evidence, older)
+        self.unsupported = before.unsupported
+        told = [question, *(item.text for item in recalled)]
+        self.judge = NoteJudge(told, chunk.text, before.text)
+        self.asked = {*passage_terms(question)}
+
+    def align(self, note: Note) -> AlignedNote:
+        """Find the evidence and the state of one note."""
+        numbers = figures(note.text)
+        wanted = self.read.want(note, numbers, self.asked)
+        read, noted = _choose(
+            self.read.match(wanted, _MOST_READ),
+            self.noted.match(wanted, _MOST_REWRITTEN),
+            wanted.weights,
+        )
+        texts = [self.read.items[number] for number in read.places]
+        lines = [self.older[number] for number in noted.places]
+        doubts = [
+            item for item in self.unsupported if any(item.text in line.line for line in lines)
+        ]
+        doubted = [name for item in doubts for name in item.missing]
+        judgement = self.judge.judge(note, numbers, texts, self._beside(read), lines, doubted)
+        texts += judgement.lent[: max(_MOST_READ - len(texts), 0)]
+        kept = (item for number in noted.places for item in self.evidence.get(number, ()))
+        evidence = dict.fromkeys(self._place(note, item) for item in texts)
+        evidence |= dict.fromkeys(replace(item, text=note.text) for item in kept)
+        missing = judgement.missing
+        state: State = "supported"
+        if not judgement.judged or not (missing or texts or lines):
+            state = "unknown"
+        elif missing or (not texts and any(not item.missing for item in doubts)):
+            state = "unsupported"
+        marked = {item.text for item in self.unsupported}
+        rests_on = [line.text for line in lines if line.text not in marked]
+        passage = " ".join([*rests_on, *(item.text for item in texts)])
+        return AlignedNote(*note[:3], state, missing, tuple(evidence), passage)
+
+    def find(self, note: Note) -> AlignedNote | None:
+        """Find support in the chunk for an older note that has none; None if there is none."""
+        numbers = figures(note.text)
+        read = self.read.match(self.read.want(note, numbers, self.asked), _MOST_READ)
+        if read.covered < _FOUND_LATER:
+            return None
+        texts = [self.read.items[number] for number in read.places]
+        missing, lent, judged = self.judge.judge(note, numbers, texts, self._beside(read))
+        if missing or not judged:
+            return None
+        texts += lent[: max(_MOST_READ - len(texts), 0)]
+        evidence = tuple(dict.fromkeys(self._place(note, item) for item in texts))
+        passage = " ".join(item.text for item in texts)
+        return AlignedNote(*note[:3], "supported", (), evidence, passage, is_new=False)
+
+    def _beside(self, match: Match) -> list[EvidencePassage]:
+        near = {other for number in match.places for other in self.read.around(number)}
+        return [self.read.items[number] for number in sorted(near)]
+
+    def _place(self, note: Note, item: EvidencePassage) -> Evidence:
+        begin = self.chunk.start
+        return locate(note.text, self.chunk.source, begin + item.start, begin + item.end)
+
+
+def _read(chunk: Chunk, recalled: Sequence[Recalled]) -> list[EvidencePassage]:
+    """Sentences of a chunk and of the recalled passages, with offsets relative to the chunk."""
+    found, block = [*passages(chunk.text)], 0
+    for item in recalled:
+        if item.start is None:
+            continue
+        block = found[-1].block + 1 if found else block
+        moved = item.start - chunk.start
+        found += [
+            one._replace(start=one.start + moved, end=one.end + moved, block=one.block + block)
+            for one in passages(item.text)
+        ]
+    return found
+
+
+def _choose(read: Match, noted: Match, weights: Mapping[str, float]) -> tuple[Match, Match]:
+    """Choose what a note rests on: the chunk, older notes, or both."""
+    read = read if read.covered >= LEAST_COVERED else NO_MATCH
+    noted = noted if noted.covered >= LEAST_COVERED else NO_MATCH
+    first, other = (noted, read) if noted.covered >= _SAME * read.covered else (read, noted)
+    added = fsum(weights[term] for term in other.terms - first.terms)
+    if added < _ADDED * fsum(weights.values()):
+        other = NO_MATCH
+    return (other, first) if first is noted else (first, other)

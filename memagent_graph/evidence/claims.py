@@ -1,0 +1,479 @@
+"""The names and numbers that a note states, and which of them have no source."""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import regex
+
+from memagent_graph.evidence.numbers import Figure, figures
+from memagent_graph.text.terms import stem, telling_terms, word_terms
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from memagent_graph.evidence.statements import EvidencePassage, Note
+
+_NAME_WORD = regex.compile(
+    r"(?<![\p{Lu}\p{Ll}\p{N}_])(?P<word>\p{Lu}[\p{Lu}\p{Ll}\p{M}\p{N}]*+)"
+    r"(?:['’](?P<tail>[\p{Lu}\p{Ll}]++))?"
+)
+_WORD = regex.compile(r"[\p{Lu}\p{Ll}\p{N}][\p{Lu}\p{Ll}\p{M}\p{N}]*+")
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]{2,}+")
+_JOINTS = frozenset(
+    [" ", "-", "–", "/", "&", ". ", ", ", "’", "'", " and ", " & "]
+    + [f" {word} " for word in ("of", "de", "van", "von", "da", "the", "of the", "to", "in", "on")]
+)
+_OPENERS = frozenset(".!?:—…*#>|\"“‘'{=")
+_ORDINARY = (
+    "mr mrs ms dr prof professor sir dame lord lady president king queen prince princess saint st "
+    "coach judge justice senator governor general captain colonel father sister brother yes no "
+    "there then than their both however although though since because despite until within "
+    "without whether according note notes answer question unknown unclear relevant none key fact "
+    "facts summary source section chapter document text passage information meanwhile today later "
+    "born died former early late here now thus hence once only even every many most several "
+    "additionally furthermore moreover overall currently originally known"
+)
+_NO_NAMES = frozenset(_ORDINARY.split())
+
+
+class Claim(NamedTuple):
+    """A name, word by word, or a number in a note.
+
+    Attributes:
+        text: the name or number, as the note has it.
+        start: offset in the note.
+        end: one past its last code point.
+        figure: the number; None for a name.
+        doubtful: whether it may be an ordinary word, capitalized because it opens a sentence.
+    """
+
+    text: str
+    start: int
+    end: int
+    figure: Figure | None = None
+    doubtful: bool = False
+
+
+def claims(text: str, numbers: Sequence[Figure]) -> list[Claim]:
+    """Return the numbers, then the names, of a note; names only in scripts with capitals."""
+    taken = {number.start for number in numbers}
+    found = [Claim(*item[:3], item) for item in numbers if _states(item, text)]
+    for match in _NAME_WORD.finditer(text):
+        word = match[0] if match["tail"] and match["tail"] != "s" else match["word"]
+        if match.start() in taken or word.lower() in _NO_NAMES or not telling_terms(word):
+            continue
+        before = text[max(match.start() - 9, 0) : match.start()].rstrip(" (")
+        doubtful = not before or before[-1] in _OPENERS
+        found.append(Claim(word, match.start(), match.end(), None, doubtful))
+    return found
+
+
+_IN_PASSING = (
+    "second seconds both half double couple pair decade decades century dozen dozens quarter "
+    "quarters twice first firsts hundred thousand million billion one 千万 万一 十分 百万 一一"
+)
+_MANNERS = frozenset(_IN_PASSING.split())
+
+
+def _states(figure: Figure, text: str) -> bool:
+    """Whether a number is a claim, not a turn of phrase such as "one of" or "both"."""
+    if not figure.spelled:
+        return True
+    if figure.text.lower() in _MANNERS:
+        return False
+    if not figure.text.isascii():
+        return len(figure.text) > 1 or text[figure.end : figure.end + 1] in set("年月日号")
+    return True
+
+
+def runs(text: str, numbers: Sequence[Figure]) -> list[set[str]]:
+    """Return the terms of each name, and of each run of numbers (a date, say), in a note."""
+    found = [{term for word in run for term in word_terms(word)} for run in name_runs(text)]
+    last = -1
+    rows: list[set[str]] = []
+    for figure in numbers:
+        terms = {*telling_terms(figure.text), *(f"={value}" for value in figure.values)}
+        if rows and text[last : figure.start].strip(" -–,/") in {"", "and", "to"}:
+            rows[-1] |= terms
+        else:
+            rows.append(terms)
+        last = figure.end
+    return found + rows
+
+
+def name_runs(text: str) -> list[list[str]]:
+    """Return the names in a text, each as the list of its capitalized words."""
+    found: list[list[str]] = []
+    last = 0
+    for match in _NAME_WORD.finditer(text):
+        if found and text[last : match.start()] in _JOINTS:
+            found[-1].append(match["word"])
+        else:
+            found.append([match["word"]])
+        last = match.end()
+    return found
+
+
+class ClaimTexts:
+    """Texts in which claims are looked up.
+
+    Args:
+        texts: sentences, older notes, the question.
+        terms: the terms of these texts.
+    """
+
+    def __init__(self, texts: Sequence[str], terms: Collection[str]) -> None:
+        self.texts = texts
+        self.terms = frozenset(terms)
+
+    def has(self, claim: Claim) -> bool:
+        """Whether the texts have the name or number, in any of its forms."""
+        if claim.figure is None:
+            return self._has_name(claim.text)
+        if any(f"={value}" in self.terms for value in claim.figure.values):
+            return True
+        return not self._values.isdisjoint(claim.figure.values)
+
+    @cached_property
+    def letters(self) -> set[str]:
+        """Pairs of adjacent characters in scripts without spaces."""
+        return {
+            run[place : place + 2]
+            for text in self.texts
+            if not text.isascii()
+            for run in _UNSPACED.findall(text)
+            for place in range(len(run) - 1)
+        }
+
+    @cached_property
+    def _values(self) -> set[str]:
+        found = [figure for text in self.texts for figure in figures(text)]
+        return {value for figure in found for value in (*figure.values, *figure.parts)}
+
+    def _has_name(self, word: str) -> bool:
+        if self.terms.issuperset(word_terms(word)):
+            return True
+        plain = _fold(word)
+        if len(plain) == 1:
+            return any(each.startswith(plain) for each in self._words)
+        return (
+            plain in self._words
+            or plain.removesuffix("s") in self._words
+            or stem(plain) in self._stems
+            or _kin(plain) in self._kin
+            or plain in self._acronyms
+        )
+
+    @cached_property
+    def _words(self) -> set[str]:
+        return {_fold(word) for text in self.texts for word in _WORD.findall(text)}
+
+    @cached_property
+    def _stems(self) -> set[str]:
+        return {stem(word) for word in self._words}
+
+    @cached_property
+    def _kin(self) -> set[str]:
+        return {_kin(word) for word in self._words}
+
+    @cached_property
+    def _acronyms(self) -> set[str]:
+        """Acronyms of the names in the texts."""
+        return {
+            "".join(initials[start:end]).casefold()
+            for text in self.texts
+            for run in name_runs(text)
+            for initials in [[word[0] for word in run]]
+            for start in range(len(initials))
+            for end in range(start + 2, min(start + _LONGEST_ACRONYM, len(initials)) + 1)
+        }
+
+
+_LONGEST_ACRONYM = 8
+_ENDINGS = ("ians", "ian", "ans", "an", "ese", "ish", "ic", "ies", "ia", "any", "y", "a", "o")
+_SHORTEST_KIN = 4
+
+
+def _fold(word: str) -> str:
+    folded = word.replace("’", "'").removesuffix("'s").casefold()
+    if folded.isascii():
+        return folded
+    marks = unicodedata.normalize("NFKD", folded)
+    return "".join(sign for sign in marks if not unicodedata.combining(sign))
+
+
+def _kin(word: str) -> str:
+    """Return the stem that the names of a country and its people share: "canad"."""
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_KIN:
+            return word.removesuffix(ending)
+    return word
+
+
+_SUBJECTS = "He She It They His Her Its Their This These"
+_PRONOUNS = (*(f"{word} " for word in _SUBJECTS.split()), *"他她它该其这")
+_FOREIGN = frozenset(
+    "阿埃艾奥巴贝彼波伯博布戴德登迪蒂顿厄恩尔菲芬弗夫戈哥格赫亨霍贾卡凯坎柯科克肯库拉莱兰劳勒雷莉"
+    "林琳卢鲁伦罗洛玛迈麦曼梅蒙米摩莫姆默穆纳娜奈尼妮涅纽诺帕潘佩彭皮普乔琼瑞萨塞桑瑟森莎圣斯丝苏索"
+    "塔泰坦汤特滕廷汀托瓦威韦维温沃乌希锡谢雅亚伊泽扎詹兹佐哈汉法达马利里安加基吉欧内比华宾丹费福"
+)
+"""Characters used in Chinese to transcribe foreign names."""
+_OF_A_NAME = frozenset(
+    "市省县州郡区镇村街路山河湖岛洋海国队院校司馆党军族奖碗桥宫寺塔报站语教派法会"
+)
+_CAPITALISING = (" und ", " der ", " die ", " das ", " ist ", " nicht ")
+"""Frequent words of German, a language that capitalizes all nouns."""
+_LETTERS = {
+    "unspaced": regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]++"),
+    "latin": regex.compile(r"\p{Latin}++"),
+    "other": regex.compile(r"[^\P{L}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Latin}]++"),
+}
+_WIDEST_GAP = 2
+"""Most code points between a sentence and the one that continues it."""
+_SHARE = 0.15
+"""Share of a text's letters above which the text counts as written in a script."""
+_HAN = regex.compile(r"\p{Han}{2,}+")
+_OF_ONE = regex.compile(r" (?:was|is|has|had|became|will|would|did|does)\b")
+"""Verbs whose subject is a name if it has no article and no ending of ordinary nouns."""
+_MEASURED = (
+    "seconds minutes hours days weeks months years decades centuries miles metres meters feet "
+    "inches kilometres kilometers acres degrees points times dollars pounds euros tons tonnes"
+)
+_MEASURES = frozenset(_MEASURED.split())
+"""Units: a number before one is never a count of the note's own items."""
+_NOUN = regex.compile(r"[ -]?(?:\p{Ll}++ )?(\p{Ll}++)")
+_COUNTED = regex.compile(r"[个種种项位名条點点类]?(\p{Han}{2})")
+_MOST_COUNTED = 12
+_SHORTEST_ELSEWHERE = 3
+"""Characters in a row that, found elsewhere in the text, are taken for a name."""
+_EMPTY = "的了吗呢吧和与或在是有为被从到把对于及其这那之所由着过们个种些以而用将也都使"
+"""Characters around a name that are not part of it."""
+
+
+class Judgement(NamedTuple):
+    """The verdict on a note.
+
+    Attributes:
+        missing: names and numbers that nothing accounts for.
+        lent: sentences next to the evidence that account for other names and numbers.
+        judged: False if the note is in another script than the text, and cannot be judged.
+    """
+
+    missing: tuple[str, ...]
+    lent: tuple[EvidencePassage, ...]
+    judged: bool
+
+
+class NoteJudge:
+    """Compares notes with the sentences and older notes that they rest on.
+
+    Args:
+        told: the question and recalled passages; their names and numbers need no evidence.
+        chunk: text of the chunk that was read.
+        memory: text of the memory before the chunk.
+    """
+
+    def __init__(self, told: Sequence[str], chunk: str, memory: str) -> None:
+        self._told = _known_names(told)
+        self._chunk = chunk
+        self._memory = memory
+
+    def judge(
+        self,
+        note: Note,
+        numbers: Sequence[Figure],
+        said: Sequence[EvidencePassage],
+        beside: Sequence[EvidencePassage],
+        older: Sequence[Note] = (),
+        doubted: Sequence[str] = (),
+    ) -> Judgement:
+        """Compare a note with its evidence.
+
+        Args:
+            note: the note to judge.
+            numbers: the numbers in it.
+            said: the sentences that it rests on.
+            beside: the sentences around those; a pronoun may stand for a name in them.
+            older: the notes that it rewrites.
+            doubted: names and numbers in `older` that have no source themselves.
+        """
+        lines = [f"{item.context} {item.line}" for item in older]
+        terms = {term for item in said for term in item.terms}
+        fresh = ClaimTexts([item.text for item in said], terms)
+        own = fresh
+        if lines:
+            own = ClaimTexts([*fresh.texts, *lines], terms.union(*map(telling_terms, lines)))
+        doubts = _known_names(doubted)
+        missing: list[str] = []
+        lent: dict[int, EvidencePassage] = {}
+        for claim in claims(note.text, numbers):
+            if self._told.has(claim) or fresh.has(claim):
+                continue
+            if own.has(claim) and not doubts.has(claim):
+                continue
+            lender = _lender(claim, said, beside)
+            if lender is not None:
+                lent[lender.start] = lender
+            elif self._holds(claim, note, own):
+                missing.append(claim.text)
+        if not note.text.isascii():
+            rests_on = (own.letters - doubts.letters) | fresh.letters
+            missing += self._unspaced(note.text, rests_on, beside)
+        judged = not missing or self._can_judge(note, own)
+        return Judgement(tuple(missing), tuple(lent.values()), judged)
+
+    def _holds(self, claim: Claim, note: Note, own: ClaimTexts) -> bool:
+        """Whether a claim without a source counts against the note."""
+        if claim.figure is not None:
+            return not _counts(claim.figure, note.text, own)
+        if self._has_noun_capitals:
+            return False
+        if not claim.doubtful and claim.start >= note.label:
+            return True
+        return self._is_named(claim.text) or (
+            claim.start >= note.label and self._seems_named(claim, note.text)
+        )
+
+    def _is_named(self, word: str) -> bool:
+        """Whether the text has the word capitalized inside a sentence."""
+        return any(_has_within(word, text) for text in (self._chunk, self._memory))
+
+    def _seems_named(self, claim: Claim, text: str) -> bool:
+        """Whether a word that opens a sentence is a name, judged by what follows it."""
+        word = claim.text
+        after = text[claim.end : claim.end + 3]
+        if word.endswith(_JUDGING_ORDINARY) or f" {word.lower()}" in self._chunk:
+            return False
+        return (
+            after[:2] == " ("
+            or after[:2] == ", "
+            or after[1:2].isupper()
+            or "'s" in text[claim.start : claim.end]
+            or _OF_ONE.match(text, claim.end) is not None
+        )
+
+    @cached_property
+    def _has_noun_capitals(self) -> bool:
+        return sum(map(self._chunk.count, _CAPITALISING)) * 200 > len(self._chunk)
+
+    def _unspaced(
+        self, text: str, own: set[str], beside: Sequence[EvidencePassage]
+    ) -> Iterator[str]:
+        """Chinese names without a source; `own` has the character pairs of the evidence."""
+        near = ClaimTexts([item.text for item in beside], frozenset()).letters
+        known = own | near | self._told.letters
+        for start, end in _find_uncovered(text, known):
+            found = text[start:end].strip(_EMPTY)
+            if found and (_is_foreign(found, text, start, end) or self._is_known(found)):
+                yield found
+
+    def _is_known(self, found: str) -> bool:
+        """Whether characters form a name, or stand elsewhere in the text."""
+        if len(found) < _SHORTEST_ELSEWHERE:
+            return False
+        return found[-1] in _OF_A_NAME or found in self._chunk or found in self._memory
+
+    def _can_judge(self, note: Note, own: ClaimTexts) -> bool:
+        """Whether a note shares a script with the text that it is compared with."""
+        compared = " ".join(own.texts) if own.texts else self._chunk
+        return not scripts(note.text) or not scripts(note.text).isdisjoint(scripts(compared))
+
+
+def _known_names(texts: Sequence[str]) -> ClaimTexts:
+    return ClaimTexts(texts, {term for text in texts for term in telling_terms(text)})
+
+
+def _lender(
+    claim: Claim, said: Sequence[EvidencePassage], beside: Sequence[EvidencePassage]
+) -> EvidencePassage | None:
+    """The sentence next to the evidence that has a name, or a number about the same subject."""
+    wanted = set(word_terms(claim.text))
+    for item in beside:
+        if claim.figure is None:
+            if wanted <= item.terms.keys():
+                return item
+        elif (
+            item.text.startswith(_PRONOUNS)
+            and any(0 <= item.start - other.end <= _WIDEST_GAP for other in said)
+            and ClaimTexts([item.text], item.terms.keys()).has(claim)
+        ):
+            return item
+    return None
+
+
+_JUDGING_ORDINARY = (
+    "ly",
+    "ing",
+    "ed",
+    "tion",
+    "ment",
+    "ness",
+    "ity",
+    "ance",
+    "ence",
+    "ers",
+    "ors",
+    "ship",
+)
+_LOOKED_AT = 20
+
+
+def _has_within(word: str, text: str) -> bool:
+    place = -1
+    for _ in range(_LOOKED_AT):
+        place = text.find(word, place + 1)
+        if place < 0:
+            return False
+        before = text[place - 2 : place] if place > 1 else ""
+        if before.endswith(" ") and (before[0].islower() or before[0] == ","):
+            return not text[place + len(word) : place + len(word) + 1].isalpha()
+    return False
+
+
+def _counts(figure: Figure, text: str, own: ClaimTexts) -> bool:
+    """Whether a number counts things that only the note names: "three reasons"."""
+    small = {str(value) for value in range(2, _MOST_COUNTED + 1)}
+    if figure.values.isdisjoint(small):
+        return False
+    noun = _NOUN.match(text, figure.end)
+    if noun:
+        if noun[1] in _MEASURES:
+            return False
+        return noun[1].endswith("s") and own.terms.isdisjoint(word_terms(noun[1]))
+    counted = _COUNTED.match(text, figure.end)
+    return counted is not None and counted[1] not in own.letters
+
+
+def _find_uncovered(text: str, known: set[str]) -> Iterator[tuple[int, int]]:
+    """Runs of two or more characters without a known pair."""
+    for match in _HAN.finditer(text):
+        start, end = match.span()
+        covered = {
+            place + side
+            for place in range(start, end - 1)
+            if text[place : place + 2] in known
+            for side in (0, 1)
+        }
+        row = start
+        for place in range(start, end + 1):
+            if place == end or place in covered:
+                if place - row > 1:
+                    yield row, place
+                row = place + 1
+
+
+def _is_foreign(found: str, text: str, start: int, end: int) -> bool:
+    if len(found) > 1 and all(sign in _FOREIGN for sign in found):
+        return True
+    dotted = any(sign in "·・•" for sign in text[max(start - 1, 0) : end + 1])
+    return dotted or text[start - 1 : start] in {"《", "「", "『"}
+
+
+def scripts(text: str) -> set[str]:
+    """Return the scripts that a text is written in: "latin", "unspaced" or "other"."""
+    counts = {script: sum(map(len, letters.findall(text))) for script, letters in _LETTERS.items()}
+    total = sum(counts.values())
+    return {script for script, count in counts.items() if count > _SHARE * total}

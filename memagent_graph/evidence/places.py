@@ -1,0 +1,417 @@
+"""Places of statements: the records, and the passages that say what a note says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log
+from typing import TYPE_CHECKING, NamedTuple
+
+from memagent_graph.evidence.claims import runs
+from memagent_graph.evidence.numbers import figures
+from memagent_graph.evidence.statements import (
+    EvidencePassage,
+    Note,
+    note_terms,
+    notes,
+    passage_terms,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from memagent_graph.evidence.numbers import Figure
+    from memagent_graph.text.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The place of a statement of the memory in the document.
+
+    Attributes:
+        text: the statement, exactly as the memory has it.
+        source: name of the file or part that it comes from.
+        line: line in that file or part, counted from 1.
+        start: first code point in the whole decoded document.
+        end: one past its last code point.
+        page: page of the source, counted from 1; None if the source has no pages.
+        heading: the nearest heading above, or the title of the slide or sheet; None if there is
+            none.
+    """
+
+    text: str
+    source: str
+    line: int
+    start: int
+    end: int
+    page: int | None = None
+    heading: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The place, for display: "lease.pdf, page 3", or "notes.md:12" if there are no pages."""
+        if self.page is None:
+            return f"{self.source}:{self.line}"
+        return f"{self.source}, page {self.page}"
+
+
+def locate(text: str, source: Source, start: int, end: int) -> Evidence:
+    """Return the evidence for a statement at `start` to `end` of a source.
+
+    Args:
+        text: the statement.
+        source: the whole document.
+        start: its first code point in the source.
+        end: one past its last code point.
+    """
+    at = source.locate(start)
+    return Evidence(text, at.name, at.line, start, end, at.page, at.heading)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A statement of the memory without support in the document.
+
+    Attributes:
+        text: the statement, exactly as the memory has it.
+        missing: its names and numbers that the document lacks; empty if a verifier decided.
+    """
+
+    text: str
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The notes of a reading so far.
+
+    Attributes:
+        text: the notes; empty before the first chunk.
+        evidence: places of its statements in the document, as far as they are known. After a
+            person has edited the memory it may cover only part of it. For an unsupported
+            statement it is the place that has most of its words.
+        unsupported: statements without support in the document.
+        dropped: number of unsupported statements left out so far, counted by the graph (see
+            `ReadingConfig.unsupported`).
+    """
+
+    text: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The request of an update to see something again. Exactly one field is set.
+
+    Attributes:
+        words: words to search for in the part of the document that the fold has passed.
+        span: a span of the document: start and end in code points, as in `Evidence`.
+        earlier: an earlier memory of this reading: the number of the step that made it, or the
+            id of its version.
+        memory: name of another memory, one of `ReadingConfig.recall_from`.
+    """
+
+    words: str = ""
+    span: tuple[int, int] | None = None
+    earlier: int | str | None = None
+    memory: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A passage of the document, or a memory, that a step shows again.
+
+    Attributes:
+        text: the text shown, cut to its budget.
+        place: its place, for display.
+        start: its first code point in the document; None for a memory.
+        memory: the memory, with its evidence and marks; None for a passage.
+        version: id of the memory's version, if it belongs to another reading.
+    """
+
+    text: str
+    place: str
+    start: int | None = None
+    memory: Memory | None = None
+    version: str | None = None
+
+
+_PRIOR = 50
+"""Virtual sentences added to every text, so that idf does not depend on its length."""
+
+_MOST_POSTINGS = 64
+"""Most sentences looked at for a term; a term found everywhere says nothing."""
+
+_ANSWERING = 1.4
+"""Weight factor of a term that is not in the question."""
+
+_ABOUT = 0.3
+"""Weight factor of a term from the heading, or from the text before the note in its line."""
+
+_CANDIDATES = 16
+"""Best sentences that are considered as evidence."""
+
+_COMPARED = 6
+"""Best sentences that are also compared by word order and context."""
+
+_ORDER = 0.3
+"""Weight factor of two adjacent terms of a note that are adjacent in a sentence too."""
+
+_AROUND = 0.3
+"""Weight factor of a term that only the neighbouring sentences have."""
+
+_NEIGHBOURS = 2
+"""Sentences on either side that count as neighbours."""
+
+_LENGTH = 0.15
+"""Length penalty: a sentence of twice the mean length has its score divided by 1 plus this."""
+
+_ADJACENT = 1.25
+"""Factor for a second sentence that stands next to the first."""
+
+LEAST_COVERED = 0.25
+"""Share of a note's weight that its evidence must cover."""
+
+_LEAST_ADDED = 0.2
+"""Share of a note's weight that a second sentence must add."""
+
+_LEAST_PIECES = 2
+"""Terms that a second sentence next to the first must add, beyond one name or number."""
+
+_LEAST_PIECES_AWAY = 3
+"""Terms that a second sentence elsewhere must add, beyond one name or number."""
+
+_QUOTED = 0.7
+"""Share of a sentence's terms with which a note counts as quoting it."""
+
+_LONGEST_RUN = 8
+"""Longest name in scripts without spaces, in pairs of characters."""
+
+
+class NoteTerms(NamedTuple):
+    """The weighted terms of a note.
+
+    Attributes:
+        weights: weights of the note's terms, in order.
+        about: weights of terms that only name its subject.
+        runs: the terms of each name and number in it.
+    """
+
+    weights: Mapping[str, float]
+    about: Mapping[str, float]
+    runs: Sequence[Collection[str]]
+
+
+class Match(NamedTuple):
+    """The sentences that say what a note says.
+
+    Attributes:
+        places: their numbers, best first.
+        terms: the note's terms that they have.
+        covered: share of the note's weight that these terms have, 0 to 1.
+        score: score of the best sentence.
+    """
+
+    places: tuple[int, ...]
+    terms: frozenset[str]
+    covered: float
+    score: float
+
+
+NO_MATCH = Match((), frozenset(), 0.0, 0.0)
+
+
+class PassageIndex:
+    """An index of sentences by their terms.
+
+    Args:
+        items: the sentences, in the order of the text.
+    """
+
+    def __init__(self, items: Sequence[EvidencePassage]) -> None:
+        self.items = items
+        self._postings: dict[str, list[int]] = {}
+        for number, item in enumerate(items):
+            for term in item.terms:
+                self._postings.setdefault(term, []).append(number)
+        self._usual = max(sum(len(item.terms) for item in items) / max(len(items), 1), 1)
+
+    def weight(self, term: str) -> float:
+        """Return the idf of a term."""
+        count = len(self._postings.get(term, ()))
+        return log(1 + (len(self.items) + _PRIOR) / (count + 0.5))
+
+    def want(
+        self,
+        note: Note,
+        numbers: Sequence[Figure],
+        asked: Collection[str],
+        about: Iterable[str] = (),
+    ) -> NoteTerms:
+        """Weigh the terms of a note.
+
+        Args:
+            note: the note.
+            numbers: the numbers in it.
+            asked: terms of the question; the note's other terms weigh more.
+            about: further terms that name its subject.
+        """
+        weights = {
+            term: self.weight(term) * (1 if term in asked else _ANSWERING)
+            for term in note_terms(note.text, numbers)
+        }
+        context = {
+            term: self.weight(term) * _ABOUT
+            for term in (*passage_terms(note.context), *about)
+            if term not in weights
+        }
+        return NoteTerms(weights, context, runs(note.text, numbers))
+
+    def match(self, wanted: NoteTerms, most: int = 2) -> Match:
+        """Return the best sentence for a note, and up to `most` - 1 others that add to it."""
+        candidates = self._candidates(wanted)
+        if not candidates:
+            return NO_MATCH
+        weights = wanted.weights
+        pairs = [*pairwise(weights)]
+        scores = {number: self._score(number, wanted, pairs) for number in candidates[:_COMPARED]}
+        first = max(scores, key=lambda number: (scores[number], -number))
+        chosen = [first]
+        total = sum(weights.values())
+        found = weights.keys() & self.items[first].terms.keys()
+        while len(chosen) < most:
+            gains = {
+                number: self._gain(number, first, wanted, found, total)
+                for number in candidates
+                if number not in chosen
+            }
+            second = max(gains, key=lambda number: (gains[number], -number), default=first)
+            if not gains.get(second):
+                break
+            chosen.append(second)
+            found |= weights.keys() & self.items[second].terms.keys()
+        covered = sum(weights[term] for term in weights if term in found) / total
+        return Match(tuple(chosen), frozenset(found), covered, scores[first])
+
+    def _candidates(self, wanted: NoteTerms) -> list[int]:
+        scores: dict[int, float] = {}
+        for terms in (wanted.weights, wanted.about):
+            for term, weight in terms.items():
+                for number in self._postings.get(term, ())[:_MOST_POSTINGS]:
+                    scores[number] = scores.get(number, 0) + weight
+        best = sorted(scores, key=lambda number: (-scores[number], number))
+        return [
+            number
+            for number in best[:_CANDIDATES]
+            if not self.items[number].terms.keys().isdisjoint(wanted.weights)
+        ]
+
+    def _score(self, number: int, wanted: NoteTerms, pairs: Sequence[tuple[str, str]]) -> float:
+        weights = wanted.weights
+        terms = self.items[number].terms
+        near = {term for other in self.around(number) for term in self.items[other].terms}
+        own = around = 0.0
+        for terms_of in (wanted.weights, wanted.about):
+            for term, weight in terms_of.items():
+                if term in terms:
+                    own += weight
+                elif term in near:
+                    around += weight
+        ordered = set(pairwise(terms))
+        order = sum(min(weights[a], weights[b]) for a, b in pairs if (a, b) in ordered)
+        length = 1 + _LENGTH * (len(terms) / self._usual - 1)
+        return (own + _ORDER * order) / length + _AROUND * around
+
+    def around(self, number: int) -> list[int]:
+        """Return the numbers of the neighbouring sentences in the same paragraph."""
+        block = self.items[number].block
+        near = range(max(number - _NEIGHBOURS, 0), min(number + _NEIGHBOURS + 1, len(self.items)))
+        return [other for other in near if other != number and self.items[other].block == block]
+
+    def _gain(
+        self, number: int, first: int, wanted: NoteTerms, found: Collection[str], total: float
+    ) -> float:
+        """The weight that a sentence adds to those found; 0 if it adds just one name or number."""
+        item, weights = self.items[number], wanted.weights
+        added = [term for term in weights if term in item.terms and term not in found]
+        if len(added) < _LEAST_PIECES:
+            return 0
+        gain = sum(weights[term] for term in added)
+        beside = abs(number - first) == 1 and item.block == self.items[first].block
+        if gain < _LEAST_ADDED * total:
+            shared = sum(term in weights for term in item.terms)
+            if shared < _QUOTED * len(item.terms):
+                return 0
+        pieces = len(added) - _largest(added, wanted)
+        if pieces < (_LEAST_PIECES if beside else _LEAST_PIECES_AWAY):
+            return 0
+        return gain * (_ADJACENT if beside else 1)
+
+
+def _largest(added: Sequence[str], wanted: NoteTerms) -> int:
+    """Return the number of added terms that form one name or number."""
+    most = max((sum(term in run for term in added) for run in wanted.runs), default=0)
+    fresh, length = set(added), 0
+    for term in wanted.weights:
+        length = length + 1 if term in fresh and not term.isascii() else 0
+        if length <= _LONGEST_RUN:
+            most = max(most, length)
+    return most
+
+
+_CITED = 2
+"""Most notes that one sentence of an answer rests on."""
+
+BARE = frozenset({"yes", "no", "true", "false", "是", "否", "不是", "是的"})
+"""Answers that only mean something together with their question."""
+
+
+def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...]:
+    """Return the evidence of the notes that an answer rests on, best first.
+
+    Args:
+        answer: the answer.
+        memory: the memory that it was written from.
+        question: the question; it decides between notes that match the answer equally well.
+    """
+    older = [*notes(memory.text)]
+    evidence = evidence_by_note(memory.evidence, older)
+    index = PassageIndex(note_passages(older))
+    asked = passage_terms(question)
+    bare = answer.strip(" .。*_").casefold() in BARE
+    scores: dict[Evidence, float] = {}
+    for note in notes(question if bare else answer):
+        match = index.match(index.want(note, figures(note.text), asked, asked), _CITED)
+        if match.covered < LEAST_COVERED:
+            continue
+        for rank, number in enumerate(match.places, start=1):
+            for item in evidence.get(number, ()):
+                scores[item] = max(scores.get(item, 0), match.score / rank)
+    return tuple(sorted(scores, key=lambda item: -scores[item]))
+
+
+def note_passages(older: Sequence[Note]) -> list[EvidencePassage]:
+    """Notes as passages that newer notes, or answers, may rest on."""
+    return [
+        EvidencePassage(
+            note.text, note.start, note.end, number, note_terms(note.text, figures(note.text))
+        )
+        for number, note in enumerate(older)
+    ]
+
+
+def evidence_by_note(
+    evidence: Sequence[Evidence], older: Sequence[Note]
+) -> dict[int, list[Evidence]]:
+    """Group evidence by the number of its note; evidence of a line counts for all its notes."""
+    numbers: dict[str, list[int]] = {}
+    for number, note in enumerate(older):
+        for text in dict.fromkeys((note.text, note.line.strip())):
+            numbers.setdefault(text, []).append(number)
+    found: dict[int, list[Evidence]] = {}
+    for item in evidence:
+        for number in numbers.get(item.text.strip(), ()):
+            found.setdefault(number, []).append(item)
+    return found

@@ -1,0 +1,289 @@
+"""Cut texts into statements, memories into notes, and both into terms that compare them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import regex
+
+from memagent_graph.evidence.numbers import simple_values
+from memagent_graph.text.source import JoinedSource
+from memagent_graph.text.terms import telling_terms
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from memagent_graph.evidence.numbers import Figure
+    from memagent_graph.text.chunks import Chunk
+    from memagent_graph.text.source import Source
+
+NOWHERE = -1
+"""Start and end of a statement that a person wrote, and that stands in no document."""
+
+
+class Statement(NamedTuple):
+    """A sentence, or a line of code or of a list.
+
+    Attributes:
+        text: the sentence on one line, with runs of white space as single spaces.
+        start: offset of its first code point in the text that was cut, or in the whole document.
+        end: one past its last.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+_NARROWEST = 40
+"""Columns of the widest line below which a block is a list, not wrapped prose."""
+
+_MOST_JOINED = 4
+"""Most lines of code in one statement."""
+
+LONGEST = 600
+"""Code points after which a longer sentence is cut at a line or word."""
+
+_BLOCK = regex.compile(r"\S.*?(?=\n[^\S\n]*\n|\Z)", regex.DOTALL)
+_SENTENCE_END = regex.compile(
+    r"[.!?…][\"”’')\]]*\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}])"
+    r"|[。！？｡][」』”’）]*(?![」』”’）。！？])\s*"
+)
+_ABBREVIATION = regex.compile(
+    r"(?r)\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|No|Fig|Inc|Ltd|Co|Corp|Prof|Gen|Col|Capt|Lt|Rev|Hon|e\.g"
+    r"|i\.e|cf|al|etc|approx|\p{Lu})"
+)
+_OPENERS = (":", "{", "(", "[", ",", "\\")
+
+
+def statements_of(chunk: Chunk) -> Iterator[Statement]:
+    """Cut a chunk into statements, with offsets in the whole document.
+
+    No statement crosses from one file into the next, and file names between files are skipped.
+    """
+    for start, end in _files(chunk.source, chunk.start, chunk.end):
+        for text, first, last in statements(chunk.text[start - chunk.start : end - chunk.start]):
+            yield Statement(text, start + first, start + last)
+
+
+def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The spans between `start` and `end`, one for each file."""
+    if not isinstance(source, JoinedSource):
+        yield start, end
+        return
+    while start < end:
+        part, begin = source.part_at(start)
+        stop = min(begin + part.length, end)
+        for first, last in _files(part, max(start - begin, 0), stop - begin):
+            if first < last:
+                yield begin + first, begin + last
+        start = max(stop, begin)
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Cut `text` into statements, in order."""
+    for block in _BLOCK.finditer(text):
+        content, start = block[0], block.start()
+        spans = _sentences(content) if _is_prose(content) else _lines(content)
+        for first, last in spans:
+            raw = content[first:last]
+            stripped = raw.strip()
+            if stripped:
+                begin = start + first + len(raw) - len(raw.lstrip())
+                yield Statement(" ".join(stripped.split()), begin, begin + len(stripped))
+
+
+def _is_prose(block: str) -> bool:
+    """Whether line ends mean nothing in this block: it is one line, or wrapped prose."""
+    lines = block.split("\n")
+    if len(lines) == 1:
+        return True
+    signs = sum(block.count(sign) for sign in "{}()[]=<>_#|;\t")
+    widest = max(map(len, lines))
+    full = sum(len(line) > widest * 0.6 for line in lines[:-1])
+    return signs * 50 < len(block) and widest >= _NARROWEST and full * 3 >= 2 * (len(lines) - 1)
+
+
+def _sentences(block: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    ends = [
+        match.end()
+        for match in _SENTENCE_END.finditer(block)
+        if block[match.start()] != "." or not _ABBREVIATION.match(block, 0, match.start())
+    ]
+    for end in [*ends, len(block)]:
+        while end - start > LONGEST:
+            within = start + 1, start + LONGEST
+            middle = max(block.rfind("\n", *within), 0) or block.rfind(" ", *within)
+            middle = middle if middle > 0 else start + LONGEST
+            yield start, middle
+            start = middle
+        if end > start:
+            yield start, end
+        start = end
+
+
+def _lines(block: str) -> Iterator[tuple[int, int]]:
+    """Lines; one that opens something is joined with the next, as a signature and its docstring."""
+    start = position = 0
+    joined = 0
+    for line in block.split("\n"):
+        position += len(line) + 1
+        joined += 1
+        opens = line.rstrip().endswith(_OPENERS) and joined < _MOST_JOINED
+        if not opens:
+            for end in range(start + LONGEST, position, LONGEST):
+                yield end - LONGEST, end
+                start = end
+            yield start, position
+            start, joined = position, 0
+    if start < position:
+        yield start, position
+
+
+class Note(NamedTuple):
+    """A sentence of a memory, or a list item or JSON field.
+
+    Attributes:
+        text: exactly as the memory has it.
+        start: offset of its first code point in the memory.
+        end: one past its last.
+        label: length, in code points, of a label at its beginning such as "**Born**:".
+        line: the whole line that it stands in.
+        context: the heading above, and the text before it in the line.
+    """
+
+    text: str
+    start: int
+    end: int
+    label: int
+    line: str
+    context: str
+
+
+_MARK = regex.compile(
+    r"[ \t]*+(?:[-*+•‣◦–—>]+[ \t]|\d{1,3}[.)][ \t]|#{1,6}[ \t]|\[[ xX]\][ \t]|\d{1,3}、"
+    r"|[一二三四五六七八九十]{1,3}、)[ \t]*+"
+)
+_MOST_MARKS = 4
+_LABEL = regex.compile(r"[*_\"“]{0,3}[^\n:：.。!?]{1,60}+(?:[*_\"”]{0,3}[:：])[*_]{0,3}")
+_FIELD = regex.compile(r"(?<=[\"\]}\p{L}\p{N}])[ ]?,[ ]?(?=\"[^\"\n]{1,60}+\"[ ]?:)")
+_OBJECTS = ("{", "[{", "[")
+_CONTEXT = 300
+"""Code points of heading, and of text before a note, that are its context."""
+
+
+def notes(memory: str) -> Iterator[Note]:
+    """Cut a memory into notes, in order. Headings and lines of punctuation are skipped."""
+    heading = ""
+    offset = 0
+    for line in memory.splitlines(keepends=True):
+        begin, is_heading = _content(line)
+        content = line[begin:].rstrip()
+        if is_heading or content.rstrip("*_").endswith((":", "：")):
+            heading = content
+        else:
+            for start, end in _spans(content):
+                text = content[start:end]
+                before = content[max(start - _CONTEXT, 0) : start]
+                label = _LABEL.match(text)
+                at = offset + begin + start
+                size = label.end() if label and label.end() < len(text) else 0
+                yield Note(text, at, at + len(text), size, line, f"{heading[:_CONTEXT]} {before}")
+        offset += len(line)
+
+
+def leave_out(memory: str, texts: Collection[str]) -> str:
+    """Return a memory without some of its notes; lines left empty are removed."""
+    kept: list[str] = []
+    for line in memory.splitlines(keepends=True):
+        found = [*notes(line)]
+        out = [note for note in found if note.text in texts]
+        if out and len(out) == len(found):
+            continue
+        for note in reversed(out):
+            line = line[: note.start] + line[note.end :].lstrip(" ")  # noqa: PLW2901 - cut from its end
+        kept.append(line)
+    return "".join(kept).rstrip()
+
+
+def _content(line: str) -> tuple[int, bool]:
+    """Return the start of a line's own words, and whether it is marked as a heading."""
+    begin, is_heading = 0, False
+    for _ in range(_MOST_MARKS):
+        mark = _MARK.match(line, begin)
+        if mark is None:
+            break
+        is_heading |= "#" in mark[0]
+        begin = mark.end()
+    return begin + len(line[begin:]) - len(line[begin:].lstrip()), is_heading
+
+
+def _spans(content: str) -> Iterator[tuple[int, int]]:
+    """Sentences of a line, or the fields of an object written on it."""
+    cuts = [0, len(content)]
+    if content.startswith(_OBJECTS) and '":' in content:
+        cuts[1:1] = [match.end() for match in _FIELD.finditer(content)]
+    for first, last in pairwise(cuts):
+        for cut in statements(content[first:last]):
+            if any(map(str.isalnum, cut.text)):
+                yield first + cut.start, first + cut.end
+
+
+class EvidencePassage(NamedTuple):
+    """A sentence, or an older note, that can be evidence.
+
+    Attributes:
+        text: the sentence, on one line.
+        start: offset of its first code point in the text that was cut.
+        end: one past its last.
+        block: number of its paragraph.
+        terms: stems, pairs of characters, and numbers as "=12", in order.
+    """
+
+    text: str
+    start: int
+    end: int
+    block: int
+    terms: Mapping[str, None]
+
+
+def passages(text: str) -> Iterator[EvidencePassage]:
+    """Cut a text into sentences that can be evidence."""
+    block = last = 0
+    for cut in statements(text):
+        block += text.count("\n", last, cut.start) > 1
+        last = cut.end
+        yield EvidencePassage(cut.text, cut.start, cut.end, block, passage_terms(cut.text))
+
+
+def passage_terms(text: str) -> dict[str, None]:
+    """Return the terms of a text, including numbers of one word."""
+    return dict.fromkeys(term for token in _TOKEN.findall(text) for term in _token_terms(token))
+
+
+_TOKEN = regex.compile(r"\w++(?:[.,:'’]\w++)*+")
+
+
+@lru_cache(1 << 16)
+def _token_terms(token: str) -> tuple[str, ...]:
+    found = telling_terms(token)
+    values = simple_values(found, token)
+    words = (term for term in found if not values or not simple_values([term], ""))
+    return (*words, *values)
+
+
+def note_terms(text: str, numbers: Sequence[Figure]) -> dict[str, None]:
+    """Return the terms of a note; a number of several words is one term."""
+    plain, last = [], 0
+    for number in numbers:
+        if number.spelled and " " in number.text:
+            plain.append(text[last : number.start])
+            last = number.end
+    found = passage_terms(" ".join([*plain, text[last:]]))
+    found.update(
+        dict.fromkeys(f"={value}" for number in numbers for value in sorted(number.values))
+    )
+    return found

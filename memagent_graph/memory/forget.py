@@ -1,0 +1,564 @@
+"""Forget memories and documents: names, versions, announcements, and what a store still has."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph.errors import (
+    BadRecordError,
+    ConfigurationError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+)
+from memagent_graph.memory import lookup, owners, runs
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.items import Records
+from memagent_graph.memory.owners import children_first, owners_of
+from memagent_graph.memory.provenance import (
+    READ,
+    VersionSources,
+    inherit_rows,
+    list_missing,
+    rows_of,
+    take_inventory,
+)
+from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
+from memagent_graph.seams import drop_empty_namespaces
+from memagent_graph.text.cache import count_converted, forget_converted
+from memagent_graph.text.index import forget_recent
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.items import Place
+    from memagent_graph.memory.provenance import Inventory, Rewritten, Rows
+    from memagent_graph.memory.version import History
+
+_KEY = "sources"
+_KEPT = 20
+"""Notices kept."""
+
+
+async def post_notice(records: Records, digests: Sequence[str]) -> None:
+    """Post that documents are forgotten, for readings that began before.
+
+    Raises:
+        MemoryConflictError: Others kept posting at the same time.
+    """
+    place = (records.forgotten, _KEY)
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        (found,) = await records.values([place])
+        notices = [notice for notice in _notices(found) if notice[1] != [*digests]]
+        number = max((notice[0] for notice in _notices(found)), default=0) + 1
+        value = {"notices": [*notices, [number, [*digests]]][-_KEPT:]}
+        given = found if isinstance(found, dict) or found is None else ...
+        if await records.commit([records.put(*place, value)], {place: given}):
+            return
+    message = "Other documents are being forgotten at the same time: try again."
+    raise MemoryConflictError(message)
+
+
+async def last_notice(records: Records) -> int:
+    """Return the number of the last notice; 0 if there is none."""
+    (found,) = await records.values([(records.forgotten, _KEY)])
+    return max((number for number, _ in _notices(found)), default=0)
+
+
+async def notices_since(records: Records, seen: int) -> set[str]:
+    """Return the documents' digests in notices after `seen`; in all if some have expired."""
+    (found,) = await records.values([(records.forgotten, _KEY)])
+    notices = _notices(found)
+    newest = max((number for number, _ in notices), default=0)
+    later = [row for number, row in notices if number > seen or newest < seen]
+    return {digest for row in later for digest in row}
+
+
+def _notices(value: Value | Exception | None) -> list[tuple[int, list[str]]]:
+    rows = value.get("notices") if isinstance(value, dict) else None
+    sound = [row for row in rows if _is_notice(row)] if isinstance(rows, list) else []
+    return [(number, [*map(str, digests)]) for number, digests in sound]
+
+
+def _is_notice(row: object) -> bool:
+    return isinstance(row, list) and [*map(type, row)] == [int, list]
+
+
+_STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
+"""The first rewrites the database, the second writes it to the file and empties the log. The first
+column of the checkpoint's row says whether another connection prevented that.
+"""
+
+
+async def erase(holder: object) -> str:
+    """Overwrite what a store or checkpointer of LangGraph still has of deleted items.
+
+    SQLite files are rewritten, which takes time and disk space in proportion to their size.
+
+    Args:
+        holder: the store or checkpointer.
+
+    Returns:
+        Where deleted text may still be, and what to do about it; "" if nowhere.
+    """
+    if isinstance(holder, InMemoryStore):
+        drop_empty_namespaces(holder)
+    connection: Any = getattr(holder, "conn", None)
+    lock: Any = getattr(holder, "lock", None)
+    try:
+        if isinstance(connection, sqlite3.Connection) and lock is not None:
+            await asyncio.to_thread(_erase, connection, lock)
+        elif _is_aiosqlite(connection) and isinstance(lock, asyncio.Lock):
+            async with lock:
+                await connection.commit()
+                rows = [await connection.execute_fetchall(words) for words in _STATEMENTS]
+            _check([*rows[-1]])
+    except sqlite3.Error as error:
+        return (
+            f"The SQLite file could not be rewritten ({error}), so its free pages and its log "
+            "may still hold what was deleted. Stop the other programs that use the file, and run "
+            f'sqlite3 FILE "{"; ".join(_STATEMENTS)}".'
+        )
+    return ""
+
+
+def _erase(connection: sqlite3.Connection, lock: Any) -> None:
+    with lock:
+        connection.commit()
+        rows = [connection.execute(words).fetchall() for words in _STATEMENTS]
+    _check(rows[-1])
+
+
+def _check(rows: list[Any]) -> None:
+    if rows and rows[0][0]:
+        raise sqlite3.OperationalError("another program is reading its log")
+
+
+def _is_aiosqlite(connection: object) -> bool:
+    return type(connection).__module__.partition(".")[0] == "aiosqlite"
+
+
+class Forgotten(NamedTuple):
+    """The result of `MemoryBank.forget`, or of its preview.
+
+    Attributes:
+        versions: number of deleted versions.
+        shared: number of versions that stay because another memory has them, by its name.
+    """
+
+    versions: int
+    shared: dict[str, int]
+
+
+async def delete_name(records: Records, name: str) -> None:
+    """See `MemoryBank.adelete`."""
+    if not any((await records.pointers(name)).values()):
+        raise _nameless(name)
+    await _unname(records, name)
+    await owners.release(records, name, await records.keys(records.members(name)), {}, spare=True)
+
+
+async def forget_memory(records: Records, name: str, *, preview: bool = False) -> Forgotten:
+    """See `MemoryBank.aforget`."""
+    deleted, shared, roots = 0, Counter[str](), set[str]()
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        pointers = await records.pointers(name)
+        ids = await records.keys(records.members(name))
+        if not ids and not any(pointers.values()):
+            break
+        if not preview:
+            await _unname(records, name)
+        given = dict.fromkeys(pointers)
+        released = await owners.release(records, name, ids, given, preview=preview)
+        if preview:
+            return Forgotten(released.deleted, dict(released.shared))
+        deleted, shared = deleted + released.deleted, shared + released.shared
+        roots |= released.roots
+    else:
+        message = f"{name!r} kept being written meanwhile: forget it again."
+        raise MemoryConflictError(message)
+    if lost == 0:
+        raise _nameless(name)
+    for topic in (name, *roots):
+        await forget_topic(records, topic)
+    listed = records.under_way(name)  # what was left by readings that were killed
+    gone = [records.put(listed, key, None) for key in await records.keys(listed)]
+    await records.items([*gone, records.put(records.holds, name, None)])
+    return Forgotten(deleted, dict(shared))
+
+
+async def thin(
+    records: Records,
+    name: str,
+    keep: int | None,
+    replaced: datetime | None = None,
+    *,
+    preview: bool = False,
+) -> int:
+    """See `MemoryBank.athin`."""
+    ids = await records.keys(records.members(name))
+    if replaced is None and (keep is None or len(ids) <= keep):
+        return 0
+    pointers = await records.pointers(name)
+    values = {key: value for key, value in await records.by_id(ids) if isinstance(value, dict)}
+    stored = await lookup.with_texts(records, values)
+    known = {version.id: version for version in _sound(values, stored)}
+    heads = [found.get("version") for found in pointers.values() if isinstance(found, dict)]
+    tip = known.get(str(heads[0])) if heads else None
+    if tip is None:
+        return 0
+    whole = walk(tip, known, ())
+    kept = {version.id for version in _fresh(whole, replaced)[:keep]}
+    if preview:
+        return len(ids) - len(kept)
+    readable = {
+        place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
+    }
+    read: dict[str, Rows] = {}
+    gone = values.keys() - kept
+    if tip.thread is None:
+        lineage = VersionSources(values)
+        for key in kept:
+            if (rows := inherit_rows(lineage, key, gone)) != list_missing(values[key]) and rows:
+                read[key] = rows
+
+    def stays(key: str, value: Value) -> Value:
+        after = {**value, READ: read[key]} if key in read else value
+        if tip.thread is None and gone & {*follows_of(value)}:
+            after = {**after, lookup.THINNED: True}
+        if text_of(value) in gone and key in known:
+            whole = replace(known[key], unchanged=None).to_record()
+            after = {name: after[name] for name in after if name != "unchanged"} | whole
+        return after
+
+    return (await owners.release(records, name, ids, readable, kept, stays=stays)).deleted
+
+
+def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
+    """The newest version, and those that were replaced after that time."""
+    limit = "" if replaced is None else replaced.isoformat()
+    newer = history[:-1]
+    return history[:1] + [
+        version for by, version in zip(newer, history[1:], strict=True) if by.created_at >= limit
+    ]
+
+
+async def clear(records: Records) -> int:
+    """See `MemoryBank.aclear`."""
+    topics: set[str] = set()
+    count, bad = 0, None
+    while True:
+        places = []
+        async for item in records.scan(records.namespace):
+            if not isinstance(item, BadRecordError):
+                topics.add(str(item.value.get("root")))
+            elif item.namespace is None:
+                bad = item
+                continue
+            places.append((tuple(item.namespace or ()), item.key))
+            topics.add(item.key)
+        if not places:
+            break
+        await records.items([records.put(*place, None) for place in places])
+        count += len(places)
+    for topic in topics:
+        await forget_topic(records, topic)
+    await records.forget_label()
+    if bad is not None:
+        raise bad
+    return count
+
+
+def _sound(values: Mapping[str, Value], stored: Mapping[str, object]) -> Iterator[MemoryVersion]:
+    for key, value in values.items():
+        with suppress(BadRecordError):
+            yield MemoryVersion.from_record(value, key, stored)
+
+
+async def _unname(records: Records, name: str) -> None:
+    places = (records.heads, records.readings)
+    puts = [records.put(place, name, None) for place in places]
+    await records.items([*puts, runs.forget(records, name)])
+
+
+async def forget_topic(records: Records, topic: str) -> None:
+    """Delete what was announced of a name, or of a reading's root."""
+    await records.call(lambda: records.atomic.aforget_topic(records.versions, topic))
+
+
+def _nameless(name: str) -> MemoryNotFoundError:
+    return MemoryNotFoundError(f"There is no memory named {name!r}.")
+
+
+_AT_ONCE = 100
+_DIGITS = 64
+_AGAIN = "Memories of this document kept being written meanwhile: forget it again."
+
+
+class ForgottenSource(NamedTuple):
+    """The result of `MemoryBank.forget_source`, or its preview.
+
+    Attributes:
+        versions: number of versions deleted.
+        statements: number of statements removed from memories that stay.
+        rewritten: names of those memories.
+        forgotten: names of memories that had nothing else, and keys of readings without a name.
+        cached: number of entries removed from the user's cache.
+        unreadable: keys of unreadable items, which stay and may have content of the documents.
+    """
+
+    versions: int = 0
+    statements: int = 0
+    rewritten: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
+    cached: int = 0
+    unreadable: tuple[str, ...] = ()
+
+    def plus(self, more: ForgottenSource) -> ForgottenSource:
+        """Return the sum of both."""
+        return ForgottenSource(
+            self.versions + more.versions,
+            self.statements + more.statements,
+            self.rewritten + more.rewritten,
+            self.forgotten + more.forgotten,
+            self.cached + more.cached,
+            self.unreadable + more.unreadable,
+        )
+
+
+async def forget_source(
+    records: Records, digests: Sequence[str], *, preview: bool = False
+) -> ForgottenSource:
+    """See `MemoryBank.aforget_source`."""
+    if wrong := [digest for digest in digests if not _is_digest(digest)]:
+        message = (
+            f"{wrong[0]!r} is not a digest of a document: give the {_DIGITS} hexadecimal digits of "
+            "`Source.digest`, or the opened document."
+        )
+        raise ConfigurationError(message)
+    if preview:
+        records, bad = await _copy(records)
+        done = await _forget(records, digests, rehearsed=True)
+        return done._replace(unreadable=(*bad, *done.unreadable))
+    return await _forget(records, digests)
+
+
+async def digests_of(records: Records, name: str) -> list[str]:
+    """See `MemoryBank.adigests_of`."""
+    found: set[str] = set()
+    async for item in records.scan(records.versions):
+        if not isinstance(item, BadRecordError):
+            rows = rows_of(item.value) + list_missing(item.value)
+            found.update(digest for digest, called in rows if called == name)
+    return sorted(found)
+
+
+async def remove_strays(records: Records, ids: Sequence[str]) -> int:
+    """Delete versions that follow something forgotten meanwhile, and return their number.
+
+    Args:
+        records: the bank's records.
+        ids: ids of the versions that a reading wrote.
+
+    Raises:
+        MemoryConflictError: Other writers kept changing their memories.
+    """
+    count = 0
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        values, pointers, gone = await _strays(records, ids)
+        deleted = await _delete(records, values, pointers, gone)
+        count += deleted
+        if deleted == len(gone):
+            return count
+    raise MemoryConflictError(_AGAIN)
+
+
+async def _strays(
+    records: Records, ids: Sequence[str]
+) -> tuple[dict[str, Value], dict[Place, Value], list[str]]:
+    """Versions, the pointers of their names, and the ids of those to delete."""
+    values = await _there(records, ids)
+    above = {before for value in values.values() for before in follows_of(value)}
+    lineage = VersionSources(values | await _there(records, sorted(above - {*values})))
+    strays = {key for key in values if not lineage.is_known(key)}
+    for key in reversed(children_first(values)):
+        if not strays.isdisjoint(lineage.before(key)):
+            strays.add(key)
+    names = sorted({name for key in strays for name in owners_of(values[key])})
+    places = [(place, name) for name in names for place in (records.heads, records.readings)]
+    found = zip(places, await records.values(places), strict=True)
+    pointers = {place: value for place, value in found if isinstance(value, dict)}
+    targets = [str(pointer.get("version")) for pointer in pointers.values()]
+    kept = lineage.above(target for target in targets if target in lineage.values)
+    return values, pointers, children_first({key: values[key] for key in strays - {*kept}})
+
+
+def _is_digest(digest: str) -> bool:
+    return len(digest) == _DIGITS and not digest.strip("0123456789abcdef")
+
+
+def _uncache(digests: Collection[str], *, preview: bool) -> int:
+    if preview:
+        return sum(map(count_converted, digests))
+    forget_recent(digests)
+    return sum(map(forget_converted, digests))
+
+
+async def _copy(records: Records) -> tuple[Records, list[str]]:
+    """A bank in which forgetting can be rehearsed, and the keys of what could not be copied."""
+    copy, bad = Records(InMemoryStore(), records.namespace, None, None), list[str]()
+    for place in (records.versions, records.heads, records.readings, records.all_members):
+        puts = []
+        async for item in records.scan(place):
+            if not isinstance(item, BadRecordError):
+                puts.append(copy.put(tuple(item.namespace), item.key, item.value))
+            elif place == records.versions:
+                bad.append(item.key)
+        await copy.items(puts)
+    return copy, bad
+
+
+async def _forget(
+    records: Records, digests: Sequence[str], *, rehearsed: bool = False
+) -> ForgottenSource:
+    done = ForgottenSource()
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        await post_notice(records, digests)
+        found = await take_inventory(records, digests)
+        touched = {*digests, *found.sources}
+        if lost == 0 or not rehearsed:  # a rehearsal would count again what it does not remove
+            cached = await asyncio.to_thread(_uncache, touched, preview=rehearsed)
+            done = done.plus(ForgottenSource(cached=cached))
+        done = done._replace(unreadable=tuple(found.unreadable))
+        if not found.gone:
+            await _forget_leases(records, touched)
+            await _forget_under_way(records, touched)
+            return done
+        done = done.plus(await _remove(records, found))
+    raise MemoryConflictError(_AGAIN)
+
+
+async def _remove(records: Records, found: Inventory) -> ForgottenSource:
+    """Delete what was found, until another writer interferes."""
+    done = ForgottenSource()
+    pointing = _find_pointers(found)
+    topics = {name for (_, name), _ in pointing}
+    topics |= {str(found.values[key].get("root")) for key in found.gone}
+    for topic in topics:
+        await forget_topic(records, topic)
+    for place, target in pointing:
+        rewritten = found.rewrite(target) if place[0] == records.heads else None
+        if not await _repoint(records, found, place, rewritten):
+            return done
+        done = done.plus(_of_name(place[1], rewritten))
+    versions = await _delete(records, found.values, found.pointers, found.gone)
+    for name in done.forgotten:
+        versions += await _release(records, name)
+    return done.plus(ForgottenSource(versions=versions))
+
+
+def _find_pointers(found: Inventory) -> list[tuple[Place, str]]:
+    """Heads and readings that point to versions from the documents, with those versions."""
+    gone = {*found.gone}
+    targets = [(place, str(value.get("version"))) for place, value in found.pointers.items()]
+    return [(place, target) for place, target in targets if target in gone]
+
+
+def _of_name(name: str, rewritten: Rewritten | None) -> ForgottenSource:
+    if rewritten is None:
+        return ForgottenSource(forgotten=(name,))
+    return ForgottenSource(statements=rewritten.statements, rewritten=(name,))
+
+
+async def _repoint(
+    records: Records, found: Inventory, place: Place, rewritten: Rewritten | None
+) -> bool:
+    """Point a name to what is left of its memory, or delete it; False if it was moved."""
+    given: dict[Place, Value | None] = {place: found.pointers[place]}
+    if rewritten is None:
+        del found.pointers[place]
+        return await records.commit([records.put(*place, None)], given)
+    name, after = place[1], rewritten.version
+    at = (records.versions, after.id)
+    (stored,) = await records.values([at])
+    given[at] = stored if isinstance(stored, dict) else None
+    value = {**after.to_record(), "owners": sorted({name, *owners_of(stored)})}
+    if rewritten.read is not None:
+        value[READ] = rewritten.read
+    pointer: Value = {"version": after.id}
+    puts = [
+        records.put(*at, value),
+        records.put(records.members(name), after.id, {}),
+        records.put(*place, pointer),
+    ]
+    found.pointers[place] = pointer
+    return await records.commit(puts, given, topic=name)
+
+
+async def _release(records: Records, name: str) -> int:
+    """Delete the other versions of a memory, unless the name exists again; return their number."""
+    places = [(records.heads, name), (records.readings, name)]
+    ids = await records.keys(records.members(name))
+    return (await owners.release(records, name, ids, dict.fromkeys(places))).deleted
+
+
+async def _delete(
+    records: Records,
+    values: Mapping[str, Value],
+    pointers: Mapping[Place, Value],
+    ids: Sequence[str],
+) -> int:
+    """Delete versions in this order while nothing else changes them; return their number."""
+    for start in range(0, len(ids), _AT_ONCE):
+        puts: list[PutOp] = []
+        given: dict[Place, Value | None] = {}
+        for key in ids[start : start + _AT_ONCE]:
+            puts.append(records.put(records.versions, key, None))
+            given[records.versions, key] = values[key]
+            for owner in owners_of(values[key]):
+                puts.append(records.put(records.members(owner), key, None))
+                for namespace in (records.heads, records.readings):
+                    given[namespace, owner] = pointers.get((namespace, owner))
+        if not await records.commit(puts, given):
+            return start
+    return len(ids)
+
+
+async def _forget_leases(records: Records, digests: Iterable[str]) -> None:
+    """Delete the leases of the documents; their holders take them again."""
+    endings = tuple(f"-{digest}" for digest in digests)
+    held = [key for key in await records.keys(records.leases) if key.endswith(endings)]
+    if held:
+        await records.items([records.put(records.leases, key, None) for key in held])
+
+
+async def _forget_under_way(records: Records, digests: Collection[str]) -> None:
+    """Remove readings of the documents from the list; those that continue enter it again."""
+    listed = [item async for item in records.scan(records.all_under_way)]
+    found = [item for item in listed if not isinstance(item, BadRecordError)]
+    puts = [
+        records.put(tuple(item.namespace), item.key, None)
+        for item in found
+        if item.value.get("source") in digests
+    ]
+    if puts:
+        await records.items(puts)
+
+
+async def _there(records: Records, ids: Sequence[str]) -> dict[str, Value]:
+    found = await records.by_id(ids)
+    return {key: value for key, value in found if isinstance(value, dict)}

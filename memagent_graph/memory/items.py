@@ -1,0 +1,347 @@
+"""The items of memories: their places in a store, and reading them when some are damaged.
+
+| namespace, below the bank's | key | value |
+|---|---|---|
+| versions | a version's id | its record, `owners`: the memories that it belongs to, and `read` |
+| heads | a memory's name | `version`: where the memory is now |
+| readings | the key of a reading without a name | the same |
+| members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
+| leases | what is being read | its holder: see `Lease` |
+| underway, a digest of a memory's name | a fold | the fold's progress: see `UnderWay` |
+| holds | a memory's name | who holds it: see `Hold` |
+| runs | a digest of a memory's name | `runs`: readings that moved its head; see `EndedRun` |
+| forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
+| forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
+| threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
+| changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
+
+A version may have `edits`: ids of the versions by which a person replaced it, by memory's name. It
+has `read` if versions before it were thinned out or forgotten: digests and names of the documents
+that those had read. It is `thinned` if a version that it follows was thinned out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from contextlib import nullcontext
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph.errors import BadRecordError, ConfigurationError, StoreError
+from memagent_graph.memory.atomic import AtomicStore, Present, agrees, arrange
+from memagent_graph.memory.circuit import guard_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import EllipsisType
+
+    from langgraph.store.base import BaseStore, Op, Result
+
+    from memagent_graph.memory.atomic import Announcement, Given, Value
+
+
+def atomic(store: BaseStore) -> AtomicStore:
+    """Return the store itself if it is atomic, an adapter for a SQLite store, or a substitute.
+
+    The substitute reads, and then writes. On an `InMemoryStore`, nothing is lost; on other stores,
+    a write of another process in between can be lost, which a warning says.
+    """
+    if isinstance(store, AtomicStore):
+        return store
+    try:
+        from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
+
+        from memagent_graph.memory.sqlite import AtomicSqlite
+    except ImportError:
+        return GetThenPut(store)
+    if isinstance(store, SqliteStore | AsyncSqliteStore):
+        return AtomicSqlite(store)
+    return GetThenPut(store)
+
+
+class GetThenPut:
+    """The substitute of `atomic`: a get, followed by a put.
+
+    Args:
+        store: the store.
+    """
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+        self._alone: AbstractContextManager[object] = nullcontext()
+        if isinstance(store, InMemoryStore):
+            self._alone = _locks.setdefault(store, threading.Lock())
+        else:
+            message = (
+                f"{type(store).__name__} has no compare-and-put: if two writers update the same "
+                "named memory at once, one update can be lost. Use RedisStore or SQLite for "
+                "several writers."
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+    async def aput_if_absent(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, object],
+        *,
+        topic: str | None = None,
+        also: Sequence[PutOp] = (),
+        beside: tuple[Namespace, str] | None = None,
+        ttl: float | None = None,
+    ) -> Present:
+        """See `AtomicStore`."""
+        put = arrange([PutOp(namespace, key, value, ttl=ttl)], (), self._store.ttl_config)
+        rest = arrange(also, [namespace], self._store.ttl_config)
+        gets = [
+            GetOp(namespace, key),
+            *([] if beside is None else [GetOp(*beside, refresh_ttl=False)]),
+        ]
+        with self._alone:
+            item, *other = await self._batch(gets)
+            if ops := put + rest if item is None else rest:
+                await self._batch(ops)
+            found = [None if one is None else one.value for one in other]
+            return Present(dict(value) if item is None else item.value, *found)
+
+    async def acommit(
+        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
+    ) -> bool:
+        """See `AtomicStore`."""
+        ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
+        with self._alone:
+            if not _agree(await self._batch([GetOp(*place) for place in given]), given):
+                return False
+            await self._batch(ops)
+            return True
+
+    async def watch(
+        self,
+        namespace: Namespace,
+        topic: str,
+        *,
+        after: str = "$",
+    ) -> AsyncIterator[Announcement]:
+        """Refuse: the store has no announcements.
+
+        Raises:
+            StoreError: Always.
+        """
+        message = f"{type(self._store).__name__} cannot be watched. Use RedisStore or SQLite."
+        raise StoreError(message)
+        yield  # makes this an iterator, as in other stores
+
+    async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
+        """Do nothing: there are no announcements."""
+
+    async def abatch(self, ops: Sequence[Op]) -> list[Any]:
+        """See `AtomicStore`."""
+        try:
+            return await self._store.abatch(ops)
+        except NotImplementedError:  # some stores are only synchronous
+            return await asyncio.to_thread(self._store.batch, ops)
+
+    async def _batch(self, ops: Sequence[Op]) -> list[Any]:
+        if isinstance(self._store, InMemoryStore):  # never waits, so the lock is held only briefly
+            return self._store.batch(ops)
+        return await self.abatch(ops)
+
+
+_locks: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
+
+
+def _agree(items: Sequence[Result], given: Given) -> bool:
+    values = [item.value if isinstance(item, Item) else None for item in items]
+    return all(map(agrees, values, given.values()))
+
+
+T = TypeVar("T")
+Namespace = tuple[str, ...]
+Place = tuple[Namespace, str]
+
+NAMESPACE = ("memagent",)
+"""Default namespace of memories."""
+
+UNKNOWN = "?"
+"""Key of an unreadable item, in stores that do not report its key."""
+
+_PAGE = 2_000
+_BAD = (BadRecordError, ValueError)
+"""Errors of stores for an item that they cannot read: our own, and those of JSON."""
+
+
+def check_namespace(namespace: Sequence[str]) -> tuple[str, ...]:
+    """Check that LangGraph allows a namespace, and return its labels.
+
+    Raises:
+        ConfigurationError: There is no label, one is empty or has a period or NUL, or the first
+            is "langgraph".
+    """
+    labels = tuple(namespace)
+    whole = all(isinstance(label, str) and label and not {*label} & {".", "\0"} for label in labels)
+    if isinstance(namespace, str) or not labels or not whole or labels[0] == "langgraph":
+        message = (
+            f"The namespace {namespace!r} cannot be used: give labels such as "
+            '("ann", "memagent"), none of them empty or with a period, the first not "langgraph".'
+        )
+        raise ConfigurationError(message)
+    return labels
+
+
+class Records:
+    """The items below one namespace of a store.
+
+    Args:
+        store: any LangGraph store.
+        namespace: the namespace.
+        ttl: minutes after which an item that is neither written nor read expires; None for the
+            store's default.
+        patience: returns the time limit of an operation in seconds, and is called for each; None
+            for no limit. With it, no operation waits for a store that is away.
+    """
+
+    def __init__(
+        self,
+        store: BaseStore,
+        namespace: Namespace,
+        ttl: float | None,
+        patience: Callable[[], float] | None,
+    ) -> None:
+        self.store = store
+        self.atomic = atomic(store)
+        self.namespace = namespace
+        self.versions = (*namespace, "versions")
+        self.heads = (*namespace, "heads")
+        self.readings = (*namespace, "readings")
+        self.all_members = (*namespace, "members")
+        self.leases = (*namespace, "leases")
+        self.all_under_way = (*namespace, "underway")
+        self.holds = (*namespace, "holds")
+        self.runs = (*namespace, "runs")
+        self.threads = (*namespace, "threads")
+        self.forgotten = (*namespace, "forgotten")
+        self.ttl = ttl
+        self.guard = guard_of(store)
+        self._patience = patience
+        self._refresh = bool((store.ttl_config or {}).get("refresh_on_read", True))
+
+    @property
+    def lives(self) -> float | None:
+        """Minutes after which an item that is neither written nor read expires; None for never."""
+        return (self.store.ttl_config or {}).get("default_ttl") if self.ttl is None else self.ttl
+
+    def members(self, name: str) -> Namespace:
+        """Return the namespace that lists the ids of a memory's versions."""
+        return (*self.all_members, label(name))
+
+    def under_way(self, name: str) -> Namespace:
+        """Return the namespace that lists the folds that write to a memory."""
+        return (*self.all_under_way, label(name))
+
+    def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
+        """Return the operation that sets an item, or deletes it if the value is None."""
+        return PutOp(namespace, key, None if value is None else dict(value), ttl=self.lives)
+
+    async def call(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Carry out an operation within the time limit, and return its result."""
+        if self._patience is None:
+            return await operation()
+        return await self.guard.call(operation, patience=self._patience())
+
+    async def items(self, ops: Sequence[Op]) -> list[Any]:
+        """Carry out operations, asynchronous or not as the store supports, and return results."""
+        return await self.call(partial(self.atomic.abatch, ops))
+
+    async def commit(
+        self,
+        puts: Sequence[PutOp],
+        given: Mapping[Place, Mapping[str, object] | EllipsisType | None],
+        topic: str | None = None,
+    ) -> bool:
+        """Carry out `puts` in one step if items are as `given`; see `AtomicStore.acommit`."""
+        return await self.call(lambda: self.atomic.acommit(puts, given=given, topic=topic))
+
+    async def values(
+        self, places: Sequence[Place], *, refresh: bool = True
+    ) -> list[Value | BadRecordError | None]:
+        """Return the values in some places: None for no item, an error for an unreadable one.
+
+        Args:
+            places: namespaces and keys.
+            refresh: whether to restart times to live, if the store does so at reads.
+        """
+        if not places:
+            return []
+        try:
+            items = await self.items([GetOp(*place, refresh and self._refresh) for place in places])
+        except _BAD as error:
+            if len(places) == 1:
+                return [_bad(places[0][1], error)]
+            middle = len(places) // 2
+            first, last = places[:middle], places[middle:]
+            return [
+                *await self.values(first, refresh=refresh),
+                *await self.values(last, refresh=refresh),
+            ]
+        return [None if item is None else item.value for item in items]
+
+    async def by_id(self, ids: Sequence[str]) -> list[tuple[str, Value | BadRecordError | None]]:
+        """Return ids of versions with their records."""
+        found = await self.values([(self.versions, key) for key in ids])
+        return [*zip(ids, found, strict=True)]
+
+    async def pointers(self, name: str) -> dict[Place, Value | BadRecordError | None]:
+        """Return the pointers of a memory: as a name, and as a reading without a name."""
+        places = [(self.heads, name), (self.readings, name)]
+        return dict(zip(places, await self.values(places), strict=True))
+
+    async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
+        """Yield all items in and below a namespace; for an unreadable one, an error.
+
+        Times to live are not restarted, since a scan does not count as use.
+        """
+        offset, size = 0, _PAGE
+        while True:
+            try:
+                search = SearchOp(namespace, None, size, offset, None, refresh_ttl=False)
+                found = await self.items([search])
+            except _BAD as error:
+                if size == 1:
+                    yield _bad(UNKNOWN, error)
+                    offset += 1
+                size = max(1, size // 2)
+                continue
+            for item in found[0]:
+                if tuple(item.namespace)[: len(namespace)] == namespace:
+                    yield item  # some stores compare prefixes as strings
+            if len(found[0]) < size:
+                return
+            offset, size = offset + size, min(_PAGE, 2 * size)
+
+    async def keys(self, namespace: Namespace) -> list[str]:
+        """Return the keys of a namespace's items, including unreadable ones."""
+        return [item.key async for item in self.scan(namespace)]
+
+    async def forget_label(self) -> None:
+        """Let the store drop the first label, if nothing is left below it."""
+        below = MatchCondition("prefix", self.namespace[:1])
+        await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
+
+
+def label(name: str) -> str:
+    """Return a label, or a key, for a text that may be of any length and have any characters."""
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _bad(key: str, error: Exception) -> BadRecordError:
+    if isinstance(error, BadRecordError):
+        return error
+    return BadRecordError(f"The item stored under {key!r} cannot be read: {error}", key=key)

@@ -1,0 +1,284 @@
+"""Maintenance of all memories of a bank: collect, check, export and import."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryNotFoundError,
+    NewerRecordError,
+    StoreError,
+)
+from memagent_graph.memory.items import UNKNOWN
+from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.version import History, MemoryVersion, follows_of, text_of, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.items import Place, Records
+
+_AGE = timedelta(days=30)
+_AT_ONCE = 100
+
+
+class Finding(NamedTuple):
+    """A defect.
+
+    Attributes:
+        kind: "dangling" for a name that points to no version, "gap" for a version whose
+            predecessor is gone, "bad" for an unreadable record, and "orphan" for a version that no
+            name leads to, which `collect` will delete.
+        key: name of the memory, or id of the version.
+        text: description of the defect, and of what was repaired or lost.
+    """
+
+    kind: Literal["dangling", "gap", "bad", "orphan"]
+    key: str
+    text: str
+
+
+class _BankContents(NamedTuple):
+    """The contents of a bank: records by id, errors, and targets of names (None if unreadable)."""
+
+    versions: dict[str, Value]
+    bad: list[BadRecordError]
+    pointers: dict[str, str | None]
+
+
+async def collect(bank: MemoryBank, older_than: timedelta | None = None) -> int:
+    """See `MemoryBank.collect`."""
+    records = bank.records
+    found = await _contents(records)
+    kept = _led_to(found)
+    limit = (datetime.now(UTC) - (_AGE if older_than is None else older_than)).isoformat()
+    gone = [
+        key
+        for key, version in found.versions.items()
+        if key not in kept and str(version.get("created_at")) < limit
+    ]
+    count = 0
+    for start in range(0, len(gone), _AT_ONCE):
+        batch = gone[start : start + _AT_ONCE]
+        if await _delete(records, found, batch):
+            count += len(batch)
+        else:  # another memory adopted one of them meanwhile
+            count += sum([await _delete(records, found, [key]) for key in batch])
+    return count
+
+
+async def _delete(records: Records, found: _BankContents, keys: list[str]) -> bool:
+    """Delete versions, if they are unchanged and still no name leads to them."""
+    puts: list[PutOp] = []
+    given: dict[Place, Value | None] = {}
+    for key in keys:
+        puts.append(records.put(records.versions, key, None))
+        given[records.versions, key] = found.versions[key]
+        for owner in owners_of(found.versions[key]):
+            puts.append(records.put(records.members(owner), key, None))
+            if owner not in found.pointers:
+                given |= {(records.heads, owner): None, (records.readings, owner): None}
+    return await records.commit(puts, given)
+
+
+async def check(bank: MemoryBank, *, repair: bool) -> list[Finding]:
+    """See `MemoryBank.check`."""
+    records = bank.records
+    found = await _contents(records)
+    versions = _verify(found)
+    bad = [*found.bad]
+    for namespace in (records.all_members, records.leases, records.threads, records.runs):
+        scanned = records.scan(namespace)
+        bad += [item async for item in scanned if isinstance(item, BadRecordError)]
+    findings = []
+    for error in bad:
+        done = await _remove(records, error) if repair else ""
+        findings.append(Finding("bad", error.key, f"{error}{done}"))
+    owned = _versions_by_owner(found)
+    newer = {error.key for error in bad if isinstance(error, NewerRecordError)}
+    for name, target in found.pointers.items():
+        if target in found.versions or target in newer:
+            continue
+        left = [versions[key] for key in owned[name]]
+        text = await _mend(records, name, left) if repair else "points to no version"
+        findings.append(Finding("dangling", name, text))
+    return findings + _loose(found, versions)
+
+
+def _loose(found: _BankContents, versions: dict[str, MemoryVersion]) -> list[Finding]:
+    """Gaps and orphans."""
+    findings = []
+    kept = _led_to(found)
+    for key, version in versions.items():
+        gone = [before for before in version.follows if before not in found.versions]
+        if key in kept and gone:
+            text = f"follows {gone[0]}, which is gone: what led to it is lost"
+            findings.append(Finding("gap", key, text))
+        elif key not in kept:
+            text = "no name leads to it: it belongs to a reading under way, or to a broken-off one"
+            findings.append(Finding("orphan", key, text))
+    return findings
+
+
+async def _remove(records: Records, error: BadRecordError) -> str:
+    """Delete an unreadable item, and return a note. Names are repaired later, from versions."""
+    namespace = error.namespace or records.versions
+    if isinstance(error, NewerRecordError):
+        return " It was left as it is."
+    if namespace in (records.heads, records.readings) or error.key == UNKNOWN:
+        return ""
+    listed = namespace[:-1] == records.all_members
+    await records.items([records.put(namespace, error.key, {} if listed else None)])
+    return " It was written again." if listed else " It was deleted."
+
+
+async def _mend(records: Records, name: str, versions: list[MemoryVersion]) -> str:
+    """Point a name to the newest version that is left, or delete it; return a note."""
+    newest = max(versions, key=lambda version: version.created_at, default=None)
+    pointers = await records.pointers(name)
+    value = None if newest is None else {"version": newest.id}
+    there = [place for place, found in pointers.items() if found is not None]
+    await records.items([records.put(*place, value) for place in there])
+    if newest is None:
+        return "pointed to no version, and none is left: the name was deleted"
+    return f"pointed to no version: restored as of {newest.created_at}, step {newest.step}"
+
+
+async def export(bank: MemoryBank, names: Iterable[str] | None = None) -> list[str]:
+    """See `MemoryBank.export`."""
+    lines: dict[str, None] = {}
+    for name, history in await _histories(bank, names):
+        for version in reversed(history):
+            whole = replace(version, unchanged=None)
+            lines[json.dumps({"version": whole.to_record()})] = None
+        lines[json.dumps({"name": name, "head": history[0].id})] = None
+    return [*lines]
+
+
+async def _histories(bank: MemoryBank, names: Iterable[str] | None) -> list[tuple[str, History]]:
+    if names is not None:
+        return [(name, await bank.ahistory(name)) for name in names]
+    found = await _contents(bank.records)
+    versions, owned = _verify(found), _versions_by_owner(found)
+    return [
+        (name, walk(versions[target], versions, [versions[key] for key in owned[name]]))
+        for name, target in found.pointers.items()
+        if target in versions
+    ]
+
+
+async def import_lines(bank: MemoryBank, lines: Iterable[str]) -> int:
+    """See `MemoryBank.import_`."""
+    versions, heads = _parse_lines(lines)
+    owners: dict[str, list[str]] = {key: [] for key in versions}
+    for name, head in heads.items():
+        left = [head]
+        while left:
+            key = left.pop()
+            if key in versions and name not in owners[key]:
+                owners[key].append(name)
+                left += versions[key].follows
+    for key, version in versions.items():
+        if not owners[key]:
+            await bank.aappend(version)
+        for owner in owners[key]:
+            await bank.aappend(version, owner=owner, topic=owner)
+    for name, head in heads.items():
+        try:
+            await bank.amove_head(name, head, expected=None)
+        except MemoryNotFoundError as error:
+            message = (
+                f"The version of {name!r} is neither in these lines nor in the store: import the "
+                "whole file as exported."
+            )
+            raise StoreError(message) from error
+    return len(versions)
+
+
+def _parse_lines(lines: Iterable[str]) -> tuple[dict[str, MemoryVersion], dict[str, str]]:
+    """Versions by id, and the targets of names."""
+    versions: dict[str, MemoryVersion] = {}
+    heads: dict[str, str] = {}
+    for line in filter(str.strip, lines):
+        try:
+            record = json.loads(line)
+            if "version" in record:
+                version = MemoryVersion.from_record(record["version"])
+                versions[version.id] = version
+            else:
+                heads[record["name"]] = str(record["head"])
+        except (BadRecordError, KeyError, TypeError, ValueError) as error:
+            message = (
+                f"Not a line of an export: {line[:60]!r}. Import a file that `memagent memory "
+                "export` wrote."
+            )
+            raise StoreError(message) from error
+    return versions, heads
+
+
+def _led_to(found: _BankContents) -> set[str]:
+    """Ids of the versions that a name leads to, also beyond gaps."""
+    owned = _versions_by_owner(found)
+    reached: set[str] = set()
+    for name, target in found.pointers.items():
+        left, whole = [] if target is None else [target], target is not None
+        while left:
+            key = left.pop()
+            value = found.versions.get(key)
+            if value is None:
+                whole = False
+            elif key not in reached:
+                reached.add(key)
+                left += [*follows_of(value), *filter(None, [text_of(value)])]
+        if not whole:
+            reached.update(owned[name])
+    return reached
+
+
+def _versions_by_owner(found: _BankContents) -> defaultdict[str, list[str]]:
+    """Ids of the versions of each memory."""
+    owned = defaultdict(list)
+    for key, value in found.versions.items():
+        for owner in owners_of(value):
+            owned[owner].append(key)
+    return owned
+
+
+def _verify(found: _BankContents) -> dict[str, MemoryVersion]:
+    """The readable versions; the errors of others are added to `found.bad`."""
+    versions = {}
+    for key, value in [*found.versions.items()]:
+        try:
+            versions[key] = MemoryVersion.from_record(value, key, found.versions)
+        except BadRecordError as error:
+            found.bad.append(error)
+            del found.versions[key]
+    return versions
+
+
+async def _contents(records: Records) -> _BankContents:
+    found = _BankContents({}, [], {})
+    async for item in records.scan(records.versions):
+        if isinstance(item, BadRecordError):
+            found.bad.append(item)
+        else:
+            found.versions[item.key] = item.value
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if isinstance(item, BadRecordError):
+                found.bad.append(item)
+                if item.key != UNKNOWN:
+                    found.pointers[item.key] = None
+            else:
+                target = item.value.get("version")
+                found.pointers[item.key] = target if isinstance(target, str) else None
+    return found

@@ -1,0 +1,507 @@
+"""Get, search, list, put, delete and conditional writes, and a batch of them.
+
+Where that store raises, because a field is missing, null or of another type than the bound, the
+item just does not match.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Mapping
+from itertools import groupby, islice
+from operator import itemgetter
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from langgraph.store.base import (
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    validate_op_namespace,
+)
+
+from memagent_graph.errors import BadRecordError, ConfigurationError
+from memagent_graph.memory.atomic import Present
+from memagent_graph.memory.redis import scripts
+from memagent_graph.memory.redis.codec import as_stored, bad_record
+from memagent_graph.memory.redis.keys import (
+    bounds,
+    decode,
+    forget_root,
+    list_roots,
+    member_of,
+    root_of,
+)
+from memagent_graph.memory.redis.pipeline import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from langgraph.store.base import MatchCondition, Op
+
+    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.redis.codec import Codec, Stored
+    from memagent_graph.memory.redis.keys import KnownRoots, Names
+    from memagent_graph.memory.redis.pipeline import Reply, Steps
+
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+
+
+def matches(value: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
+    """Whether every field of `wanted` matches the one in `value`.
+
+    A missing field counts as null. Numbers are compared with numbers, and text with text.
+
+    Raises:
+        ValueError: An operator is not one of $eq $ne $gt $gte $lt $lte.
+    """
+    return all(_matches(value.get(name), field) for name, field in wanted.items())
+
+
+def _matches(value: object, wanted: object) -> bool:
+    if isinstance(wanted, dict):
+        if any(name.startswith("$") for name in wanted):
+            return all(_compare(value, name, bound) for name, bound in wanted.items())
+        return isinstance(value, dict) and matches(value, wanted)
+    if isinstance(wanted, list | tuple):
+        return (
+            isinstance(value, list)
+            and len(value) == len(wanted)
+            and all(map(_matches, value, wanted))
+        )
+    return bool(value == wanted)
+
+
+def _compare(value: object, name: str, bound: object) -> bool:
+    if name == "$eq":
+        return bool(value == bound)
+    if name == "$ne":
+        return bool(value != bound)
+    if name not in _ORDERS:
+        message = f"Unsupported operator: {name}. Use one of $eq $ne $gt $gte $lt $lte."
+        raise ValueError(message)
+    alike = any(isinstance(value, kind) and isinstance(bound, kind) for kind in (str, int | float))
+    return alike and _ORDERS[name](value, bound)
+
+
+Namespace = tuple[str, ...]
+Place = tuple[bytes, bytes]  # root and member: where an item is
+
+_ROOTS_AT_ONCE = 64
+_MEMBERS_AT_ONCE = 5_000
+_VALUES_AT_ONCE = 500  # in a search with a filter
+_NAMESPACES_AT_ONCE = 1_000
+_KINDS_OF_NOTHING = (b"none", b"string")  # a string was put meanwhile
+_NO_ITEM = "is not an item: another program wrote to its key in Redis. Delete it or write it again."
+
+
+def get(names: Names, op: GetOp) -> Command:
+    """Return the command of a get; `found` reads its reply."""
+    root, member = root_of(op.namespace), member_of(op.namespace, op.key)
+    item = names.item(root, member)
+    if op.refresh_ttl:
+        return Command(scripts.FETCH, (item, names.expiry(root)), (member,), of_item=True)
+    return Command(None, (item,), ("GET",), of_item=True)
+
+
+def item_of(codec: Codec, op: GetOp, reply: bytes | Exception | None) -> Item | None:
+    """Return the item in the reply to `get`; None without one.
+
+    Raises:
+        BadRecordError: Something else is stored at its key.
+    """
+    if reply is None:
+        return None
+    if isinstance(reply, Exception):
+        raise bad_record(op.namespace, op.key, _NO_ITEM) from reply
+    stored = codec.decode(reply, op.namespace, op.key)
+    return Item(
+        value=stored.value,
+        key=op.key,
+        namespace=op.namespace,
+        created_at=stored.created_at,
+        updated_at=stored.updated_at,
+    )
+
+
+class _Hit(NamedTuple):
+    place: Place
+    stored: Stored
+
+
+def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
+    """Return items in or under a namespace, ordered by the bytes of root, namespace and key.
+
+    A search takes two round trips; with a filter, two for each 500 items looked at. Items that the
+    server evicted are removed from the index.
+
+    Raises:
+        BadRecordError: Something else is stored at the key of one of them.
+    """
+    hits: list[_Hit] = []
+    skip, limit = op.offset, max(op.limit, 0)
+    if op.namespace_prefix:
+        roots = [root_of(op.namespace_prefix)]
+    else:
+        roots = yield from list_roots(names)
+    low, high = bounds(op.namespace_prefix)
+    ranges = deque((root, low) for root in roots)
+    while ranges and len(hits) < limit:
+        wanted = skip + limit - len(hits)
+        size = _VALUES_AT_ONCE if op.filter else min(wanted, _MEMBERS_AT_ONCE)
+        if skip and not op.filter and len(ranges) == 1:
+            places = yield from _next_places(names, ranges, high, limit - len(hits), skip)
+            skip = 0
+        else:
+            places = yield from _next_places(names, ranges, high, size)
+        if not op.filter:
+            # Skipped places are not read: an offset costs names, not values.
+            skip, places = max(skip - len(places), 0), places[skip : skip + limit - len(hits)]
+        for hit in (yield from _read(names, codec, places)):
+            if op.filter and not matches(hit.stored.value, op.filter):
+                continue
+            if op.filter and skip:
+                skip -= 1
+            elif len(hits) < limit:
+                hits.append(hit)
+    if op.refresh_ttl:
+        yield from _touch(names, hits)
+    return [_search_item(hit) for hit in hits]
+
+
+def _next_places(
+    names: Names, ranges: deque[tuple[bytes, bytes]], high: bytes, size: int, skip: int = 0
+) -> Steps[list[Place]]:
+    """The next places in order, which are removed from `ranges`.
+
+    `skip` places of the only range are not even listed.
+    """
+    window = list(islice(ranges, _ROOTS_AT_ONCE))
+    commands = []
+    for root, low in window:
+        index = names.index(root)
+        commands.append(Command(scripts.SWEEP, (index, names.expiry(root))))
+        commands.append(Command(None, (index,), ("ZRANGEBYLEX", low, high, "LIMIT", skip, size)))
+    replies = yield commands
+    places: list[Place] = []
+    for (root, _), members in zip(window, replies[1::2], strict=True):
+        places += ((root, member) for member in members)
+        ranges.popleft()
+        if len(members) == size:  # there may be more, which come before the next root
+            ranges.appendleft((root, b"(" + members[-1]))
+            break
+    return places
+
+
+def _read(names: Names, codec: Codec, places: Sequence[Place]) -> Steps[list[_Hit]]:
+    if not places:
+        return []
+    # One MGET per root: the keys of a command must be in one slot.
+    groups = [(root, list(group)) for root, group in groupby(places, itemgetter(0))]
+    replies = yield [
+        Command(None, tuple(names.item(*place) for place in group), ("MGET",))
+        for _, group in groups
+    ]
+    values = [value for reply in replies for value in reply]
+    hits, lost = [], []
+    for place, value in zip(places, values, strict=True):
+        if value is None:
+            lost.append(place)
+        else:
+            hits.append(_Hit(place, codec.decode(value, *decode(*place))))
+    if lost:
+        yield from _forget(names, lost)
+    return hits
+
+
+def _forget(names: Names, lost: Sequence[Place]) -> Steps[None]:
+    """Remove items that the server evicted from the index; MGET returns nil for other types too."""
+    commands = []
+    for root, member in lost:
+        item = names.item(root, member)
+        commands.append(Command(scripts.FORGET, (item, names.index(root)), (member,)))
+        commands.append(Command(None, (item,), ("TYPE",)))
+    replies = yield commands
+    for place, kind in zip(lost, replies[1::2], strict=True):
+        if kind not in _KINDS_OF_NOTHING:
+            raise bad_record(*decode(*place), _NO_ITEM)
+
+
+def _touch(names: Names, hits: Iterable[_Hit]) -> Steps[None]:
+    commands = [
+        Command(scripts.TOUCH, (names.item(root, member), names.expiry(root)), (member,))
+        for (root, member), stored in hits
+        if stored.expires
+    ]
+    if commands:
+        yield commands
+
+
+def _search_item(hit: _Hit) -> SearchItem:
+    namespace, key = decode(*hit.place)
+    return SearchItem(
+        namespace=namespace,
+        key=key,
+        value=hit.stored.value,
+        created_at=hit.stored.created_at,
+        updated_at=hit.stored.updated_at,
+    )
+
+
+def list_namespaces(names: Names, op: ListNamespacesOp) -> Steps[list[Namespace]]:
+    """Return the namespaces that have an item, sorted.
+
+    This costs one step in the index per namespace, and two round trips per 64 roots.
+    """
+    conditions = op.match_conditions or ()
+    literal = max((_literal(condition) for condition in conditions), key=len, default=())
+    if literal:
+        roots = [root_of(literal)]
+    else:
+        roots = yield from list_roots(names)
+    listed: set[Namespace] = set()
+    for start in range(0, len(roots), _ROOTS_AT_ONCE):
+        window = roots[start : start + _ROOTS_AT_ONCE]
+        found = yield from _namespaces(names, window, *bounds(literal))
+        for root, namespaces in found.items():
+            if not namespaces and len(literal) <= 1:
+                yield from forget_root(names, root)
+            listed.update(
+                namespace[: op.max_depth]
+                for namespace in namespaces
+                if all(_meets(namespace, condition) for condition in conditions)
+            )
+    return sorted(listed)[op.offset : op.offset + op.limit]
+
+
+def _namespaces(
+    names: Names, roots: Sequence[bytes], low: bytes, high: bytes
+) -> Steps[dict[bytes, list[Namespace]]]:
+    """The namespaces in a range of the indexes of some roots."""
+    left = roots
+    while left:
+        sweeps = [Command(scripts.SWEEP, (names.index(root), names.expiry(root))) for root in left]
+        swept = yield sweeps
+        left = [
+            root for root, count in zip(left, swept, strict=True) if count == scripts.SWEPT_BY_READS
+        ]
+    listed: dict[bytes, list[Namespace]] = {root: [] for root in roots}
+    lows = dict.fromkeys(roots, low)
+    while lows:
+        pages = yield [
+            Command(scripts.NAMESPACES, (names.index(root),), (start, high, _NAMESPACES_AT_ONCE))
+            for root, start in lows.items()
+        ]
+        more: dict[bytes, bytes] = {}
+        for root, starts in zip(lows, pages, strict=True):
+            listed[root] += (decode(root, start)[0] for start in starts)
+            if len(starts) == _NAMESPACES_AT_ONCE:
+                more[root] = b"(" + starts[-1] + b"\xff"
+        lows = more
+    return listed
+
+
+def _literal(condition: MatchCondition) -> Namespace:
+    """The labels with which every match begins."""
+    if condition.match_type != "prefix":
+        return ()
+    path = condition.path
+    return path[: path.index("*")] if "*" in path else path
+
+
+def _meets(namespace: Namespace, condition: MatchCondition) -> bool:
+    path = condition.path
+    if len(namespace) < len(path):
+        return False
+    labels = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :]
+    return all(wanted in ("*", label) for label, wanted in zip(labels, path, strict=True))
+
+
+_MILLISECONDS = 60_000  # in a minute, the unit of times to live
+_NOTHING = b""  # the body of an item to delete
+
+
+def put(names: Names, codec: Codec, op: PutOp) -> Command:
+    """Return the command that sets an item, or deletes it if the value is None."""
+    return Command(scripts.PUT, *_write(names, codec, root_of(op.namespace), [op]))
+
+
+def put_if_absent(
+    names: Names,
+    codec: Codec,
+    known: KnownRoots,
+    op: PutOp,
+    also: Sequence[PutOp],
+    beside: GetOp | None,
+    topic: str | None,
+) -> Steps[Present]:
+    """Set and announce an item unless there is one; return the one that is stored.
+
+    The puts of `also`, in the order of `arrange`, are carried out either way; `beside` is read.
+    """
+    ops = [op, *also]
+    keys, arguments = _write(names, codec, root_of(op.namespace), ops)
+    if topic is not None:
+        keys += (names.stream(op.namespace, topic),)
+    claim = Command(scripts.CLAIM, keys, arguments)
+    looks = [] if beside is None else [get(names, beside)]
+    reply, *others = yield from _send_known(names, known, ops, [claim, *looks], scripts.CLAIMED)
+    other = None if beside is None else _readable(codec, beside, others[0])
+    if reply in (None, scripts.CLAIMED):
+        return Present(as_stored(op.value or {}), other)
+    return Present(codec.decode(reply, op.namespace, op.key).value, other)
+
+
+def commit(
+    names: Names,
+    codec: Codec,
+    known: KnownRoots,
+    ops: Sequence[PutOp],
+    given: Given,
+    news: tuple[PutOp, str] | None,
+) -> Steps[bool]:
+    """Carry out `ops`, in the order of `arrange`, if all items are as given; return whether.
+
+    `news` is a put to announce, with its topic.
+
+    The server compares bytes, but a value can have several forms (another order of keys, other
+    encrypted bytes). If the bytes differ, values are compared here, and the server is asked again
+    with the bytes that it has.
+    """
+    places = [*given, *((op.namespace, op.key) for op in ops)]
+    root = root_of(places[0][0])
+    (index, expiry, *items), arguments = _write(names, codec, root, ops)
+    # If the reply is lost after the write, the receipt shows the repeat that it was done.
+    receipt = names.receipt(root, uuid4().hex)
+    checked = [names.item(root, member_of(*place)) for place in given]
+    keys = (index, expiry, receipt, *checked, *items)
+    announced = b""
+    if news is not None:
+        op, topic = news
+        keys += (names.stream(op.namespace, topic),)
+        announced = member_of(op.namespace, op.key)
+    expected = list(given.values())
+    wanted = [_form(codec, value) for value in expected]
+    while True:
+        script = Command(scripts.COMMIT, keys, (len(wanted), announced, *wanted, *arguments))
+        (reply,) = yield from _send_known(names, known, ops, [script], scripts.COMMITTED)
+        if not isinstance(reply, list):
+            return bool(reply)
+        for place, content in reply:
+            value, stored = expected[place], codec.decode(content, *places[place])
+            if not isinstance(value, Mapping) or stored.value != as_stored(value):
+                return False
+            wanted[place] = stored.body
+
+
+def _send_known(
+    names: Names, known: KnownRoots, ops: Iterable[PutOp], commands: Sequence[Command], emptied: int
+) -> Steps[list[Reply]]:
+    """Send commands, the first of which writes `ops`, and return their replies.
+
+    The first command's reply `emptied` means that the index was empty.
+    """
+    roots = {root_of(op.namespace) for op in ops if op.value is not None}
+    return (
+        yield from known.register(
+            names, roots, commands, lambda replies: roots if replies[0] == emptied else set()
+        )
+    )
+
+
+def _readable(codec: Codec, op: GetOp, reply: Reply) -> Value | None:
+    try:
+        item = item_of(codec, op, reply)
+    except BadRecordError:
+        return None
+    return None if item is None else item.value
+
+
+def _write(
+    names: Names, codec: Codec, root: bytes, ops: Sequence[PutOp]
+) -> tuple[tuple[bytes, ...], tuple[bytes | int, ...]]:
+    members = [member_of(op.namespace, op.key) for op in ops]
+    keys = (names.index(root), names.expiry(root), *(names.item(root, one) for one in members))
+    arguments: list[bytes | int] = []
+    for op, member in zip(ops, members, strict=True):
+        body = _NOTHING if op.value is None else codec.encode(op.value)
+        milliseconds = 0 if op.ttl is None else max(1, round(op.ttl * _MILLISECONDS))
+        arguments += (member, milliseconds, body)
+    return keys, tuple(arguments)
+
+
+def _form(codec: Codec, value: Mapping[str, object] | EllipsisType | None) -> bytes:
+    if value is None:
+        return scripts.ABSENT
+    return scripts.PRESENT if isinstance(value, EllipsisType) else codec.encode(value)
+
+
+def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> Steps[list[Result]]:
+    """Carry out operations, and return their results in order.
+
+    Reads do not see the batch's writes; the last put of a key wins.
+
+    Raises:
+        ValueError: One is not a store operation.
+        ConfigurationError: One needs a vector index.
+    """
+    results: list[Result] = []
+    gets: list[tuple[int, GetOp]] = []
+    puts: dict[tuple[tuple[str, ...], str], PutOp] = {}
+    for op in ops:
+        validate_op_namespace(op)
+        _refuse_vectors(op)
+        result: Result = None
+        if isinstance(op, SearchOp):
+            result = list((yield from search(names, codec, op)))
+        elif isinstance(op, ListNamespacesOp):
+            result = yield from list_namespaces(names, op)
+        elif isinstance(op, GetOp):
+            gets.append((len(results), op))
+        elif isinstance(op, PutOp):
+            puts[op.namespace, op.key] = op
+        else:
+            message = f"Unknown operation: {op!r}"
+            raise ValueError(message)  # noqa: TRY004 - as LangGraph's stores do
+        results.append(result)
+    # Gets come first: a server carries out a connection's commands in order.
+    commands = [get(names, op) for _, op in gets]
+    commands += (put(names, codec, op) for op in puts.values())
+    if commands:
+        written = {root_of(op.namespace) for op in puts.values() if op.value is not None}
+        places = [root_of(op.namespace) for op in puts.values()]
+
+        def emptied(replies: list[Reply]) -> set[bytes]:
+            answers = replies[len(gets) : len(commands)]
+            return {root for root, empty in zip(places, answers, strict=True) if empty}
+
+        replies = yield from known.register(names, written, commands, emptied)
+        for (place, op), reply in zip(gets, replies, strict=False):
+            results[place] = item_of(codec, op, reply)
+    return results
+
+
+def _refuse_vectors(op: Op) -> None:
+    """Refuse queries: without an index, the result would be the first items by name."""
+    if isinstance(op, SearchOp) and op.query:
+        reason = "a search has query=. Search by namespace_prefix and filter"
+    elif isinstance(op, PutOp) and op.index:
+        reason = "a put names fields in index=. Leave it out"
+    else:
+        return
+    message = (
+        f"RedisStore has no vector index, and {reason}, or use a store with one, such as "
+        "LangGraph's PostgresStore."
+    )
+    raise ConfigurationError(message)

@@ -1,0 +1,327 @@
+"""Take a chat model's message: its text, how it ended, what it cost, and its stream."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langgraph.errors import GraphBubbleUp
+
+from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
+from memagent_graph.models.completion import count_of, ending_of
+from memagent_graph.models.failures import model_error
+from memagent_graph.readers.base import Usage
+from memagent_graph.text.chunks import last_sentence_end
+from memagent_graph.text.tokens import least_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
+    from langchain_core.runnables import RunnableConfig
+
+OPENING = re.compile(r"<(think|thinking|reasoning)>")
+CLOSING = re.compile(r"</(?:think|thinking|reasoning)>")
+_QUOTES = frozenset("`'\"“”‘’«»()[]{}*_")
+_AFTER_A_WORD = frozenset(" \t.,;:!?…)/-")
+
+
+async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[AIMessage, str]:
+    """Await a reply, and return it with its text without reasoning.
+
+    Args:
+        replying: the call.
+        prompt: the prompt, if it is to be compared with what the server says that it read.
+
+    Raises:
+        EmptyReplyError: The reply has no text beside reasoning.
+        RefusalError: The model or the provider's filter declined.
+        ModelError: The call failed, or the server cut the prompt.
+    """
+    try:
+        reply = await replying
+    except GraphBubbleUp:  # an interrupt within the model is not a failure
+        raise
+    except Exception as error:
+        raise model_error(error) from error
+    _check_ending(reply)
+    _check_prompt(reply, prompt)
+    text = without_reasoning(reply.text).strip()
+    if not text:
+        cut = is_cut_off(reply)
+        raise EmptyReplyError(
+            "The model's reply was cut off while it was still thinking: give it room with "
+            "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
+            "thinking off."
+            if cut
+            else "The model returned no text. Check its chat template and its limits."
+        )
+    return reply, text
+
+
+def is_cut_off(reply: AIMessage) -> bool:
+    """Whether a reply ended at its token limit."""
+    return ending_of(finish_reason(reply)) == "cut off"
+
+
+def whole_sentences(reply: AIMessage, text: str) -> str:
+    """Return a reply's text; without its last sentence if that was cut off."""
+    if not is_cut_off(reply):
+        return text
+    return text[: last_sentence_end(text)].rstrip() or text
+
+
+def without_reasoning(text: str) -> str:
+    """The reply without reasoning: closed, cut off, or opened by the chat template.
+
+    Tags that the text merely names are part of the text; see `is_tag`.
+    """
+    kept, at = "", 0
+    while (opened := _opening(text, at, begins=not kept.strip())) is not None:
+        kept += text[at : opened.start()]
+        closing = f"</{opened[1]}>"
+        closed = text.find(closing, opened.end())
+        if closed < 0:
+            return _without_head(kept)
+        at = closed + len(closing)
+    return _without_head(kept + text[at:])
+
+
+def is_tag(
+    text: str, tag: re.Match[str], *, begins: bool = False, whole: bool = True
+) -> bool | None:
+    """Return whether a tag marks reasoning, and is not merely named, as in "the <think> tag".
+
+    A named tag is quoted, or stands in a line like a word.
+
+    Args:
+        text: a reply.
+        tag: the tag in it.
+        begins: whether nothing but space and reasoning comes before the tag.
+        whole: whether the reply is complete. If not, the answer for a tag at its end may be None.
+    """
+    before, after = text[: tag.start()][-1:], text[tag.end() : tag.end() + 1]
+    if begins or not before:
+        return True
+    closes = tag[0].startswith("</")
+    if before in _QUOTES and not closes:
+        return False
+    if before not in _QUOTES and before not in " \t":
+        return True
+    if not after:
+        return (before in _QUOTES) if whole else None
+    return after not in (_QUOTES if before in _QUOTES else _AFTER_A_WORD)
+
+
+def _opening(text: str, at: int, *, begins: bool) -> re.Match[str] | None:
+    for opened in OPENING.finditer(text, at):
+        if is_tag(text, opened, begins=begins and not text[at : opened.start()].strip()):
+            return opened
+    return None
+
+
+def _without_head(text: str) -> str:
+    """A text without the reasoning that it begins with, if the chat template opened that."""
+    named = OPENING.search(text)
+    head = [
+        closed.end()
+        for closed in CLOSING.finditer(text, 0, named.start() if named else len(text))
+        if is_tag(text, closed)
+    ]
+    return text[head[-1] :] if head else text
+
+
+def _check_ending(reply: AIMessage) -> None:
+    refusal = reply.additional_kwargs.get("refusal")
+    blocks = reply.content if isinstance(reply.content, list) else []
+    for block in blocks:
+        if isinstance(block, dict) and block.get("type") == "refusal":
+            refusal = block.get("refusal") or "no reason given"
+    if refusal:
+        message = f"The model declined: {refusal}"
+        raise RefusalError(message)
+    reason = finish_reason(reply)
+    ending = ending_of(reason)
+    if ending == "refused":
+        raise RefusalError("The provider's content filter stopped the reply.")
+    if ending == "failed":
+        message = f"The server broke off the reply ({reason})."
+        raise TransientModelError(message)
+
+
+def _check_prompt(reply: AIMessage, prompt: str) -> None:
+    """Raise an error if the server reports a prompt far shorter than the one it was sent.
+
+    Ollama, for one, cuts a prompt that exceeds its context and answers as if it had read it all.
+    """
+    read = usage_of(reply).input_tokens
+    if read < _SMALLEST_WINDOW or len(prompt) < read:
+        return
+    details = (reply.usage_metadata or {}).get("input_token_details") or {}
+    read += details.get("cache_read") or 0  # some servers count without it
+    least = least_tokens(prompt)
+    if read < _CUT * least:
+        message = (
+            f"The server cut the prompt: it reports {read} tokens for one of at least {least}, so "
+            "a part of the text was never read. Give the model a longer context (num_ctx of "
+            "Ollama, --ctx-size of llama.cpp, --max-model-len of vLLM, --context-length of SGLang "
+            "and LM Studio), or lower chunk_tokens."
+        )
+        raise ModelError(message)
+
+
+def finish_reason(reply: AIMessage) -> str | None:
+    """Return why a reply ended, in the provider's words; None if it does not say."""
+    metadata = reply.response_metadata
+    blocked = (metadata.get("prompt_feedback") or {}).get("block_reason")  # Gemini
+    unfinished = (metadata.get("incomplete_details") or {}).get("reason")  # OpenAI's Responses
+    named = [metadata.get(name) for name in _REASONS]
+    found = next((value for value in (blocked, unfinished, *named) if value), None)
+    return None if found is None else str(getattr(found, "name", found))
+
+
+_REASONS = ("finish_reason", "stop_reason", "done_reason", "stopReason", "completionReason")
+"""What providers call it."""
+
+
+def usage_of(reply: AIMessage) -> Usage:
+    """The cost of one call, with the token counts that the model reports, if any."""
+    found: dict[str, Any] = {**(reply.usage_metadata or {})}
+    if not found:  # classes that report it in the provider's words
+        metadata = reply.response_metadata
+        reports = [metadata, *(metadata.get(name) for name in _REPORTS)]
+        found = {
+            key: value
+            for report in reports
+            if isinstance(report, dict)
+            for key, value in report.items()
+        }
+    read, written = ([count_of(found.get(name)) for name in names] for names in (_READ, _WRITTEN))
+    return Usage(
+        1,
+        *(next((count for count in counts if count is not None), 0) for counts in (read, written)),
+    )
+
+
+_REPORTS = ("usage", "token_usage", "usage_metadata")
+_READ = ("input_tokens", "prompt_tokens", "prompt_token_count", "prompt_eval_count", "inputTokens")
+_WRITTEN = (
+    "output_tokens",
+    "completion_tokens",
+    "candidates_token_count",
+    "eval_count",
+    "outputTokens",
+)
+"""What providers call the counts."""
+_SMALLEST_WINDOW = 256
+"""Tokens of the smallest context that a server is given. Smaller counts are no sign of a cut."""
+_CUT = 0.9
+"""Share of the least tokens of a prompt below which a server cut it."""
+
+
+_BOX = "\\boxed{"
+_THINKING = ("<think>", "<thinking>", "<reasoning>")
+
+
+class Listener(BaseCallbackHandler):
+    """A callback handler that receives an answer in pieces.
+
+    Args:
+        hear: called with each piece of the answer, and whether it is the last. The pieces joined
+            are the answer.
+    """
+
+    def __init__(self, hear: Callable[[str, bool], None]) -> None:
+        self.hear = hear
+
+
+def listener_of(config: RunnableConfig | None) -> Listener | None:
+    """Return the listener among a config's callbacks; None if there is none."""
+    handlers = getattr((config or {}).get("callbacks"), "handlers", ())
+    return next((handler for handler in handlers if isinstance(handler, Listener)), None)
+
+
+class Telling(BaseCallbackHandler):
+    r"""Passes the answer in a model's reply on to a listener, token by token.
+
+    Args:
+        listener: the listener.
+        boxed: whether the model was asked to put the answer into `\boxed{}`.
+    """
+
+    run_inline = True  # in the order of the tokens
+
+    def __init__(self, listener: Listener, *, boxed: bool) -> None:
+        self._listener = listener
+        self._boxed = boxed
+        self._reply = self._told = ""
+
+    def on_llm_new_token(
+        self,
+        token: str | list[str | dict[str, Any]],
+        *,
+        chunk: GenerationChunk | ChatGenerationChunk | None = None,
+        **_: Any,
+    ) -> None:
+        """Pass on the part of the answer that is certain by now."""
+        self._reply += chunk.text if chunk is not None else str(token)
+        certain = certain_part(self._reply, boxed=self._boxed)
+        if certain.startswith(self._told):
+            self._tell(certain[len(self._told) :])
+
+    def finish(self, final: str) -> None:
+        """Pass on the rest of the answer.
+
+        Args:
+            final: the whole answer.
+        """
+        rest = final.removeprefix(self._told) if final.startswith(self._told) else final
+        self._listener.hear(rest, True)  # noqa: FBT003 - the listener's signature
+
+    def _tell(self, piece: str) -> None:
+        if piece:
+            self._told += piece
+            self._listener.hear(piece, False)  # noqa: FBT003 - likewise
+
+
+def certain_part(reply: str, *, boxed: bool) -> str:
+    r"""Return the part of an unfinished reply that is certain to be in the answer.
+
+    White space at its end is left out.
+
+    Args:
+        reply: the reply so far.
+        boxed: whether the answer is the content of `\boxed{}`. Otherwise it is the reply without
+            reasoning.
+    """
+    if boxed:
+        return _in_first_box(certain_part(reply, boxed=False)).strip()
+    text = reply.lstrip()
+    for opening in _THINKING:
+        if len(text) < len(opening) and opening.startswith(text):
+            return ""  # it may become reasoning
+        if text.startswith(opening):
+            closing = opening.replace("<", "</")
+            _, closed, text = text.partition(closing)
+            return certain_part(text, boxed=False) if closed else ""
+    for opening in _THINKING:
+        text = text.partition(opening)[0]
+    open_tag = text.rfind("<")
+    if open_tag >= 0 and any(opening.startswith(text[open_tag:]) for opening in _THINKING):
+        text = text[:open_tag]
+    return text.rstrip()
+
+
+def _in_first_box(reply: str) -> str:
+    start = reply.find(_BOX)
+    if start < 0:
+        return ""
+    start += len(_BOX)
+    depth = 1
+    for offset, character in enumerate(reply[start:]):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return reply[start : start + offset]
+    return reply[start:]
