@@ -1,0 +1,290 @@
+"""Measure the shape of the package: `python tests/structure/house.py` prints the table.
+
+Each figure has a ceiling, which a change may lower and never raise, and the goal of the design.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "memagent_graph"
+NOUNS = {"planning", "sharing", "training", "string"}
+"""Nouns in -ing that a module may be called by."""
+PARTICIPLES = re.compile(
+    "begun|built|chosen|drawn|found|given|gone|heard|held|hidden|kept|known|left|lost|made|meant|"
+    "paid|said|sent|shown|spoken|taken|thrown|told|undone|written|[a-z]{3,}(?:ed|ing)"
+)
+"""Names that begin with one of these are participles."""
+VERBS = {"bring", "embed", "string"}
+"""Verbs that look like participles."""
+
+
+class Ceiling(NamedTuple):
+    """The most that a figure may be today, and the goal of the design."""
+
+    today: int
+    goal: int
+
+
+CEILINGS = {
+    "files a chunk enters, without a store": Ceiling(29, 14),
+    "files a chunk enters, with a store": Ceiling(43, 20),
+    "files a chunk enters, with Redis": Ceiling(49, 26),
+    "files a message enters": Ceiling(12, 12),
+    "files the fold of a message enters": Ceiling(40, 30),
+    "modules with one importer, in percent": Ceiling(15, 10),
+    "import circles, with those of types": Ceiling(2, 0),
+    "class names with several meanings": Ceiling(0, 0),
+    "modules in -ing": Ceiling(14, 0),
+    "functions named by participles": Ceiling(127, 0),
+    "lines of the largest module": Ceiling(571, 500),
+    "modules": Ceiling(167, 130),
+    "lines": Ceiling(42_500, 39_000),
+}
+
+
+def modules() -> dict[str, ast.Module]:
+    """Return the parsed modules of the package by name."""
+    return {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+            file.read_text("utf-8")
+        )
+        for file in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Return the modules that each module imports, for types as well."""
+    found: dict[str, set[str]] = {name: set() for name in trees}
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module in trees:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    found[name].add(inner if inner in trees else node.module)
+            elif isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names} & trees.keys()
+        found[name] -= {name, "memagent_graph"}
+    return found
+
+
+def users_import() -> set[str]:
+    """Return the modules that users import: the public names', the guides', the integrations'."""
+    files = [
+        PACKAGE / "__init__.py",
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob(".ci/*.py"),
+        *ROOT.glob("examples/**/*.py"),
+        *ROOT.glob("integrations/*/memagent_*/**/*.py"),
+    ]
+    return {
+        name
+        for file in files
+        for name in re.findall(r"from (memagent_graph[\w.]*) import", file.read_text("utf-8"))
+    }
+
+
+def single_importers() -> list[str]:
+    """Return the modules that one other imports and no user: parts cut off from their importer.
+
+    A command of the command line counts as imported by its user.
+    """
+    trees = modules()
+    edges = imports(trees)
+    public = users_import()
+    return [
+        name
+        for name in trees
+        if name not in public
+        and edges.keys() - {name}
+        and sum(name in others for others in edges.values()) == 1
+        and not any(name in edges[app] for app in ("memagent_graph.cli.app",) if app in edges)
+    ]
+
+
+def circles() -> list[list[str]]:
+    """Return the groups of modules that import one another in circles, for types as well."""
+    edges = imports(modules())
+    reached = {name: {name} for name in edges}
+    while True:
+        wider = {
+            name: found.union(*(edges[one] for one in found)) for name, found in reached.items()
+        }
+        if wider == reached:
+            break
+        reached = wider
+    groups = {
+        tuple(sorted(one for one in found if name in reached[one]))
+        for name, found in reached.items()
+    }
+    return sorted(list(group) for group in groups if len(group) > 1)
+
+
+def class_names() -> dict[str, list[str]]:
+    """Return names that several classes have, leading underscores aside, and where they stand."""
+    found: dict[str, list[str]] = {}
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name.lstrip("_"), []).append(name)
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def modules_in_ing() -> list[str]:
+    """Return modules that are called by a participle."""
+    names = (name.rpartition(".")[2] for name in modules())
+    return [name for name in names if name.endswith("ing") and name not in NOUNS]
+
+
+def participles() -> list[str]:
+    """Return functions whose name begins with a participle; properties may."""
+    found = []
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            first = node.name.strip("_").split("_")[0]
+            is_property = any("property" in ast.unparse(each) for each in node.decorator_list)
+            if is_property or node.name.startswith("__") or first in VERBS:
+                continue
+            if PARTICIPLES.fullmatch(first):
+                found.append(f"{module}.{node.name}")
+    return found
+
+
+def entered(run: Callable[[], object], events: list[str]) -> None:
+    """Run with a profile that appends the package's files to `events`, in the order of calls."""
+    root = f"{PACKAGE}/"
+
+    def profile(frame: Any, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(root) and code.co_name[0] != "<":
+            events.append(code.co_filename.removeprefix(root))
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def scripted(marks: list[int], events: list[str]) -> Any:
+    """Make a chat model that marks in `marks` how many files were entered before each call."""
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, BaseMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+
+    class Scripted(BaseChatModel):
+        @property
+        def _llm_type(self) -> str:
+            return "scripted"
+
+        def _generate(self, messages: list[BaseMessage], *_: object, **__: object) -> ChatResult:
+            marks.append(len(events))
+            usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+            reply = AIMessage(f"Ann Kestrel signed. Step {len(marks)}.", usage_metadata=usage)
+            return ChatResult(generations=[ChatGeneration(message=reply)])
+
+    return Scripted()
+
+
+def files_of_a_chunk(store: Any = None) -> list[str]:
+    """Return the files that a chunk enters between the model's third call and the fourth."""
+    from memagent_graph import ReadingConfig, create_memagent
+
+    marks: list[int] = []
+    events: list[str] = []
+    rain, gulls = "It rained on the harbour for days. " * 500, "The gulls cried again. " * 400
+    config = ReadingConfig(chunk_tokens=1500, memory_tokens=200, answer_tokens=100)
+    agent = create_memagent(scripted(marks, events), config=config, store=store)
+    asked = {"question": "Who signed?", "document": f"{rain}Ann Kestrel signed the lease. {gulls}"}
+    entered(lambda: asyncio.run(agent.ainvoke(asked)), events)
+    return sorted(set(events[marks[2] : marks[3]]))
+
+
+def files_of_a_message(*, fold: bool) -> list[str]:
+    """Return the files that a message enters when it is observed, or when it is folded."""
+    from langchain_core.messages import AIMessage, HumanMessage
+    from langgraph.store.memory import InMemoryStore
+
+    from memagent_graph import ConversationMemory
+
+    marks: list[int] = []
+    events: list[str] = []
+    memory = ConversationMemory(scripted([], events), store=InMemoryStore(), window=2)
+    kinds = (HumanMessage, AIMessage)
+    said = [kinds[number % 2](f"I signed lease {number}.", id=str(number)) for number in range(6)]
+
+    async def observe_and_fold() -> None:
+        await memory.aobserve(said[:2], user="ann", thread="a")  # the first one warms up
+        marks.append(len(events))
+        await memory.aobserve(said, user="ann", thread="a")
+        marks.append(len(events))
+        await memory.aflush("ann")
+
+    entered(lambda: asyncio.run(observe_and_fold()), events)
+    start, end = marks[0], marks[1]
+    return sorted(set(events[end:] if fold else events[start:end]))
+
+
+def static_figures() -> dict[str, int]:
+    """Return the figures that need no run."""
+    files = [len(file.read_text("utf-8").splitlines()) for file in PACKAGE.rglob("*.py")]
+    return {
+        "modules with one importer, in percent": round(
+            100 * len(single_importers()) / len(modules())
+        ),
+        "import circles, with those of types": len(circles()),
+        "class names with several meanings": len(class_names()),
+        "modules in -ing": len(modules_in_ing()),
+        "functions named by participles": len(participles()),
+        "lines of the largest module": max(files),
+        "modules": len(files),
+        "lines": sum(files),
+    }
+
+
+def run_figures(redis_url: str) -> Iterator[tuple[str, int]]:
+    """Yield the figures of runs."""
+    from langgraph.store.memory import InMemoryStore
+
+    from memagent_graph import RedisStore
+
+    yield "files a chunk enters, without a store", len(files_of_a_chunk())
+    yield "files a chunk enters, with a store", len(files_of_a_chunk(InMemoryStore()))
+    with RedisStore.from_url(redis_url) as store:
+        yield "files a chunk enters, with Redis", len(files_of_a_chunk(store))
+    yield "files a message enters", len(files_of_a_message(fold=False))
+    yield "files the fold of a message enters", len(files_of_a_message(fold=True))
+
+
+def main() -> None:
+    """Print each figure with its ceiling and its goal."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    from servers.redis_server import RedisServer
+
+    with tempfile.TemporaryDirectory() as folder:
+        server = RedisServer(Path(folder))
+        try:
+            figures = {**dict(run_figures(server.url)), **static_figures()}
+        finally:
+            server.kill()
+    print(f"{'':45} {'now':>7} {'ceiling':>7} {'goal':>7}")
+    for name, ceiling in CEILINGS.items():
+        print(f"{name:45} {figures[name]:7,} {ceiling.today:7,} {ceiling.goal:7,}")
+
+
+if __name__ == "__main__":
+    main()
