@@ -21,6 +21,7 @@ from memagent_graph.conversation.search import recall
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, StoreError
 from memagent_graph.evidence.statements import statements
 from memagent_graph.graph.fold import Call, advance
+from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.state import begun, memory_of, record_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
@@ -124,9 +125,11 @@ async def fold_within(
     was_cut, again, unfinished = fold["progress"]["cut"], 0, 0
     for chunk in reading.chunks(source):
         calls, dropped = fold["progress"]["calls"], room.dropped
+        faults = state_of(fold)["asked"]
         fold["progress"]["cut"] = False
         fold = await advance(call, fold, chunk)
-        again += fold["progress"]["calls"] - calls == _ASKED_TWICE
+        asked = fold["progress"]["calls"] - calls - (state_of(fold)["asked"] - faults)
+        again += asked == _ASKED_TWICE
         unfinished += fold["progress"]["cut"] and room.dropped == dropped
         was_cut |= fold["progress"]["cut"]
     fold["progress"]["cut"] = was_cut
@@ -142,6 +145,7 @@ async def fold_within(
             f"The memory was over {budget}: {lines} of it, the oldest, had to go. Raise "
             "memory_tokens, or name a model that keeps to it."
         )
+    warnings += warn_of_faults(state_of(fold)["faulty"], exact=False)
     if unfinished:
         warnings.append(
             "The model's reply was cut off, so that the end of the memory is missing. Raise "

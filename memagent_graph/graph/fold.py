@@ -271,6 +271,7 @@ async def ask(step: FoldStep) -> FoldUpdate:
         usage=update.usage,
         finish_reason=update.finish_reason,
         unfinished=update.unfinished or cut,
+        fault=update.fault,
         tokens=tokens,
     )
 

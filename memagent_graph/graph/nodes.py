@@ -32,9 +32,10 @@ from memagent_graph.graph.events import (
     step_of,
 )
 from memagent_graph.graph.fold import Call, advance
+from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import closed
 from memagent_graph.graph.layers.look_back import looks_of
-from memagent_graph.graph.reading import warn, where
+from memagent_graph.graph.reading import warn, warn_of_answer, where
 from memagent_graph.graph.segments import (
     Merged,
     calls_each,
@@ -65,7 +66,8 @@ from memagent_graph.graph.state import (
     span_of,
 )
 from memagent_graph.graph.versions import begin_chain, chain_of, finish, wait_while_held
-from memagent_graph.readers.base import Usage
+from memagent_graph.readers.base import Answer, Usage
+from memagent_graph.readers.completion import listener_of
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import Chunk
@@ -440,6 +442,7 @@ async def merge_memories(
         )
     )
     said = [*state.get("warnings", ()), *(warning for _, said in finished for warning in said)]
+    said += warn_of_faults(merged.faulty, exact=reading.config.exact_cuts)
     ended = {} if goes_on else {"folds": dict.fromkeys(state["folds"])}
     return {"document": None, "warnings": [*dict.fromkeys(said)], **ended, **after}
 
@@ -486,7 +489,7 @@ async def write_answer(
     speech = Speech(config, run.host, held=again)
     started = monotonic()
     try:
-        answer = await reading.reader.respond(state["question"], memory, config=speech.config)
+        answer = await _respond(reading, state["question"], memory, speech.config)
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
@@ -495,7 +498,7 @@ async def write_answer(
     usage = answer.usage
     progress = {
         **progress,
-        "calls": progress["calls"] + 1,
+        "calls": progress["calls"] + (answer is not NOTHING_NOTED),
         "input_tokens": progress["input_tokens"] + usage.input_tokens,
         "output_tokens": progress["output_tokens"] + usage.output_tokens,
         "seconds": progress["seconds"] + monotonic() - started,
@@ -532,6 +535,8 @@ async def write_answer(
         "memory": memory.text,
         "evidence": [asdict(item) for item in memory.evidence],
         "citations": [asdict(item) for item in answer.evidence],
+        "found": answer.found,
+        "unsupported": [asdict(item) for item in answer.unsupported],
         "usage": {
             "calls": progress["calls"],
             "gated": closed(fold),
@@ -546,8 +551,38 @@ async def write_answer(
         "stopped": progress["stopped"],
         "reader": reading.reader.identity.name,
         "version": progress["version"],
-        "warnings": [*warnings, *_lost(reading, progress), *warn(memory)],
+        "warnings": [
+            *warnings,
+            *_lost(reading, progress),
+            *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
+            *warn(memory),
+            *warn_of_answer(answer),
+        ],
     }
+
+
+NOTHING_NOTED = Answer(
+    "Nothing in what was read bears on the question.",
+    "Nothing in what was read bears on the question.",
+    found=False,
+)
+"""The answer from an empty memory: a language model would make one up."""
+
+
+async def _respond(
+    reading: Reading, question: str, memory: Memory, config: RunnableConfig
+) -> Answer:
+    """Ask for the answer; with nothing noted there is no call, except where all are recorded.
+
+    Raises:
+        ModelError: The reader failed.
+    """
+    reader, exact = reading.reader, reading.config.exact_cuts or bool(observers(config))
+    if memory.text.strip() or exact or not reader.shortens or getattr(reader, "shape", None):
+        return await reader.respond(question, memory, config=config)
+    if (listener := listener_of(config)) is not None:
+        listener.hear(NOTHING_NOTED.final, True)  # noqa: FBT003 - the listener's signature
+    return NOTHING_NOTED
 
 
 def _further(reading: Reading, fold: Fold) -> Progress | None:

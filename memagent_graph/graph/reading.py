@@ -17,6 +17,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.fold import ask, compose
+from memagent_graph.graph.layers.check import Check
 from memagent_graph.graph.layers.deadline import Deadline
 from memagent_graph.graph.layers.gates import Gates
 from memagent_graph.graph.layers.hold import Hold
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import Advance, Layer
     from memagent_graph.graph.state import Run, SourceRecord
-    from memagent_graph.readers.base import Identity, Reader
+    from memagent_graph.readers.base import Answer, Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -57,6 +58,17 @@ def drop_unsupported(memory: Memory) -> Memory:
     text = leave_out(memory.text, {item.text for item in memory.unsupported})
     dropped = memory.dropped + len(memory.unsupported)
     return replace(backed(text, memory), unsupported=(), dropped=dropped)
+
+
+def warn_of_answer(answer: Answer) -> list[str]:
+    """Return a warning about an answer of which the memory does not hold all."""
+    if not answer.unsupported:
+        return []
+    first = answer.unsupported[0]
+    quoted = first.text if len(first.text) <= _SHOWN else f"{first.text[: _SHOWN - 1]}…"
+    names = f" ({', '.join(first.missing)})" if first.missing else ""
+    what = "The answer has" if answer.found is False else "A statement of the answer has"
+    return [f'{what} no support in the memory: "{quoted}"{names}.']
 
 
 def warn(memory: Memory) -> list[str]:
@@ -111,6 +123,7 @@ class Reading:
             *([LookBack(config, indexes)] if config.recalls else ()),
             *([Gates(config)] if gated else ()),
             Versions(),
+            *([Check()] if self.reader.shortens else ()),
         )
 
     def steps(self, *, stored: bool, others: bool) -> Advance:

@@ -13,11 +13,13 @@ import regex
 
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
+from memagent_graph.evidence.align import join_memories
 from memagent_graph.graph.coverage import common_spans, merge_spans
 from memagent_graph.graph.events import observers, part, step_of
 from memagent_graph.graph.state import (
     Progress,
     SourceRecord,
+    backed,
     memory_of,
     noted,
     round_of,
@@ -26,6 +28,7 @@ from memagent_graph.graph.state import (
 )
 from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Usage
+from memagent_graph.readers.replies import lost_statements, with_statements
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -155,18 +158,21 @@ class Merged(NamedTuple):
         usage: cost of the calls.
         cut: whether a memory was over its budget and lost its end.
         query: query of the next round; None if the memory is enough.
+        faulty: number of merges that still had a fault when they were asked for again.
     """
 
     memories: list[Memory]
     usage: Usage
     cut: bool = False
     query: str | None = None
+    faulty: int = 0
 
     def with_(self, other: Merged) -> Merged:
         """Return both, in order."""
         usage = self.usage + other.usage
         memories = [*self.memories, *other.memories]
-        return Merged(memories, usage, self.cut or other.cut, other.query)
+        faulty = self.faulty + other.faulty
+        return Merged(memories, usage, self.cut or other.cut, other.query, faulty)
 
 
 async def merge(
@@ -236,6 +242,10 @@ async def _merged(
         started = perf_counter()
         try:
             made = await _asked(reading, question, query, memories, config)
+            faulty, calls = made.fault is not None, 1
+            if faulty and not (reading.config.exact_cuts or (config and observers(config))):
+                made, calls = await _settle(reading, question, query, memories, config, made)
+                faulty = made.fault is not None
         except EmptyReplyError:
             for observer in observers(config or {}):
                 observer.refused(step_of(config or {}), -1)
@@ -243,9 +253,9 @@ async def _merged(
         whole = replace(made.memory, dropped=sum(memory.dropped for memory in memories))
         kept = reading.supported(whole)
         memory, _, cut = reading.within_budget(kept if kept.text.strip() else whole)
-        usage = replace(made.usage, calls=1, seconds=perf_counter() - started)
+        usage = replace(made.usage, calls=calls, seconds=perf_counter() - started)
         wanted = None if made.done else reading.short(made.query or question)
-        return Merged([memory], usage, cut, wanted)
+        return Merged([memory], usage, cut, wanted, int(faulty))
 
     part.set(object())
     try:
@@ -278,6 +288,34 @@ async def _asked(
     if not made.memory.text.strip():
         raise EmptyReplyError("The reader returned an empty memory when merging several.")
     return made
+
+
+async def _settle(
+    reading: Reading,
+    question: str,
+    query: str,
+    memories: list[Memory],
+    config: RunnableConfig | None,
+    made: Merge,
+) -> tuple[Merge, int]:
+    """Ask once more for a merge with a fault; if that has one too, keep what was merged.
+
+    Returns:
+        The merge, whose `fault` is None if it may stand, and the number of calls.
+    """
+    before = join_memories(memories)
+    lost = lost_statements(before.text, made.memory.text)
+    whole = with_statements(made.memory.text, lost, first=True)
+    if made.fault == "loss" and reading.tokenizer.count(whole) > reading.config.memory_tokens:
+        return replace(made, fault=None), 1  # something had to go
+    again = await _asked(reading, question, query, memories, config)
+    usage = made.usage + again.usage
+    if again.fault is None:
+        return replace(again, usage=usage), 2
+    memory = before
+    if made.fault == "loss":
+        memory = backed(whole, join_memories([before, made.memory]))
+    return replace(made, memory=memory, usage=usage), 2
 
 
 def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:

@@ -363,6 +363,9 @@ class Answered(TypedDict, total=False):
         memory: the final memory.
         evidence: places of the memory's statements in the document, as far as they are known.
         citations: places of the answer in the document, as far as they are known.
+        found: whether the memory held the answer; None if the reader cannot say.
+        unsupported: statements of the answer that nothing in the memory supports, each with the
+            names and numbers that the memory lacks.
         usage: the cost of the reading.
         coverage: share of the document that was read, 0 to 1.
         skipped: spans of the document that were skimmed and read in no round: starts and ends in
@@ -379,6 +382,8 @@ class Answered(TypedDict, total=False):
     memory: str
     evidence: list[Place]
     citations: list[Place]
+    found: bool | None
+    unsupported: list[dict[str, Any]]
     usage: Cost
     coverage: float
     skipped: list[list[int]]

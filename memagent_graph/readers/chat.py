@@ -226,7 +226,8 @@ class ChatReader(Reader):
         found = check_overwrite(
             text, before, "", question=question, tags=self._tags, unfinished=is_cut_off(reply)
         )
-        text = text if self._exact else before if found.unchanged else found.text
+        if not self._exact:
+            text = before if found.unchanged else found.text or text
         aligned = carry(text, memories, question)
         return Merge(await self._mark(aligned), done, wanted, usage_of(reply), found.fault)
 

@@ -48,7 +48,7 @@ async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[
         raise model_error(error) from error
     _check_ending(reply)
     _check_prompt(reply, prompt)
-    text = without_reasoning(reply.text).strip()
+    text = without_reasoning(without_channels(reply.text)).strip()
     if not text:
         cut = is_cut_off(reply)
         raise EmptyReplyError(
@@ -71,6 +71,35 @@ def whole_sentences(reply: AIMessage, text: str) -> str:
     if not is_cut_off(reply):
         return text
     return text[: last_sentence_end(text)].rstrip() or text
+
+
+_FINAL = "<|channel|>final<|message|>"
+"""What begins the answer of a model that replies in channels (gpt-oss)."""
+_CHANNELS = (
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+    ("<|channel|>commentary<|message|>", "<|end|>"),
+    ("[THINK]", "[/THINK]"),  # Magistral
+    ("◁think▷", "◁/think▷"),  # Kimi
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|thinking|>", "<|/thinking|>"),
+)
+"""Marks of reasoning at the beginning of a reply, by family, where a server leaves them in."""
+_MARKS = re.compile(
+    r"\A(?:<\|start\|>assistant|<\|START_RESPONSE\|>|<\|begin_of_solution\|>)"
+    r"|(?:<\|(?:return|end|END_RESPONSE|end_of_solution)\|>)\Z"
+)
+
+
+def without_channels(text: str) -> str:
+    """The reply without reasoning in the marks of families that write no `<think>`."""
+    _, final, answer = text.rpartition(_FINAL)
+    text = answer.strip() if final else text.strip()
+    while (found := next((one for one in _CHANNELS if text.startswith(one[0])), None)) is not None:
+        _, _, text = text.partition(found[1])  # nothing is left of reasoning that was cut off
+        text = _MARKS.sub("", text.strip()).strip()
+    return _MARKS.sub("", text).strip()
 
 
 def without_reasoning(text: str) -> str:

@@ -512,6 +512,11 @@ def with_statements(text: str, more: Sequence[str], *, first: bool) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def adds_anything(text: str, before: str, read: str) -> bool:
+    """Whether notes say something of the text that was read which the old ones did not have."""
+    return bool({*_terms(text)} & {*_terms(read)} - {*_terms(before)})
+
+
 def _is_loss(lost: Sequence[str], before: str, after: str, question: str) -> bool:
     """Whether so much is gone that the model cannot have meant it.
 

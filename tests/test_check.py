@@ -1,0 +1,196 @@
+"""No reply overwrites notes that is none, and no answer stands on nothing without saying so."""
+
+from __future__ import annotations
+
+import pytest
+from doubles import Hearing, Words
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
+from memagent_graph.rl import TraceRecorder
+from memagent_graph.rl.sinks import ListSink
+
+FIRST = "Ann Kestrel signed the lease in Husum. The rent is 1,480 euros a month."
+SECOND = "The harbour was dredged in spring. Gulls came back to the quay."
+DOCUMENT = f"{FIRST}\n\n{SECOND}"
+NOTES = "Ann Kestrel signed the lease in Husum."
+ASKED = "Who signed the lease?"
+CONFIG = ReadingConfig(chunk_tokens=20, memory_tokens=100, retry_interval=0.001)
+SORRY = "I'm sorry, but I can't assist with that."
+NOTHING_TO_DO_WITH_IT = "Bananas grow on tall plants in warm countries everywhere."
+
+
+def read(*replies, config=CONFIG, **asked):
+    model = Hearing(messages=iter([AIMessage(reply) for reply in replies]), heard=[])
+    agent = create_memagent(model, config=config)
+    out = agent.invoke({"question": ASKED, "document": DOCUMENT, **asked})
+    return out, model.heard
+
+
+def warned(out):
+    return [one for one in out["warnings"] if "no notes" in one]
+
+
+@pytest.mark.parametrize("reply", [SORRY, "None", NOTHING_TO_DO_WITH_IT, "The quay has gulls."])
+def test_a_reply_that_is_no_notes_is_asked_for_again_and_what_comes_then_counts(reply):
+    better = f"{NOTES} The harbour was dredged."
+
+    out, heard = read(NOTES, reply, better, r"\boxed{Ann Kestrel}")
+
+    assert out["memory"] == better
+    assert out["usage"]["calls"] == len(heard) == 4
+    assert "of no use as notes" in heard[2]
+    assert not warned(out)
+
+
+@pytest.mark.parametrize("reply", [SORRY, "None", NOTHING_TO_DO_WITH_IT])
+def test_if_it_is_none_again_the_old_notes_stay_and_a_warning_says_so(reply):
+    out, _ = read(NOTES, reply, reply, r"\boxed{Ann Kestrel}")
+
+    assert out["memory"] == NOTES
+    assert out["answer"] == "Ann Kestrel"
+    (warning,) = warned(out)
+    assert warning.startswith("1 reply was no notes")
+
+
+def test_notes_that_lost_the_old_ones_twice_are_kept_beside_them():
+    out, _ = read(NOTES, "The quay has gulls.", "Gulls came to the quay.", r"\boxed{Ann Kestrel}")
+
+    assert out["memory"] == f"{NOTES}\nGulls came to the quay."
+    assert len(warned(out)) == 1
+
+
+def test_notes_may_lose_the_old_ones_where_there_is_no_room_for_both():
+    config = CONFIG.model_copy(update={"memory_tokens": 12})
+
+    out, heard = read(NOTES, "The quay has gulls.", r"\boxed{Gulls}", config=config)
+
+    assert out["memory"] == "The quay has gulls."
+    assert len(heard) == 3
+
+
+def test_a_call_that_is_not_left_is_not_made():
+    config = CONFIG.model_copy(update={"max_calls": 3})
+
+    out, heard = read(NOTES, SORRY, r"\boxed{Ann Kestrel}", config=config)
+
+    assert out["memory"] == NOTES
+    assert len(heard) == 3
+
+
+def test_with_exact_cuts_replies_are_taken_word_for_word_and_only_counted():
+    config = CONFIG.model_copy(update={"exact_cuts": True})
+
+    out, heard = read(NOTES, SORRY, r"\boxed{x}", config=config)
+
+    assert out["memory"] == SORRY
+    assert len(heard) == 3
+    (warning,) = warned(out)
+    assert "taken all the same" in warning
+
+
+def test_in_recorded_rollouts_replies_are_taken_word_for_word():
+    model = Hearing(messages=iter(map(AIMessage, [NOTES, SORRY, r"\boxed{x}"])), heard=[])
+    agent = create_memagent(model, config=CONFIG)
+
+    recorder = TraceRecorder(ListSink(), tokenizer=Words())
+    out = agent.invoke({"question": ASKED, "document": DOCUMENT}, {"callbacks": [recorder]})
+
+    assert out["memory"] == SORRY
+    assert len(model.heard) == 3
+
+
+def test_the_count_survives_a_resume():
+    model = Hearing(messages=iter(map(AIMessage, [NOTES, SORRY, SORRY, r"\boxed{A}"])), heard=[])
+    agent = create_memagent(model, config=CONFIG, checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+    agent.invoke(
+        {"question": ASKED, "document": DOCUMENT}, thread, interrupt_before=["write_answer"]
+    )
+
+    out = agent.invoke(None, thread)
+
+    assert len(warned(out)) == 1
+
+
+@pytest.mark.parametrize("reply", [SORRY, "None", NOTHING_TO_DO_WITH_IT])
+def test_a_merge_that_is_no_notes_keeps_what_was_to_be_merged(reply):
+    config = CONFIG.model_copy(update={"segments": 2})
+
+    out, _ = read(NOTES, "Gulls came.", reply, reply, r"\boxed{Ann Kestrel}", config=config)
+
+    assert sorted(out["memory"].splitlines()) == [NOTES, "Gulls came."]
+    assert len(warned(out)) == 1
+
+
+class TestAnswer:
+    def test_with_nothing_noted_the_model_is_not_asked(self):
+        out, heard = read("None", "None")
+
+        assert (out["memory"], out["found"]) == ("", False)
+        assert out["answer"].startswith("Nothing in what was read")
+        assert out["usage"]["calls"] == len(heard) == 2
+
+    @pytest.mark.parametrize(
+        "answer", ["Beyoncé", "Hannibal Barca", "The rent is 17 euros.", SORRY, "Unknown."]
+    )
+    def test_what_the_memory_lacks_is_not_found(self, answer):
+        out, _ = read(NOTES, NOTES, rf"\boxed{{{answer}}}")
+
+        assert out["answer"] == answer
+        assert out["found"] is False
+
+    @pytest.mark.parametrize("answer", ["Ann Kestrel", "Kestrel, in Husum", "Yes", "ann kestrel"])
+    def test_what_the_memory_has_is_found(self, answer):
+        out, _ = read(NOTES, NOTES, rf"\boxed{{{answer}}}")
+
+        assert out["found"] is True
+        assert out["unsupported"] == []
+
+    def test_a_statement_that_nothing_supports_is_marked_and_warned_of(self):
+        answer = "Ann Kestrel signed the lease. Bo Tern witnessed it in 1999."
+
+        out, _ = read(NOTES, NOTES, answer)
+
+        assert out["found"] is True
+        (mark,) = out["unsupported"]
+        assert mark["text"] == "Bo Tern witnessed it in 1999."
+        assert {"Tern", "1999"} <= {*mark["missing"]}
+        assert any("Bo Tern" in warning for warning in out["warnings"])
+
+
+class TestConversation:
+    OLD = "2026-03-01: Lives in Husum.\n2026-03-01: Allergic to peanuts.\n2026-03-02: Breeds goats."
+
+    def fold(self, *replies):
+        replies = [one if isinstance(one, AIMessage) else AIMessage(one) for one in replies]
+        model = Hearing(messages=iter(replies), heard=[])
+        memory = ConversationMemory(model, store=InMemoryStore())
+        memory.save([HumanMessage("I live in Husum.", id="1")], user="u", thread="t")
+        memory.save([HumanMessage("I like tea.", id="2")], user="u", thread="t")
+        return memory.load("u"), memory.history("u")[0].warnings
+
+    @pytest.mark.parametrize("reply", [SORRY, "None", "Understood.", "2026-03-03: Likes tea."])
+    def test_no_reply_takes_the_place_of_what_is_known(self, reply):
+        text, warnings = self.fold(self.OLD, reply, reply)
+
+        assert set(self.OLD.splitlines()) <= set(text.splitlines())
+        assert ("Likes tea." in text) == ("tea" in reply)
+        assert any("no notes" in one for one in warnings)
+        assert not any("shorter" in one for one in warnings)
+
+    @pytest.mark.parametrize("reply", ["No new information.", "unchanged", "没有新的信息。"])
+    def test_nothing_new_is_no_fault(self, reply):
+        assert self.fold(self.OLD, reply) == (self.OLD, ())
+
+    def test_a_reply_that_was_cut_off_keeps_what_it_did_not_reach(self):
+        cut = AIMessage(
+            "2026-03-01: Lives in Husum.\n2026-03-01: Aller",
+            response_metadata={"finish_reason": "length"},
+        )
+
+        text, _ = self.fold(self.OLD, cut, cut)
+
+        assert set(self.OLD.splitlines()) <= set(text.splitlines())
