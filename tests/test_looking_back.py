@@ -574,7 +574,8 @@ class TestChatModel:
 
     def test_notes_that_were_too_long_are_shortened_and_what_they_asked_for_is_shown(self):
         config = ON.model_copy(update={"memory_tokens": 20})
-        model = scripted("Notes.", "Long. " * 40 + "\nLOOK BACK: line", "Short.", "End.", "x")
+        long = " ".join(f"Line {number} is long." for number in range(40))
+        model = scripted("Notes.", f"{long}\nLOOK BACK: line", "Short notes.", "End.", "x")
 
         out = read(model, config, document=numbered(9))
 
@@ -742,13 +743,13 @@ class TestUnchangedWithout:
             "84228bf0dd658baf",
         ]
         assert digest(prompts.for_answer(*asked[:2])) == "99bd13f97f3276ad"
-        assert prompts.fingerprint == "15b6460d085c14c7"
+        assert prompts.fingerprint == "f6c227479d849d35"
 
     def test_versions_have_the_same_ids_and_fields(self):
         store = InMemoryStore()
         out = read(ChainReader(), ReadingConfig(chunk_tokens=50), store)
 
-        assert out["version"] == "cd3598076d1dd5c37103bb48e9029af0"
+        assert out["version"] == "24347f419557f3a26b3493c7a2106980"
         items = store.search(("memagent", "versions"), limit=1000)
         assert all({"recall", "recalled"}.isdisjoint(item.value) for item in items)
 

@@ -17,11 +17,11 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.fold import ask, compose
-from memagent_graph.graph.layers.check import Check
+from memagent_graph.graph.layers.check import CheckLayer
 from memagent_graph.graph.layers.deadline import Deadline
 from memagent_graph.graph.layers.gates import Gates
-from memagent_graph.graph.layers.hold import Hold
-from memagent_graph.graph.layers.look_back import LookBack
+from memagent_graph.graph.layers.hold import HoldLayer
+from memagent_graph.graph.layers.look_back import LookBackLayer
 from memagent_graph.graph.layers.pace import Pace
 from memagent_graph.graph.layers.skim import Skim
 from memagent_graph.graph.layers.versions import Versions
@@ -117,13 +117,13 @@ class Reading:
         config, indexes = self.config, Indexes()
         gated = config.update_gate or config.exit != "never"
         return (
-            Hold(),
+            HoldLayer(),
             *([Deadline()] if config.deadline is not None else ()),
             *([Skim(config, indexes)] if config.skim is not None else [Pace()]),
-            *([LookBack(config, indexes)] if config.recalls else ()),
+            *([LookBackLayer(config, indexes)] if config.recalls else ()),
             *([Gates(config)] if gated else ()),
             Versions(),
-            *([Check()] if self.reader.shortens else ()),
+            *([CheckLayer()] if self.reader.shortens else ()),
         )
 
     def steps(self, *, stored: bool, others: bool) -> Advance:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import (
     BadRecordError,
@@ -176,9 +176,9 @@ class Known:
         version = next((one for one in history if one.id == run.version), None)
         if version is None:
             return None
-        progress = {**fold["progress"], **run.progress, "version": version.id}
-        source = {**fold["source"], "head": version.id}
-        return {**fold, **noted(version.memory), "source": source, "progress": progress}  # type: ignore[typeddict-item]
+        ended: Any = {**fold["progress"], **run.progress, "version": version.id}
+        source: SourceRecord = {**fold["source"], "head": version.id}
+        return {**fold, **noted(version.memory), "source": source, "progress": ended}
 
     async def begun_at(self, cutter: Cutter) -> set[int]:
         """The chunks, counted from 0, at which segments begin of which the store has memories."""
@@ -280,7 +280,7 @@ class Known:
             fold["source"]["query"] = found.sought
         if not stops:
             states = ((layer.name, layer.resume(found)) for layer in self._layers)
-            fold["layers"] = {name: state for name, state in states if state is not None}
+            fold["layers"] |= {name: state for name, state in states if state is not None}
 
     def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
         """Ids of the versions after each chunk, worked out as they are asked for."""

@@ -133,7 +133,7 @@ def to_result(completion: ChatCompletion, started: float) -> ChatResult:
     reply = AIMessage(
         content=getattr(message, "content", None) or "",
         additional_kwargs=extra,
-        usage_metadata=_Usage().add(body.get("usage")).metadata(),
+        usage_metadata=_ReportedUsage().add(body.get("usage")).metadata(),
         response_metadata={
             "finish_reason": reason,
             "model_name": body.get("model"),
@@ -158,7 +158,7 @@ class PartialCompletion:
         self._prompt_token_ids: list[int] | None = None
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
-        self._usage = _Usage()
+        self._usage = _ReportedUsage()
         self._has_text = False
 
     def chunk(self, part: ChatCompletionChunk) -> ChatGenerationChunk:
@@ -226,7 +226,7 @@ class PartialCompletion:
         return ChatGenerationChunk(message=message)
 
 
-class _Usage:
+class _ReportedUsage:
     """The usage of a call, as far as the server reports it.
 
     In a stream, a part's usage is that of all parts so far, or each part has some of the counts.

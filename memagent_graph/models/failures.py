@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from html import unescape
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.exceptions import ContextOverflowError
 
@@ -354,7 +354,7 @@ def _with_code(text: str, code: str) -> str:
 
 def _body(error: Exception) -> object:
     """The body of the server's reply, parsed or not; None if the client does not keep it."""
-    response = getattr(error, "response", None)
+    response: Any = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         return response.get("Error")
     with suppress(Exception):  # a stream that was not read

@@ -188,7 +188,8 @@ def _check_prompt(reply: AIMessage, prompt: str) -> None:
     read = usage_of(reply).input_tokens
     if read < _SMALLEST_WINDOW or len(prompt) < read:
         return
-    details = (reply.usage_metadata or {}).get("input_token_details") or {}
+    found: dict[str, Any] = {**(reply.usage_metadata or {})}
+    details = found.get("input_token_details") or {}
     read += details.get("cache_read") or 0  # some servers count without it
     least = least_tokens(prompt)
     if read < _CUT * least:

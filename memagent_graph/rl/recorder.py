@@ -43,11 +43,11 @@ class Attempt:
         replies: the model calls that returned, in order.
     """
 
-    replies: list[Call] = field(default_factory=list)
+    replies: list[RecordedCall] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class RecordedCall:
     """One call of a model.
 
     Attributes:
@@ -144,7 +144,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         self._readings: dict[UUID, _RecordedReading | None] = {}  # None: it cannot be recorded
         self._above: dict[UUID, UUID] = {}  # the run that each run is a part of
         self._attempts: dict[UUID, Attempt] = {}
-        self._calls: dict[UUID, Call] = {}
+        self._calls: dict[UUID, RecordedCall] = {}
         self._under_way: set[str] = set()
         self._lock = threading.Lock()
 
@@ -216,7 +216,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         attempt = self._attempts.get(parent_run_id) if parent_run_id else None
         if attempt is not None:
             sampling = sampling_of(kwargs.get("invocation_params") or {})
-            self._calls[run_id] = Call(attempt, sampling, self.policy, part.get())
+            self._calls[run_id] = RecordedCall(attempt, sampling, self.policy, part.get())
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: object) -> None:
         """Complete the record of a model call."""
@@ -305,7 +305,9 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             self._record(known, reply, final=reply is replies[-1])
         self.sink.write(End(known.rollout, known.steps, answer.final, response=answer.text))
 
-    def _record(self, reading: _RecordedReading, reply: Call, *, final: bool, **read: Any) -> None:
+    def _record(
+        self, reading: _RecordedReading, reply: RecordedCall, *, final: bool, **read: Any
+    ) -> None:
         generation = reply.generation
         if not generation:
             raise TraceError(_NO_TOKENS)

@@ -35,7 +35,7 @@ class Checked(TypedDict):
     faulty: int
 
 
-class Check(Layer):
+class CheckLayer(Layer):
     """Let no reply overwrite notes that is none, or that lost most of them without need.
 
     What is wrong with a reply is the reader's to say (`Update.fault`). In recorded rollouts and
@@ -98,7 +98,7 @@ class Check(Layer):
 
 def state_of(fold: Fold) -> Checked:
     """Return the state of a fold's check."""
-    found = fold["layers"].get(Check.name, {})
+    found = fold["layers"].get(CheckLayer.name, {})
     return Checked(asked=found.get("asked", 0), faulty=found.get("faulty", 0))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
 
 
-class Hold(Layer):
+class HoldLayer(Layer):
     """Wait before a step while the memory is held."""
 
     name = "hold"

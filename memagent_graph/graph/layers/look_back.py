@@ -72,7 +72,7 @@ class Looks(TypedDict):
     after: int
 
 
-class LookBack(Layer):
+class LookBackLayer(Layer):
     """Show what the last update asked for, and let this one ask.
 
     Args:
@@ -174,7 +174,7 @@ class LookBack(Layer):
 def looks_of(fold: Fold) -> Looks:
     """Return the state of a fold's look-back."""
     none = Looks(wanted=None, more=False, shown=0, after=0)
-    return cast("Looks", fold["layers"].get(LookBack.name, none))
+    return cast("Looks", fold["layers"].get(LookBackLayer.name, none))
 
 
 def _position(step: FoldStep) -> int:

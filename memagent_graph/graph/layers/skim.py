@@ -50,7 +50,7 @@ _KEPT = 4
 """Number of documents whose indexes and embeddings an agent keeps."""
 
 
-class Criterion(Protocol):
+class SkimCriterion(Protocol):
     """Decides on the chunks of one document."""
 
     async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
@@ -75,7 +75,7 @@ class Skim(Layer):
     def __init__(self, config: ReadingConfig, indexes: Indexes) -> None:
         self._config = config
         self._indexes = indexes
-        self._known: dict[str, Criterion] = {}
+        self._known: dict[str, SkimCriterion] = {}
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Skip the chunk, or take the step.
@@ -105,12 +105,12 @@ class Skim(Layer):
             return False
         return not await criterion.is_worth(step.query, step.memory.text, chunk)
 
-    async def _of(self, source: Source, seconds: float | None) -> Criterion:
+    async def _of(self, source: Source, seconds: float | None) -> SkimCriterion:
         """The criterion for a document; the latest are kept."""
         known = self._known.get(source.digest)
         if known is not None:
             return known
-        found: Criterion
+        found: SkimCriterion
         if self._config.skim == LEXICAL:
             found = Lexical(await self._indexes.of(source, seconds))
         elif is_embeddings(self._config.skim):

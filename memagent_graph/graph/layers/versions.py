@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
 
 
-class Stored(TypedDict, total=False):
+class VersionRecord(TypedDict, total=False):
     """The state of a fold's versions.
 
     Attributes:
@@ -53,6 +53,6 @@ class Versions(Layer):
         layers = {**update.layers, self.name: kept["layers"][self.name]}
         return replace(update, version=kept["progress"]["version"], layers=layers)
 
-    def join(self, states: Sequence[Stored]) -> Stored:
+    def join(self, states: Sequence[VersionRecord]) -> VersionRecord:
         """Return nothing: what is merged from segments becomes a version of its own."""
-        return Stored()
+        return VersionRecord()
