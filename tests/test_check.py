@@ -88,7 +88,7 @@ def test_with_exact_cuts_replies_are_taken_word_for_word_and_only_counted():
     assert out["memory"] == SORRY
     assert len(heard) == 3
     (warning,) = warned(out)
-    assert "taken all the same" in warning
+    assert "taken anyway" in warning
 
 
 def test_in_recorded_rollouts_replies_are_taken_word_for_word():

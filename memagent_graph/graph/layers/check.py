@@ -113,7 +113,7 @@ def warn_of_faults(count: int, *, exact: bool) -> list[str]:
         return []
     replies = "1 reply was" if count == 1 else f"{count} replies were"
     then = (
-        "taken all the same, since replies are taken word for word here"
+        "taken anyway, since replies are taken word for word here"
         if exact
         else "asked for again, and what had been noted before was kept"
     )
