@@ -22,6 +22,11 @@ from structure.house import (
     static_figures,
 )
 
+from memagent_graph import ReadingConfig
+from memagent_graph.graph.reading import Reading
+from memagent_graph.readers.extractive import ExtractiveReader
+from memagent_graph.text.tokens import EstimatingTokenizer
+
 WAYS = {
     "a chunk": lambda: {*files_of_a_chunk()},
     "a version": lambda: {*files_of_a_chunk(InMemoryStore())} - {*files_of_a_chunk()},
@@ -83,3 +88,20 @@ def test_the_map_lists_the_files_that_are_entered_and_no_other(way):
 
     assert ways.keys() == WAYS.keys()
     assert (listed - entered, entered - listed) == (set(), set()), "not entered, not listed"
+
+
+def test_the_picture_and_the_table_of_the_layers_have_them_in_their_order():
+    page = (ROOT / "docs" / "how-it-works.md").read_text("utf-8")
+    (down,) = re.findall(r"fold, chunk ─▶ (.+) ─▶ model", page)
+    (up,) = re.findall(r"update ◀─ (.+) ◀───", page)
+    rows = re.findall(r"^\| `?(\w+)`? \|", page.partition("| layer |")[2], re.MULTILINE)
+    table = rows[: rows.index("ask") + 1]
+
+    def names(**fields):
+        config = ReadingConfig(deadline=1, recalls=1, update_gate=True, **fields)
+        reading = Reading("all on", ExtractiveReader(), config, EstimatingTokenizer())
+        return [*(layer.name for layer in reading.layers), "ask"]
+
+    assert down.split(" ─▶ ") == up.split(" ◀─ ") == names(skim="lexical")
+    assert [name for name in table if name != "pace"] == names(skim="lexical")
+    assert [name for name in table if name != "skim"] == names()
