@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-INSTALLED_SERVE := $(VENV)/.installed-serve
+INSTALLED_SERVERS := $(addprefix $(VENV)/.installed-,serve mcp inspect)
 INSTALLED_ALL := $(VENV)/.installed-all
 INSTALLED_DOCS := $(VENV)/.installed-docs
 # The CPU build where pip finds one first; PyTorch's site says how to get it elsewhere.
@@ -39,11 +39,24 @@ MODEL ?= gpu-model
 
 PROSE := README.md CONTRIBUTING.md RELEASING.md SECURITY.md CODE_OF_CONDUCT.md docs memagent_graph $(wildcard integrations/*/memagent_*) $(wildcard integrations/*/README.md)
 INTEGRATIONS := $(wildcard integrations/*/pyproject.toml)
+# The folders of the extras that are distributions of their own.
+FOLDER_serve := openai-server
+FOLDER_mcp := mcp-server
+FOLDER_inspect := inspector
+FOLDER_ray := ray
+FOLDER_lm-eval := lm-eval
+FOLDER_agent-lightning := agent-lightning
+# "documents,inspect": names of extras, with commas.
+EXTRAS ?= cli
+COMMA := ,
 
 QUESTION ?= Which error is raised when the graph has exhausted the maximum number of steps?
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 
 PORT ?= 8080
+MCP_PORT ?= 8090
+# The folder that MCP clients may read.
+ROOT ?= docs
 DOCS_PORT ?= 8000
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
@@ -62,14 +75,24 @@ echo "lint $$((linted - start)) s, types $$((typed - linted)) s, tests $$((teste
 exit $$code
 endef
 
-.PHONY: api dist dist-check ask serve test test-vllm test-verl test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
+.PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
 .PHONY: docs docs-serve docs-version lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
 	$(BIN)/memagent ask "$(QUESTION)" $(SITE)/langgraph $(SITE)/langchain_core
 
-serve: $(INSTALLED_SERVE)  ## The OpenAI API, with a context without end (MEMAGENT_MODEL names a model)
+install: $(INSTALLED)  ## Add the extras that EXTRAS names to the environment (EXTRAS=langchain,inspect)
+	$(BIN)/python -m pip install --editable '.[$(EXTRAS)]' \
+		$(foreach extra,$(subst $(COMMA), ,$(EXTRAS)),$(addprefix --editable integrations/,$(FOLDER_$(extra))))
+
+serve: $(VENV)/.installed-serve  ## The OpenAI API, with a context without end (MEMAGENT_MODEL names a model)
 	$(BIN)/memagent serve --port $(PORT)
+
+inspect: $(VENV)/.installed-inspect  ## The memories of the default store in a browser, at http://127.0.0.1:8765
+	$(BIN)/memagent inspect
+
+mcp: $(VENV)/.installed-mcp  ## An MCP server that reads the files of ROOT, at http://127.0.0.1:8090/mcp (MCP_PORT)
+	$(BIN)/memagent mcp --root $(ROOT) --port $(MCP_PORT)
 
 test: $(INSTALLED_ALL)  ## Lint, types and all tests, but for those with targets of their own
 	$(call check,$(ELSEWHERE))
@@ -153,12 +176,12 @@ format: $(INSTALLED_ALL)
 
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[cli,documents,encryption]'
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install --editable '.[cli,documents,encryption]'
 	touch $@
 
-$(INSTALLED_SERVE): $(INSTALLED) integrations/openai-server/pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable integrations/openai-server
+$(INSTALLED_SERVERS): $(VENV)/.installed-%: $(INSTALLED) $(INTEGRATIONS)
+	$(BIN)/python -m pip install --editable integrations/$(FOLDER_$*)
 	touch $@
 
 $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)

@@ -21,6 +21,13 @@ RULES = {
     r"\bso-called\b|\bhereby\b|\btherein\b|\bthereof\b": "write it plainly",
     r"\bsay how many[.;]": 'write "return their number"',
     r"^\s+\w+: likewise[.;]": "describe the argument",
+    r"\bwhatever was\b": "name the thing",
+    r"\bdearer\b": 'write "more expensive"',
+    r"\b(?:that is|are|is) told of\b": 'write "is notified of", or "sees"',
+    r"\b(?:who|which) reads? the same\b": "name the other reading",
+    r"\bg(?:oes|oing) on (?:after|at|from|there|when|where|with|without)\b": 'write "continue"',
+    r"\b(?:that (?:is|was)|which is|goes|known to be) away\b": 'write "unreachable"',
+    r"^ +r?\"\"\"(?:What|Who|Which)\b": "begin with a verb, or with a noun",
 }
 
 

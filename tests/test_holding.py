@@ -1,4 +1,4 @@
-"""A reading that waits while somebody holds its memory, and goes on from what they make of it."""
+"""A reading that waits while somebody holds its memory, and continues from their edit."""
 
 from __future__ import annotations
 

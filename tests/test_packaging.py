@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -33,6 +34,24 @@ def test_each_integration_is_an_extra_that_asks_for_this_minor_version():
     assert named == {one for one in asked if not one.startswith("memagent-graph[")}
     commands = {"serve", "mcp", "inspect"}
     assert commands | {"ray", "lm-eval", "agent-lightning", "langchain"} <= extras.keys()
+
+
+def test_make_install_takes_an_extra_that_is_an_integration_from_this_clone():
+    extras = OURS["optional-dependencies"]
+    ours = {name for name, needs in extras.items() if re.match(r"memagent-(?!graph)", needs[0])}
+    named = {name: re.split(r"[^\w-]", extras[name][0])[0] for name in ours}
+    folders = {
+        project["name"]: file.parent.relative_to(ROOT).as_posix()
+        for project, file in zip(
+            THEIRS, sorted(ROOT.glob("integrations/*/pyproject.toml")), strict=True
+        )
+    }
+
+    command = ["make", "--dry-run", "install", f"EXTRAS=documents,{','.join(ours)}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    last = done.stdout.partition(" --editable '.[documents,")[2].replace("\\\n", " ")
+    assert set(re.findall(r"--editable (\S+)", last)) == {folders[name] for name in named.values()}
 
 
 def test_every_command_of_an_integration_is_known_when_it_is_not_installed():

@@ -229,8 +229,8 @@ Examples:
 Exit codes: 0 answered, 1 an error said in one line, 2 wrong usage, 130 interrupted.
 """
 
-_RESUMABLE = "memagent: stopped. To go on:\n  {command}"
-_STORED = "memagent: stopped. What was read is in the store: the same command goes on there."
+_RESUMABLE = "memagent: stopped. To continue:\n  {command}"
+_STORED = "memagent: stopped. What was read is in the store: the same command continues there."
 _LOST = (
     "memagent: stopped, and what was read is lost. With --checkpoint FILE the same command goes "
     "on where it stopped."
@@ -380,7 +380,7 @@ def ask(
             asked["version"] = memory
         going_on = saver is not None and not restart and is_unfinished(agent, thread)
         if going_on:
-            print("memagent: going on with the stopped run.", file=sys.stderr)
+            print("memagent: continuing the stopped run.", file=sys.stderr)
         kept = kept_in is not None and reuse
         with report_errors(_RESUMABLE if checkpoint else _STORED if kept else _LOST):
             output = _read(agent, None if going_on else asked, thread, document)

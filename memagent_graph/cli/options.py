@@ -323,7 +323,7 @@ def named(reference: str | None, user: str | None) -> str:
 
 
 def operator() -> str:
-    """Who runs this command, for the line of what they change."""
+    """Return the name of who runs this command, for the line of what they change."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # this user has no name

@@ -29,7 +29,7 @@ Examples:
   memagent train --set model=MODEL --set engine=vllm --set out=first
   memagent train run.yaml --set traces='[production.jsonl]'
 
-A run that was stopped goes on where it was when the same command is given again. OUT gets
+A run that was stopped continues where it was when the same command is given again. OUT gets
 `metrics.jsonl`, `curves.png`, checkpoints, and the trained model in `model/`. On several GPUs:
 `accelerate launch -m memagent_graph train run.yaml`.
 

@@ -165,7 +165,7 @@ def _offers(sentence: str, wanted: Sequence[str]) -> bool:
 
 
 def _continues_word(text: str, at: int) -> bool:
-    """Whether a word goes on at a place: not between signs of a script without spaces."""
+    """Whether a word continues at a place: not between signs of a script without spaces."""
     if not 0 < at < len(text):
         return False
     return _in_word(text[at - 1]) and _in_word(text[at])

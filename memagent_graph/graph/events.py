@@ -299,7 +299,7 @@ class Speech:
 
 
 def about(reading: Reading, run: Run, fold: Fold, source: str) -> FoldEvent:
-    """What all events of a fold tell, for a document of this name."""
+    """Return what all events of a fold report, for a document of this name."""
     return FoldEvent(
         agent=reading.name,
         task=run.task,
@@ -318,7 +318,7 @@ def chunk_event(
     after: Fold,
     update: FoldUpdate,
 ) -> ChunkEvent:
-    """What an update read and changed.
+    """Return what an update read and changed.
 
     Args:
         reading: the reading's settings.

@@ -1,4 +1,4 @@
-"""Which versions a fold has: their ids, and their records."""
+"""The versions of a fold: their ids, and their records."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def _from(fingerprint: str, start: int) -> str:
 
 
 def _sought(record: SourceRecord) -> str | None:
-    """What the last round of a document in segments looked for, if not the question."""
+    """Return what the last round of a document in segments looked for, if not the question."""
     return record.get("query") if is_segmented(record) else None
 
 

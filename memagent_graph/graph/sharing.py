@@ -49,7 +49,7 @@ _LONGEST_PAUSE = 0.2
 
 
 class Sharing:
-    """What one fold has to do with others that read the same.
+    """One fold, and the others that read the same.
 
     Args:
         bank: where all of them store.
@@ -77,7 +77,7 @@ class Sharing:
     async def followed(
         self, subject: str, look: Callable[[], Awaitable[MemoryVersion | None]]
     ) -> MemoryVersion | None:
-        """What another agent made of a chunk; None if it is to be read here.
+        """Return the version that another reading makes of a chunk; None to read it here.
 
         Waits as long as that agent shows that it lives, and no longer than the deadline.
 
@@ -125,7 +125,7 @@ class Sharing:
         return self._lease.beating()
 
     async def release(self) -> None:
-        """Free the lease; that of a store which is away lapses instead."""
+        """Free the lease; that of an unreachable store lapses instead."""
         if self._lease is not None and self._answers():
             await self._lease.release()
 
@@ -149,7 +149,7 @@ class HeldUpError(Exception):
 
 
 class Holding:
-    """What all folds of a reading have to do with who holds its memory.
+    """All folds of a reading, and the holds of its memory.
 
     Args:
         records: of the bank.
@@ -218,7 +218,7 @@ class Holding:
     async def wait(self, note: PutOp, tell: Callable[[Hold], object]) -> bool:
         """Wait until nobody holds the memory, but not beyond the deadline; say whether anybody did.
 
-        A store that is away is not waited for longer than the holder of a lease is.
+        An unreachable store is not waited for longer than the holder of a lease is.
 
         Args:
             note: what lists a fold as one that waits. It is put again if another reading, which
@@ -277,15 +277,15 @@ _IDS_AT_ONCE = 100
 
 _MISSED = (
     "Memory {memory!r} was edited while it was read, and this reading does not have version {ids}: "
-    "the edit came too late, the store was away, or another reading moved the memory on first. "
-    "Read again, or merge it by hand."
+    "the edit came too late, the store was unreachable, or another reading moved the memory on "
+    "first. Read again, or merge it by hand."
 )
 _UNKNOWN = "Whether memory {memory!r} was edited while it was held is not known: {error}"
 
 
 @dataclass(slots=True)
 class Pauses:
-    """What one fold has to do with who holds its memory.
+    """One fold, and the holds of its memory.
 
     Attributes:
         reading: whose fold it is.
@@ -311,7 +311,7 @@ class Pauses:
     _heads: set[str] = field(default_factory=set)  # versions to begin anew at
 
     def note(self, fold: Fold, *, held: bool = False) -> PutOp:
-        """What lets others see how far the fold is."""
+        """Return the write that lets others see how far the fold is."""
         there = self._there(fold, held=held)
         self.holding.listed[there.fold] = sharing.forget_reading(self.holding.records, there)
         return sharing.note_reading(self.holding.records, there)
@@ -441,7 +441,7 @@ class Pauses:
             self.edits[version] = edit
 
     async def missed(self) -> str | None:
-        """Say which edits the fold did not go on from: too late, or the store was away."""
+        """Say which edits the fold does not have: too late, or the store was unreachable."""
         records, memory = self.holding.records, self.holding.memory
         known = {edit.id for edit in self.edits.values()} | self._heads
         try:
@@ -493,12 +493,12 @@ def _begins_at_head(fold: Fold) -> bool:
 
 
 def lease_key(source: SourceRecord, root: str) -> str:
-    """The key of the lease of those who read the same from the same beginning."""
+    """Return the key of the lease that readings of the same text from the same version share."""
     return f"{source.get('head') or ''}-{root}-{source['digest']}"
 
 
 class Company:
-    """What one fold has to do with others that read the same, or hold its memory.
+    """One fold, and the others that read the same or hold its memory.
 
     Args:
         reading: the reading's settings.
@@ -534,7 +534,7 @@ class Company:
 
     @property
     def edits(self) -> dict[str, MemoryVersion]:
-        """What persons made of versions of this fold, by the ids of these."""
+        """The edits of versions of this fold, by the ids of the versions."""
         return self._pauses.edits
 
     def notes(self, fold: Fold) -> list[PutOp]:
@@ -542,9 +542,9 @@ class Company:
         return [self._pauses.note(fold)] if self._sharing.leads else []
 
     async def wait(self, fold: Fold, *, reads: bool) -> Fold:
-        """Wait while the memory is held, up to the deadline; the fold to go on from.
+        """Wait while the memory is held, up to the deadline; return the fold to continue from.
 
-        If a person edited its version meanwhile, it goes on from the edit.
+        If a user edited its version, it continues from the edit.
 
         Args:
             fold: the fold as it is.
@@ -562,7 +562,7 @@ class Company:
     async def followed(
         self, fold: Fold, parent: str, chunk: Chunk, recalled: Sequence[Recalled]
     ) -> MemoryVersion | None:
-        """What another agent, which reads the same, made of a chunk; None to read it here.
+        """Return the version that another reading makes of a chunk; None to read it here.
 
         Args:
             fold: the fold before the chunk.
@@ -635,7 +635,7 @@ class Company:
         return self._sharing.beating()
 
     async def missed(self) -> str | None:
-        """Say which edits the fold did not go on from: too late, or the store was away."""
+        """Say which edits the fold does not have: too late, or the store was unreachable."""
         return await self._pauses.missed()
 
     async def release(self) -> None:

@@ -109,7 +109,7 @@ class Known:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
 
         A later round begins with the `memory` of the one before, whose version the record has.
-        Only a named memory needs the store: a fold without a name goes on without what it knows.
+        Only a named memory needs the store: a fold without a name continues without what it knows.
 
         Raises:
             StoreError: The store cannot be reached, and a memory is named.
@@ -475,9 +475,9 @@ class Chain:
         return memory
 
     async def held(self, fold: Fold, *, reads: bool = True) -> Fold:
-        """Wait while the memory is held, up to the deadline; the fold to go on from.
+        """Wait while the memory is held, up to the deadline; return the fold to continue from.
 
-        If a person edited its version meanwhile, it goes on from the edit.
+        If a user edited its version, it continues from the edit.
 
         Args:
             fold: as it is.
@@ -506,7 +506,7 @@ class Chain:
     async def followed(
         self, fold: Fold, chunk: Chunk, recalled: Sequence[Recalled] = ()
     ) -> FoldUpdate | None:
-        """What another agent, which reads the same, made of a chunk; None to read it here.
+        """Return the update that another reading makes of a chunk; None to read it here.
 
         Args:
             fold: before the chunk.
@@ -541,7 +541,7 @@ class Chain:
         await self._company.leave()
 
     async def overtaken(self) -> Memory | None:
-        """What another agent stored first as the memory that was read from, if it differs."""
+        """Return the memory that another agent stored first in place of this one, if it differs."""
         other = None if self._writer is None else await self._writer.settle()
         if other is None or (other.id != self.parent and not other.edited):
             return None
@@ -626,7 +626,7 @@ class Chain:
         return fold
 
     async def merge_of(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
-        """What the store has as merged from these segments."""
+        """Return the stored memory that was merged from these segments."""
         key = self.lineage.merged_id(parts)
         if key is None or not self.lineage.reuses:
             return None

@@ -420,7 +420,7 @@ class MemoryBank:
         followed them. A named memory that has statements from elsewhere is rewritten: an edited
         version without them is its new head, and its history has a gap where the old one was.
         Statements without evidence go too. A reading that is under way removes what it writes
-        when it ends. When it was broken off, forget again: it goes on where it was.
+        when it ends. When it was broken off, forget again: it continues where it was.
 
         Args:
             documents: their digests; or the documents, of which each joined part counts.

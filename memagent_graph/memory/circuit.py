@@ -1,4 +1,4 @@
-"""A circuit breaker per store: no caller waits for a store that is away."""
+"""A circuit breaker per store: no caller waits for an unreachable store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.5
-"""Seconds before the first retry of a store that is away. Each further pause is twice as long."""
+"""Seconds before the first retry of an unreachable store. Each further pause is twice as long."""
 LONGEST_PAUSE = 5.0
 """Longest pause between retries, in seconds."""
 _LONGEST_WAIT = 120.0
@@ -165,7 +165,7 @@ class StoreGuard:
             self.lost_races += lost_races
 
     async def call(self, operation: Callable[[], Awaitable[T]], *, patience: float) -> T:
-        """Carry out an operation of the store, unless it is away.
+        """Carry out an operation of the store, unless it is unreachable.
 
         An operation that takes too long is cancelled and abandoned; it may still take effect.
         `BadRecordError`, `MemoryConflictError`, `MemoryNotFoundError` and `StoreRefusedError`
@@ -248,7 +248,9 @@ class StoreGuard:
     def _refusal(self) -> StoreError | None:
         if not self._refusing():
             return None
-        message = f"The memory store is away ({self._reason}). It is retried every few seconds."
+        message = (
+            f"The memory store is unreachable ({self._reason}). It is retried every few seconds."
+        )
         return StoreError(message)
 
     def _admit(self) -> _Pass:
@@ -286,9 +288,9 @@ class StoreGuard:
             self._next_try = self._clock() + pause
             self._pause = min(2 * pause, LONGEST_PAUSE)
             self._reason = reason.rstrip(".")
-        _log.debug("store away: %s; retried in %g s", reason, pause)
+        _log.debug("store unreachable: %s; retried in %g s", reason, pause)
         if first:
-            _log.warning("The memory store is away (%s). It is retried.", reason.rstrip("."))
+            _log.warning("The memory store is unreachable (%s). It is retried.", reason.rstrip("."))
 
 
 def guard_of(store: BaseStore) -> StoreGuard:

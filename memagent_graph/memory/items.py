@@ -205,7 +205,7 @@ class Records:
         ttl: minutes after which an item that is neither written nor read expires; None for the
             store's default.
         patience: returns the time limit of an operation in seconds, and is called for each; None
-            for no limit. With it, no operation waits for a store that is away.
+            for no limit. With it, no operation waits for an unreachable store.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class Lease:
         self._since = self._clock()
 
     async def confirm(self) -> bool:
-        """Return whether it is still held, as the holder goes on with what others see.
+        """Return whether it is still held, as the holder continues with what others see.
 
         The store is asked only after `LAPSE` without a sign of life, as when the process was
         stopped: somebody may have taken it over.
@@ -500,7 +500,7 @@ def _time(item: Item) -> str:
 
 
 def _key(fold: UnderWay) -> str:
-    """One key for all who share the work, of whom one is listed: who goes on replaces who began."""
+    """One key for all who share the work, of whom one is listed: a successor replaces the first."""
     alone = "" if fold.lease else fold.holder
     return f"{fold.fold or 1}-{label(f'{alone} {fold.source} {fold.question}')}"
 

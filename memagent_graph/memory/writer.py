@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memagent_graph.memory.version import MemoryVersion
 
 _PAUSE = 0.1
-"""Interval of checks on whether a store that is away may be tried again, in seconds."""
+"""Interval of checks on whether an unreachable store may be tried again, in seconds."""
 _ENOUGH = 60.0
 """Time without success after which the writer pauses until the next version, in seconds."""
 
@@ -27,7 +27,7 @@ _ENOUGH = 60.0
 class VersionWriter:
     """A queue of versions that the store does not have yet.
 
-    A store that is away does not stop a reading: versions wait here, and are written in order when
+    An unreachable store does not stop a reading: versions wait here, and are written in order when
     it is back.
 
     Args:
@@ -99,7 +99,7 @@ class VersionWriter:
     async def settle(self) -> MemoryVersion | None:
         """Wait for pending writes; return the version that another writer stored first, if any.
 
-        It returns at once if the store is known to be away.
+        It returns at once if the store is known to be unreachable.
         """
         guard = self.bank.records.guard
         while self._waiting and self.error is None and not (guard.failures or self._stuck()):

@@ -357,7 +357,7 @@ def test_an_interrupted_run_prints_the_command_that_goes_on_and_it_ends_alike(
     assert code == 130
     assert "To go on:\n  memagent ask" in stderr
     assert resumed.stdout.splitlines()[0] == expected.splitlines()[0]
-    assert "going on" in resumed.stderr
+    assert "continuing" in resumed.stderr
     assert stopped_after < calls
     assert len(openai_server.requests) <= calls + 1
 
@@ -408,7 +408,7 @@ def test_another_command_does_not_go_on_where_this_one_stopped(
 
     other = PYTHON.run([*command, option, "91"], check=True)
 
-    assert "going on" not in other.stderr
+    assert "continuing" not in other.stderr
 
 
 def test_waiting_for_standard_input_can_be_interrupted():

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -36,29 +37,58 @@ def links_of(page):
 
 
 def write_the_files_of_the_first_commands():
-    first, _ = blocks_of(README, "sh")
-    *writes, asks = first.partition("cat > ")[2].strip().splitlines()
+    _, _, commands = blocks_of(README, "sh")
+    *writes, asks = commands.partition("cat > ")[2].strip().splitlines()
     subprocess.run(["bash", "-c", "\n".join(["cat > " + writes[0], *writes[1:]])], check=True)
     return asks
+
+
+def ask(words):
+    environment = {**os.environ, "MEMAGENT_STORE": "none", "MEMAGENT_MODEL": "extractive"}
+    command = [sys.executable, "-m", "memagent_graph", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_make_ask_prints_what_the_readme_shows(tmp_path, monkeypatch):
+    """The numbers differ, with the version of LangGraph and the machine."""
+    monkeypatch.chdir(tmp_path)
+    makefile = README.with_name("Makefile").read_text("utf-8")
+    (question,) = re.findall(r"^QUESTION \?= (.+)$", makefile, re.MULTILINE)
+    site = Path(sysconfig.get_paths()["purelib"])
+
+    printed = ask(["ask", question, str(site / "langgraph"), str(site / "langchain_core")])
+
+    shown, _ = blocks_of(README, "text")
+    assert "	$(BIN)/memagent ask" in makefile.partition("\nask:")[2].splitlines()[1]
+    assert re.sub(r"[\d.,]+", "0", printed) == re.sub(r"[\d.,]+", "0", shown)
 
 
 @pytest.mark.slow
 def test_the_first_commands_of_the_readme_print_what_it_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name, *words = shlex.split(write_the_files_of_the_first_commands())
-    environment = {**os.environ, "MEMAGENT_STORE": "none", "MEMAGENT_MODEL": "extractive"}
 
-    done = subprocess.run(
-        [sys.executable, "-m", "memagent_graph", *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    printed = ask(words)
 
-    (shown,) = blocks_of(README, "text")
+    _, shown = blocks_of(README, "text")
     assert name == "memagent"
-    assert done.stdout.startswith(shown)
+    assert printed.startswith(shown)
+
+
+def test_the_readme_is_short_and_begins_with_commands_that_a_clone_has():
+    text = README.read_text("utf-8")
+    first, installs, _ = blocks_of(README, "sh")
+    makefile = README.with_name("Makefile").read_text("utf-8")
+    folders = re.findall(r"^pip install [\"]?(\.[\w/-]*)", installs, re.MULTILINE)
+
+    assert first == "make ask\nmake test\n"
+    assert all(f"\n{name}: " in makefile for name in re.findall(r"\bmake ([a-z]+)", text))
+    assert folders
+    assert all((README.parent / folder / "pyproject.toml").exists() for folder in folders)
+    assert len(text.split()) <= 900
+    assert text.count("![") <= 3
 
 
 def test_the_code_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
@@ -67,12 +97,13 @@ def test_the_code_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys)
 
     shown = run("readme", [code for code, _ in snippets(README)], monkeypatch, capsys)
 
-    first, node, retriever, tool, chatbot = shown
+    first, node, retriever, chatbot = shown
     assert first.startswith("The lease was signed by Ann Kestrel on 3 May 2024.\n")
     assert "'finding': 'The lease was signed by Ann Kestrel" in node
     assert "lives in Rue Morgue" in retriever
-    assert "lease.txt:2" in tool
-    assert "My sister Edda breeds goats in Husum." in chatbot
+    day, *remembered = chatbot.splitlines()
+    assert re.fullmatch(r"\d+ \w+ \d{4}", day)
+    assert remembered == ["My sister Edda breeds goats in Husum.", "I moved to Berlin in May."]
 
 
 @pytest.mark.slow

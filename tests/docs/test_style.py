@@ -23,6 +23,13 @@ WORDS = {
     "The so-called memory.": "The memory.",
     "Delete them, and say how many.": "Delete them, and return their number.",
     "        after: likewise.": "        after: scores of the other run.",
+    "Keep whatever was read.": "Keep the chunks that were read.",
+    "A round is dearer.": "A round is more expensive.",
+    "Users are told of edits.": "Users see edits.",
+    "Take it from an agent which reads the same.": "Take it from a reading of the same chunks.",
+    "Reading goes on from the edit.": "Reading continues from the edit, on and on from there.",
+    "Wait for a store that is away.": "Wait for an unreachable store; keep away from there.",
+    '    """What a chunk has."""': '    """Return what a chunk has."""',
 }
 """A sentence for each rule, in the order of the rules, and one to write instead."""
 

@@ -167,7 +167,7 @@ async def test_an_open_circuit_refuses_at_once_and_says_why(guard):
     async def operation():
         begun.append(1)
 
-    with pytest.raises(StoreError, match=r"The memory store is away \(Redis refused: OOM\)"):
+    with pytest.raises(StoreError, match=r"The memory store is unreachable \(Redis refused: OOM\)"):
         await guard.call(operation, patience=LONG)
     assert not begun
 
@@ -353,7 +353,9 @@ async def test_an_outage_is_one_warning(guard, clock, caplog):
         of_level[record.levelno].append(record.getMessage())
     assert len(of_level[logging.WARNING]) == 2
     assert "OSError: no route" in of_level[logging.WARNING][0]
-    assert sum(message.startswith("store away: ") for message in of_level[logging.DEBUG]) == 6
+    assert (
+        sum(message.startswith("store unreachable: ") for message in of_level[logging.DEBUG]) == 6
+    )
     assert of_level[logging.DEBUG].count("store back") == 2
 
 

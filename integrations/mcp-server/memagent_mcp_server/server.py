@@ -122,7 +122,7 @@ def create_server(
         reading.read,
         description=(
             "Read a file or folder from beginning to end, however long it is, and answer a "
-            "question from it. Asking again, or going on after a stop, reads only what is new. "
+            "question from it. Asking again, or continuing after a stop, reads only what is new. "
             f"What can be read: {names}, and all below."
         ),
         annotations=_READS,

@@ -100,7 +100,7 @@ class UserTools:
     async def recall(self, user: User, about: About = "") -> str:
         """Return what is remembered about a person; "" if nothing is."""
         with failing_as_a_tool():
-            remembered = await self._memory.aload(user)  # raises if the store is away
+            remembered = await self._memory.aload(user)  # raises if the store is unreachable
             if not about:
                 return remembered
             told = await self._memory.aprompt(user, about=about)

@@ -1,4 +1,4 @@
-"""What goes on from an earlier answer, and what of a conversation is read."""
+"""Requests that continue an earlier answer, and what of a conversation is read."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def check(
     """Look for heads that lead nowhere, gaps, bad records and orphans.
 
     Exit code 1 if there is something to repair. Orphans are versions that no name leads to: of a
-    reading under way, or of one that was broken off, which goes on from there.
+    reading under way, or of one that was broken off, which continues from there.
     """
     with open_users(store, namespace) as users:
         findings = bank_of(users, user).check(repair=repair)

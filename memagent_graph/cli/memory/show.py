@@ -81,7 +81,7 @@ def print_changes(versions: History, changes: Sequence[MemoryChange]) -> None:
 
 
 def _describe_change(change: MemoryChange) -> str:
-    """What was done, by whom, from which messages, with which model."""
+    """Return what was done, by whom, from which messages, with which model."""
     told = f"{change.what} by {change.by or 'somebody'}"
     if change.messages:
         told += f", thread {change.thread}, messages {' '.join(change.messages)}"
@@ -227,7 +227,7 @@ def _get(users: Users, reference: str | None, user: str | None) -> MemoryVersion
 
 
 async def _topic(bank: MemoryBank, reference: str) -> str:
-    """What a memory's versions are announced under; a name may come to be later."""
+    """Return the key that a memory's versions are announced under; a name may come to be later."""
     from memagent_graph.errors import MemoryNotFoundError
 
     if await bank.ahead(reference) is not None:

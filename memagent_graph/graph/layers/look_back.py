@@ -146,7 +146,7 @@ class LookBackLayer(Layer):
         return _position(step) < end or looks["after"] + (not step.chunk.text) < self._most
 
     async def _find(self, step: FoldStep, wanted: Wanted) -> tuple[Recalled, ...]:
-        """What the last update asked for; () if nothing is found."""
+        """Return what the last update asked for; () if nothing is found."""
         call, chunk = step.call, step.chunk
         reading = call.reading
         if "memory" in wanted or "earlier" in wanted:

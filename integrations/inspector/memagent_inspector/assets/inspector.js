@@ -22,7 +22,7 @@ function say(text) {
 
 document.addEventListener("htmx:sendError", () => {
   if (document.getElementById("status").dataset.gone) return;
-  say("The inspector does not answer: start it again, and this page goes on.");
+  say("The inspector does not answer: start it again, and this page continues.");
 });
 
 document.addEventListener("htmx:afterOnLoad", () => {

@@ -37,7 +37,7 @@ def documents_of(request: Request) -> Documents:
 
 
 def tracks_of(request: Request) -> Tracks:
-    """What this server knows of readings' steps."""
+    """Return what this server knows of readings' steps."""
     found: Tracks = request.app.state.tracks
     return found
 

@@ -72,7 +72,7 @@ async def edit(request: Request) -> Response:
 
 
 async def show_rollback(request: Request) -> Response:
-    """What going back to a version changes, with the button that does it."""
+    """Show what going back to a version changes, with the button that does it."""
     fields, bank = fields_of(request), bank_of(request)
     subject = await find(bank, needed(fields, "of"))
     to = await bank.aget(needed(fields, "to"))

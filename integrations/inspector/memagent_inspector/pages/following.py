@@ -35,7 +35,7 @@ async def show_reading(request: Request) -> Response:
 
 
 async def show_news(request: Request) -> Response:
-    """What is new of a reading since a version; nothing while the store is away."""
+    """Send what is new of a reading since a version; nothing while the store is unreachable."""
     fields = fields_of(request)
     try:
         values = await _news(request, needed(fields, "of"), fields.get("seen"))

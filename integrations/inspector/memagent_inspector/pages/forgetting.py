@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def show_preview(request: Request) -> Response:
-    """What forgetting a memory would delete."""
+    """Show what forgetting a memory would delete."""
     bank, reference = bank_of(request), needed(fields_of(request), "of")
     subject = await find(bank, reference)
     found = await bank.aforget(reference, preview=True)
@@ -23,7 +23,7 @@ async def show_preview(request: Request) -> Response:
 
 
 async def show_document(request: Request) -> Response:
-    """What forgetting a memory's document would delete, in all memories: looks at all of them."""
+    """Show what forgetting a memory's document would delete, in all memories."""
     bank = bank_of(request)
     subject = await find(bank, needed(fields_of(request), "of"))
     source = subject.version.source

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _SECONDS = 30.0
-"""Without a sign of life of its page, after which a reading goes on."""
+"""Time without a sign of life of its page after which a reading continues, in seconds."""
 
 
 async def show_under_way(request: Request) -> Response:
@@ -38,7 +38,7 @@ async def show_under_way(request: Request) -> Response:
 
 
 async def show_controls(request: Request) -> Response:
-    """What can be done about a reading, if that has changed."""
+    """Show what can be done about a reading, if that has changed."""
     fields = fields_of(request)
     return await _controls(request, needed(fields, "of"), "", fields.get("state"))
 

@@ -27,7 +27,7 @@ async def show_rows(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """What is remembered of a person, from which messages, and what was done to it."""
+    """Show what is remembered of a person, from which messages, and what was done to it."""
     user = needed(fields_of(request), "of")
     return page("person.html", {"person": await show_person(users_of(request), user)})
 
@@ -39,7 +39,7 @@ async def export(request: Request) -> Response:
 
 
 async def show_preview(request: Request) -> Response:
-    """What forgetting a person would delete."""
+    """Show what forgetting a user would delete."""
     user = needed(fields_of(request), "of")
     held = await users_of(request).aheld(user)
     if not held.items:

@@ -58,7 +58,7 @@ async def edit(bank: MemoryBank, subject: Subject, seen: str, text: str) -> Memo
 async def edit_held(
     bank: MemoryBank, memory: str, hold_id: str, seen: str, text: str
 ) -> MemoryVersion:
-    """Store another text for a reading that waits; it goes on from there when it is let go.
+    """Store another text for a reading that waits; it continues from there when it is let go.
 
     Args:
         bank: where it is.

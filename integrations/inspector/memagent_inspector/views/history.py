@@ -72,7 +72,7 @@ async def list_steps(bank: MemoryBank, reference: str, first: str | None = None)
 
 
 def describe(version: MemoryVersion) -> str:
-    """What made a version."""
+    """Return what made a version."""
     if version.edited and version.start == version.end:
         return "Edited"
     if version.merged:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What can be done about a reading now.
+    """The changes that can be made to a reading now.
 
     Attributes:
         memory: what is read into.
@@ -42,7 +42,7 @@ class Controls:
 
 
 async def controls_of(bank: MemoryBank, memory: str, hold_id: str = "") -> Controls:
-    """What can be done about a reading by who has this hold."""
+    """Return what the holder can do about a reading."""
     folds = await bank.aunder_way(memory)
     hold = await bank.aheld(memory)
     return Controls(memory, folds, hold, hold is not None and hold.id == hold_id)

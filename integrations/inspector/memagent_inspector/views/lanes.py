@@ -110,7 +110,7 @@ class Tracks:
 
 
 def _fact(key: str, value: dict[str, Any]) -> _Fact | None:
-    """What a record says of its step; None if it is none."""
+    """Return what a record says of its step; None if it is none."""
     try:
         start, end, length = int(value["start"]), int(value["end"]), int(value["length"])
         skipped = tuple((int(first), int(last)) for first, last in value.get("skipped", ()))
@@ -162,7 +162,7 @@ def _arrange(facts: Sequence[_Fact]) -> Lanes:
 def _skims(
     fold: Sequence[_Fact], after: Sequence[_Fact] | None, merge: _Fact | None
 ) -> list[tuple[int, int]]:
-    """What a fold skimmed. After its last section, no version but the merge's has it.
+    """Return what a fold skimmed. After its last section, no version but the merge's has it.
 
     Args:
         fold: the fold's steps.

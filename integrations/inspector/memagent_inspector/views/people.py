@@ -58,7 +58,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was done to a memory.
+    """A change of a memory.
 
     Attributes:
         change: by whom, and when.
@@ -109,7 +109,7 @@ async def list_people(users: Users, words: str = "", start: int = 0) -> Listing[
 
 
 async def show_person(users: Users, user: str) -> Person:
-    """What is remembered of one person.
+    """Return the memory of one user.
 
     Raises:
         MemoryNotFoundError: Nothing is, and nobody has forgotten them.

@@ -32,7 +32,7 @@ class Subject:
 
 
 async def find(bank: MemoryBank, reference: str) -> Subject:
-    """What a reference leads to.
+    """Return what a reference leads to.
 
     Raises:
         MemoryNotFoundError: There is nothing.

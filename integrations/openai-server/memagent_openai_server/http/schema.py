@@ -95,7 +95,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         413: "The body is too long.",
         415: "The content is not JSON, or packed in an unknown way.",
         429: "Too many requests.",
-        503: "Too many long requests at once, or what is needed is away.",
+        503: "Too many long requests at once, or what is needed is unreachable.",
     }.items()
 }
 

@@ -2,7 +2,7 @@
 
 | field of a record | is |
 |---|---|
-| before | ids of the responses that it follows, nearest first, up to 8; the last of them goes on |
+| before | ids of the responses that it follows, nearest first, up to 8; the last continues |
 | followers | how many responses follow it directly |
 | messages | of the conversation that are new in it; what the model said is in `response` |
 | memory | id of the memory that it was answered from; it begins a chain of its own then |
