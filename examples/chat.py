@@ -28,11 +28,14 @@ def reply(state: MessagesState) -> MessagesState:
 
 
 named = os.environ.get("MEMAGENT_MODEL", "extractive")
-model = None if named == "extractive" else resolve_model(named)
+# Small models in this process repeat themselves, some without an end, and take poor notes.
+small = named.startswith("hf:")
+limits = {"temperature": 0.7, "max_tokens": 256} if small else {}
+model = None if named == "extractive" else resolve_model(named, **limits)
 user = sys.argv[1] if len(sys.argv) > 1 else "me"
 
 with open_store() as store:
-    memory = ConversationMemory(store=store)
+    memory = ConversationMemory("extractive" if small else named, store=store)
     builder = StateGraph(MessagesState)
     builder.add_node("remember", ConversationNode(memory))
     builder.add_node("reply", reply)

@@ -1,0 +1,279 @@
+"""What users do, with a real language model: `make test-model`.
+
+Asserted is what the library guarantees whatever the model replies, never that it is clever.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import TypedDict
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
+from real_models import MODELS, convert, get
+from servers.llama_server import PROGRAM, llama_server
+
+from memagent_graph import (
+    ConversationMemory,
+    MemAgentNode,
+    MemAgentRetriever,
+    ReadingConfig,
+    create_memagent,
+    create_reading_tool,
+)
+from memagent_graph.errors import ModelError, ResponseFormatError
+from memagent_graph.models.resolve import resolve_model
+from memagent_graph.text.tokens import load_tokenizer
+
+NAME = os.environ.get("REAL_MODEL", "0.5b")
+REAL = MODELS[NAME]
+BUDGETS = {"chunk_tokens": 150, "memory_tokens": 64, "answer_tokens": 32}
+CONFIG = ReadingConfig(**BUDGETS)
+TALK = ReadingConfig(chunk_tokens=800, memory_tokens=96)
+"""Room for the schema of a profile."""
+QUESTION = "Who keeps the lighthouse of Skarvik?"
+DOCUMENT = """\
+Skarvik is a village of ninety houses on the north side of the fjord. Its school closed in 1974, \
+and since then the children cross by ferry each morning. The ferry is called Tern, and it was \
+built in Bergen by a yard that no longer exists.
+
+The lighthouse of Skarvik was lit for the first time in 1868. Its lamp burned oil until 1931. \
+Today the lamp is electric, but the tower still has a keeper, whose name is Ragna Solheim.
+
+Bread is baked twice a week by the brothers Aune. They sell it from a van that stops at the \
+church, at the pier and, if the road is free of snow, at the upper farms.
+
+In the winter of 2003 a storm took the roof of the boathouse. The village paid for a new one with \
+a lottery, whose first prize was a rowing boat. The boat was won by the doctor.
+
+The church has a bell from 1702 that was cast in a town far inland and carried over the mountains \
+on a sledge. It is rung by hand, and the ringer is paid in firewood.
+"""
+BREEDER = "I breed quokkas in Hobart, and my daughter is called Lotte."
+ANN = {"user": "ann", "thread": "monday"}
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The base URL of llama.cpp's server."""
+    if PROGRAM is None:
+        pytest.skip("LLAMA_SERVER names no program: make test-model")
+    log = tmp_path_factory.mktemp("logs") / "llama.log"
+    with llama_server(get(REAL), log, "--ctx-size", "8192", "--parallel", "2") as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=["hf", "llama.cpp", "vllm"])
+def engine(request):
+    """The model in each engine that is there."""
+    if request.param == "llama.cpp":
+        url = request.getfixturevalue("server")
+        yield resolve_model(f"openai:{REAL.name}", base_url=url, temperature=0.0)
+    elif request.param == "hf":
+        yield request.getfixturevalue("model")
+    elif find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed: make test-model")
+    else:
+        options = {"max_model_len": 2048, "max_num_seqs": 4, "enforce_eager": True}
+        model = resolve_model(f"vllm:{convert(REAL)}", **options)
+        yield model
+        model.close()
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = resolve_model(f"hf:{convert(REAL)}")
+    yield model
+    model.close()
+
+
+def read(model, config=CONFIG, **asked):
+    agent = create_memagent(model, config=config)
+    return agent.invoke({"question": QUESTION, "document": DOCUMENT, **asked})
+
+
+def check(out, model, document=DOCUMENT):
+    """Check what holds for each reading."""
+    tokens = load_tokenizer(getattr(model, "tokenizer", None)).count
+    assert out["coverage"] == 1
+    assert out["stopped"] == "end"
+    assert out["answer"]
+    assert tokens(out["memory"]) <= CONFIG.memory_tokens
+    for place in [*out["evidence"], *out["citations"]]:
+        assert 0 <= place["start"] < place["end"] <= len(document)
+    assert all(place["text"] in out["memory"] for place in out["evidence"])
+    assert out["usage"]["output_tokens"] <= out["usage"]["calls"] * CONFIG.memory_tokens
+
+
+def test_each_engine_reads_a_document_within_its_budgets_and_twice_alike(engine):
+    first, again = read(engine), read(engine)
+
+    check(first, engine)
+    assert (again["memory"], again["answer"]) == (first["memory"], first["answer"])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"segments": 2}, {"segments": 2, "rounds": 2}, {"recalls": 2}, {"skim": "lexical"}],
+    ids=str,
+)
+@pytest.mark.slow
+def test_each_way_reads_the_whole_document_within_the_budget(setting, model):
+    out = read(model, ReadingConfig(**BUDGETS, **setting))
+
+    check(out, model)
+
+
+@pytest.mark.slow
+def test_behind_the_update_gate_the_whole_document_is_read_too(model):
+    agent = create_memagent(model, config=ReadingConfig(**BUDGETS, update_gate=True))
+
+    out = agent.invoke({"question": QUESTION, "document": DOCUMENT})
+
+    check(out, model)
+    assert out["usage"]["gated"] < out["usage"]["calls"]
+
+
+@pytest.mark.slow
+def test_an_exit_says_that_it_was_taken_and_how_much_was_read(model):
+    out = read(model, ReadingConfig(**BUDGETS, exit="model"))
+
+    assert out["coverage"] == 1 or out["stopped"] == "done"
+    assert out["answer"]
+
+
+@pytest.mark.slow
+def test_what_is_in_the_store_is_not_read_again(model):
+    agent = create_memagent(model, config=CONFIG, store=InMemoryStore())
+    asked = {"question": QUESTION, "document": DOCUMENT}
+
+    first, again = agent.invoke(asked), agent.invoke(asked)
+
+    assert first["usage"]["calls"] > again["usage"]["calls"] == 1
+    assert (again["memory"], again["answer"]) == (first["memory"], first["answer"])
+
+
+@pytest.mark.slow
+def test_several_questions_have_a_record_each(model):
+    agent = create_memagent(model, config=CONFIG)
+    questions = [QUESTION, "When was the bell cast?"]
+
+    out = agent.invoke({"questions": questions, "document": DOCUMENT})
+
+    assert [one["question"] for one in out["answers"]] == questions
+    for one in out["answers"]:
+        assert one["error"] is None
+        check(one, model)
+
+
+class Host(TypedDict, total=False):
+    question: str
+    document: str
+    answer: str
+    memory: str
+
+
+def test_a_node_reads_in_a_graph_with_a_checkpointer(model):
+    builder = StateGraph(Host)
+    builder.add_node("read", MemAgentNode(model, memory="memory", config=CONFIG))
+    builder.add_edge(START, "read")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+
+    out = graph.invoke({"question": QUESTION, "document": DOCUMENT}, thread)
+
+    assert out["answer"]
+    assert graph.get_state(thread).values["memory"] == out["memory"]
+
+
+@pytest.mark.slow
+def test_a_retrievers_documents_stand_in_the_corpus(model, tmp_path):
+    (tmp_path / "village.txt").write_text(DOCUMENT)
+    retriever = MemAgentRetriever(corpus=tmp_path, model=model, config=CONFIG)
+
+    for found in retriever.invoke(QUESTION):
+        assert found.page_content
+        assert "village.txt" in found.metadata["source"]
+
+
+def test_a_tool_answers_an_agents_call(model):
+    tool = create_reading_tool(model, sources={"village": DOCUMENT}, config=CONFIG)
+    arguments = {"questions": [QUESTION], "source": "village"}
+
+    message = tool.invoke({"name": "read", "args": arguments, "id": "1", "type": "tool_call"})
+
+    assert message.status == "success"
+    assert message.content
+    check(message.artifact, model)
+
+
+class Lighthouse(BaseModel):
+    keeper: str | None = None
+    lit: int | None = None
+
+
+def test_a_structured_answer_has_the_shape_or_there_is_an_error_of_its_own(engine):
+    agent = create_memagent(engine, config=CONFIG, response_format=Lighthouse)
+
+    try:
+        found = agent.invoke({"question": QUESTION, "document": DOCUMENT})["structured_response"]
+    except ResponseFormatError as error:
+        found = error
+
+    assert isinstance(found, (Lighthouse, ResponseFormatError))
+
+
+def test_a_chatbot_finds_in_another_thread_what_its_user_said_and_nobody_else_did(model):
+    memory = ConversationMemory(model, store=InMemoryStore(), config=TALK)
+
+    memory.save([("human", BREEDER), ("ai", "How lovely.")], **ANN)
+
+    [told] = memory.prompt("ann", about="What do I breed, and in which town?")
+    assert "quokkas" in told.text
+    assert "Hobart" in told.text
+    assert memory.load("ann") == memory.history("ann")[0].text
+    assert not memory.prompt("ben", about="What do I breed, and in which town?")
+
+
+class Profile(BaseModel):
+    daughter: str | None = None
+    town: str | None = None
+
+
+def test_a_profile_has_its_shape_or_stays_as_it_was(model):
+    memory = ConversationMemory(model, store=InMemoryStore(), config=TALK, schema=Profile)
+
+    try:
+        kept = memory.save([("human", BREEDER)], **ANN)
+    except ModelError:
+        assert not memory.history("ann")
+    else:
+        assert isinstance(kept, Profile)
+        assert {entry.field for entry in memory.entries("ann")} <= set(Profile.model_fields)
+
+
+def test_the_command_line_answers(tmp_path):
+    file = tmp_path / "village.txt"
+    file.write_text(DOCUMENT)
+    command = [sys.executable, "-m", "memagent_graph", "ask", "--model", f"hf:{convert(REAL)}"]
+    budgets = ["--chunk-tokens", "150", "--memory-tokens", "64", "--answer-tokens", "32"]
+    environment = {**os.environ, "MEMAGENT_STORE": "none", "HF_HUB_OFFLINE": "1"}
+
+    done = subprocess.run(
+        [*command, *budgets, QUESTION, str(file)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
