@@ -156,7 +156,7 @@ what failed is.
 Exit codes: 0 all answered, 1 some failed, 2 wrong usage, 130 interrupted.
 """
 
-_STOPPED = "memagent: stopped. The results so far are kept. To go on:\n  {command}"
+_STOPPED = "memagent: stopped. The results so far are kept. To continue:\n  {command}"
 
 
 def batch(

@@ -53,7 +53,7 @@ The score is of the final answer: what the reply boxes, or the whole of it.
 Exit codes: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
 """
 _USUAL = "niah_single_1,vt,cwe,fwe"
-_STOPPED = "memagent: stopped. The samples so far are kept. To go on:\n  {command}"
+_STOPPED = "memagent: stopped. The samples so far are kept. To continue:\n  {command}"
 
 
 def evaluate(

@@ -35,7 +35,7 @@ A run that was stopped continues where it was when the same command is given aga
 
 Exit codes: 0 done, 1 training failed, 2 wrong usage, 130 stopped.
 """
-_STOPPED = "memagent: stopped. What was trained is kept. To go on:\n  {command}"
+_STOPPED = "memagent: stopped. What was trained is kept. To continue:\n  {command}"
 
 
 def train(

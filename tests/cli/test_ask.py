@@ -355,7 +355,7 @@ def test_an_interrupted_run_prints_the_command_that_goes_on_and_it_ends_alike(
     resumed = PYTHON.run(printed(stderr), check=True)
 
     assert code == 130
-    assert "To go on:\n  memagent ask" in stderr
+    assert "To continue:\n  memagent ask" in stderr
     assert resumed.stdout.splitlines()[0] == expected.splitlines()[0]
     assert "continuing" in resumed.stderr
     assert stopped_after < calls

@@ -118,7 +118,7 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
             file.write('{"id": 11, "answ')  # as a crash within a write would leave it
     else:
         assert process.returncode == 130
-        assert "To go on:\n  memagent batch" in stderr
+        assert "To continue:\n  memagent batch" in stderr
     before = out.read_text().splitlines()[:3]
 
     again = PYTHON.run(command, env=WITHOUT_STORE)

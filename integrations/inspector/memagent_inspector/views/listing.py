@@ -61,7 +61,7 @@ class Listing(Generic[Found]):
 
     Attributes:
         rows: those that were found.
-        next: where to go on; None at the end.
+        next: where to continue; None at the end.
         seen: how many were looked at, from the beginning of the list.
     """
 
