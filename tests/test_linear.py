@@ -132,7 +132,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.conversation.messages._time_of": [("2024-01-01", "a", "]")],
     "memagent_graph.conversation.messages._name": [("", " :", ""), ("", "[ ", "a")],
     "memagent_graph.models.failures._BROKEN_NAME": [("", "Connec", "")],
-    "memagent_graph.models.failures._CONTEXT": [("", "token count ", ""), ("", "tokens ", "")],
     "memagent_graph.models.failures._FILTER": [("", "content_filte", "")],
     "memagent_graph.models.failures._LASTING_TEXT": [("", "certificate verify ", "")],
     "memagent_graph.models.failures._MALFORMED_NAME": [("", "JSONDecode", "")],
@@ -170,11 +169,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "<\u0301", ">"),
     ],
     "memagent_graph.text.tokens._SIGNED": [("<", "a", ""), ("<", ">a", "")],
-    "memagent_graph.readers.completion._HEADLESS_THINKING": [
-        ("", "</thin", ""),
-        ("", "<think>", ""),
-    ],
-    "memagent_graph.readers.completion._OPEN_THINKING": [("", "<think>", ""), ("", "<thin", "")],
     "memagent_graph.evidence.claims._NAME_WORD": [
         ("", "A'", ""),
         ("A'", "a", "1"),
@@ -218,6 +212,70 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("A", "a", "1"),
     ],
     "memagent_graph.readers.extractive._PRONOUN": [("", "he", "")],
+    "memagent_graph.evidence.align._COUNTS": [("", "how ", ""), ("", "number ", "")],
+    "memagent_graph.evidence.align._NAME": [("A", "a", "1"), ("Aa", " a", "1"), ("", " ", "")],
+    "memagent_graph.memory.sqlite._TAKEN": [("", "duplicate ", "")],
+    "memagent_graph.memory.sqlite._statements": [],
+    "memagent_graph.models.completion._CAMEL": [("", "aA", "")],
+    "memagent_graph.models.completion._CUT_OFF": [("", "max_", ""), ("max_", "a", "")],
+    "memagent_graph.models.completion._FAILED": [("", "erro", "")],
+    "memagent_graph.models.completion._REFUSED": [("", "filte", "")],
+    "memagent_graph.models.completion.ending_of": [],
+    "memagent_graph.models.endpoint._BAD_VALUE": [("", "out o", "")],
+    "memagent_graph.models.endpoint._OPTIONAL": [],
+    "memagent_graph.models.endpoint._UNSUPPORTED": [("", "not a ", ""), ("not ", "a", "")],
+    # Of an error page, of which 20,000 characters are read.
+    "memagent_graph.models.failures._MARKUP": [],
+    "memagent_graph.models.failures._PAGE": [("", " ", "a")],
+    "memagent_graph.models.failures._RATE": [("", "too many ", "")],
+    "memagent_graph.models.failures._SPENT": [("", "insufficient ", "")],
+    "memagent_graph.models.failures._TOO_LONG": [("", "prompt ", ""), ("", "tokens ", "")],
+    "memagent_graph.readers.chat._CLOSING": [("", "</", ""), ("</", "a", "")],
+    "memagent_graph.readers.completion.CLOSING": [("", "</thin", "")],
+    "memagent_graph.readers.completion.OPENING": [("", "<thin", "")],
+    "memagent_graph.readers.completion._MARKS": [("", "<|end|>", "a"), ("", "<|", "")],
+    "memagent_graph.readers.replies._CODA": [
+        ("", "\n", "a"),
+        ("", "\n* ", "a"),
+        ("", "\nif you need a", ""),
+        ("\nif you need ", "a ", ""),
+    ],
+    "memagent_graph.readers.replies._DATED": [("", "\n", "a"), ("", "- ", "")],
+    "memagent_graph.readers.replies._DAY": [("", "2026-", "")],
+    "memagent_graph.readers.replies._FENCE": [
+        ("```\n", "```", "a"),
+        ("a:\n", "\n", "a"),
+        ("```\n", "\n", "a"),
+    ],
+    "memagent_graph.readers.replies._NOTHING_NEW": [
+        ("no new", " new information", "x"),
+        ("no new ", " ", "x"),
+        ("", "(", "x"),
+        ("there is no", " new", "x"),
+    ],
+    "memagent_graph.readers.replies._NUMBER": [("", "1", "")],
+    "memagent_graph.readers.replies._PLACEHOLDER": [
+        ("", "\n", "a"),
+        ("", "- ", "a"),
+        ("", "(", "a"),
+        ("", "empty ", ""),
+        ("", "empty: this is the first section ", ""),
+    ],
+    "memagent_graph.readers.replies._PREFACE": [
+        ("", "#", "a"),
+        ("", "a, ", ""),
+        ("", "notes ", ""),
+    ],
+    "memagent_graph.readers.replies._REASON": [("", "(", "a")],
+    "memagent_graph.readers.replies._REFUSAL": [
+        ("", "(", "a"),
+        ("i'm ", "very ", ""),
+        ("sorry ", "a ", ""),
+    ],
+    "memagent_graph.readers.replies._without_echoes": [],
+    "memagent_graph.readers.replies._without_tags": [],
+    "memagent_graph.text.tokens._PIECES": [("", "a", ""), ("", "-", ""), ("", "\u0301", "")],
+    "memagent_openai_server.chat.spoken._feed": [("", "</thin", "")],
     "memagent_graph.conversation.built_in._FIRST_PERSON": [("", "mein", "1"), ("", "unse", "")],
     "memagent_graph.conversation.built_in._MARK": [("[", "a", ""), ("", "[", "")],
     "memagent_graph.conversation.built_in._QUESTION": [("?", '"', "a"), ("", '?"', "a")],
@@ -290,9 +348,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", ".\n", ""),
     ],
     "memagent_openai_server.chat.conversation._name": [("", " :", "")],
-    "memagent_openai_server.chat.spoken._CLOSED": [("", "</thin", "")],
-    "memagent_openai_server.chat.spoken._OPENED": [("", "<thin", "")],
-    "memagent_openai_server.chat.spoken.feed": [("", "</thin", "")],
     "memagent_openai_server.http.door._TENANT": [("", "a", "!")],
     "memagent_openai_server.http.door._host": [(":", "1", "a"), ("", ":1", "a")],
     "memagent_openai_server.http.door.load_keys": [("", "\n,", "")],
@@ -326,6 +381,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
 """Texts by pattern, as what they begin with, what is repeated, and what they end with."""
 
 ANCHORED = {
+    "memagent_graph.models.failures._PAGE": "match",
     "memagent_graph.conversation.profile._LINE": "fullmatch",
     "memagent_graph.models.resolve._OPENAI": "match",
     "memagent_graph.templates._SHAPE": "match",
@@ -358,7 +414,7 @@ BUILT = {
     "memagent_graph.templates._forgery_pattern": lambda: [
         templates._forgery_pattern(prompts.UPDATE_PROMPT)
     ],
-    "memagent_openai_server.chat.spoken.feed": lambda: [re.compile("</thinking>")],
+    "memagent_openai_server.chat.spoken._feed": lambda: [re.compile("</thinking>")],
 }
 """Patterns that a function makes of what it is given."""
 

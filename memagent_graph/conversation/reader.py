@@ -68,7 +68,6 @@ and least used first: say several of them in one line, and drop those that no lo
 _ENDS = " .!,;:"
 _TOLD = regex.compile(r"^[-*•\s]*+\[?\d{4}-\d\d-\d\d\]?[:\s]")
 """A fact with its day, which is one fact however often it is written."""
-_HEADING = regex.compile(r"^\s*(?:#|\*\*|[^\n]*:\s*$)")
 
 
 def standing_question(keep: str = "", never: str = "", question: str = STANDING_QUESTION) -> str:
@@ -126,7 +125,7 @@ def _once(notes: str) -> str:
     for number, line in enumerate(notes.splitlines()):
         fenced ^= line.lstrip().startswith("```")
         text = line.strip(_ENDS).casefold()
-        if _HEADING.match(line):
+        if line.lstrip().startswith(("#", "**")) or line.rstrip().endswith(":"):
             heading = f"{number}"
         key = (heading, f"line {number}" if fenced or not _TOLD.match(line) else text)
         kept.pop(key, None)

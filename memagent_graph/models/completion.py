@@ -51,7 +51,7 @@ Ending = Literal["cut off", "refused", "failed"]
 _REFUSED = re.compile(
     r"filter|safety|refus|block|prohibit|spii|recitation|guardrail|sensitive|toxic|moderat|violat"
 )
-_CUT_OFF = re.compile(r"length|max_\w*tokens?|limit|truncat|context_window|not_finished")
+_CUT_OFF = re.compile(r"length|max_\w{0,40}?tokens?|limit|truncat|context_window|not_finished")
 _FAILED = re.compile(
     r"error|fail|abort|cancel|interrupt|timeout|overload|unavailable|malformed|insufficient|^other"
 )

@@ -226,9 +226,10 @@ def notes_in(
 _LAYERS = 4
 """Most wrappings around each other that are taken off: a preface, a fence, a heading, tags."""
 _PLACEHOLDER = regex.compile(
-    rf"{regex.escape(NO_MEMORY)}|[(\[]?\s*empty\s*[:,]?\s*this is the first section\s*[)\]]?\.?"
-    r"|^\W*\(?(?:empty|none|no (?:old |previous )?notes(?: yet)?|n/a|null|leer|vide|空|无|暂无)"
-    r"\)?[.。]?\W*$",
+    rf"{regex.escape(NO_MEMORY)}"
+    r"|(?:[(\[]\s*+)?empty\s*+[:,]?\s*+this is the first section\s*+[)\]]?\.?"
+    r"|^[^\w\n]*+(?:empty|none|no (?:old |previous )?notes(?: yet)?|n/a|null|leer|vide|空|无|暂无)"
+    r"[^\w\n]*+$",
     regex.IGNORECASE | regex.MULTILINE,
 )
 _FENCE = regex.compile(
@@ -246,7 +247,7 @@ _PREFACE = regex.compile(
     regex.IGNORECASE,
 )
 _CODA = regex.compile(
-    r"(?:\A|\n)[^\S\n]*(?:[*_(>-]\s*)*(?:"
+    r"(?:\A|\n)[^\S\n]*+(?:[*_(>-][^\S\n]*+)*+(?:"
     r"(?:please\s+)?let me know\b|feel free to\b|i hope (?:this|that|these)\b"
     r"|is there anything else\b|(?:do|would) you (?:want|like) me\b"
     r"|if you (?:need|have|want|would like)\b[^\n]*\b(?:let me|ask|tell)\b"
@@ -271,10 +272,14 @@ def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
 
 def _without_tags(text: str, names: str) -> str:
     """A text without tags that have a line for themselves, or stand at its beginning or end."""
-    alone = rf"^[^\S\n]*(?:</?(?:{names})>[^\S\n]*)+$\n?"
-    edges = rf"\A\s*(?:</?(?:{names})>\s*)+|\s*(?:</?(?:{names})>\s*)+\Z"
-    text = regex.sub(alone, "", text, flags=regex.IGNORECASE | regex.MULTILINE)
-    return regex.sub(edges, "", text, flags=regex.IGNORECASE)
+    tag = regex.compile(rf"</?(?:{names})>", regex.IGNORECASE)
+    lines = [line for line in text.split("\n") if line.strip() == "" or tag.sub("", line).strip()]
+    text = "\n".join(lines).strip()
+    while found := tag.match(text):
+        text = text[found.end() :].lstrip()
+    while (at := text.rfind("<")) >= 0 and tag.fullmatch(text, at):
+        text = text[:at].rstrip()
+    return text
 
 
 def _without_fence(text: str) -> str:
@@ -305,11 +310,11 @@ def _without_coda(text: str, own: Collection[str]) -> str:
 # --- Replies that are no notes
 
 _NOTHING_NEW = regex.compile(
-    r"""\A[\s"'`*_(\[“]*(?:
-    (?:the\s+)?(?:notes|memory|memories)?\s*(?:(?:is|are|remains?|stays?)\s+)?un-?changed
+    r"""\A[\s"'`*_(\[“]*+(?:
+    (?:the\s+)?(?:notes|memory|memories)?\s*+(?:(?:is|are|remains?|stays?)\s+)?un-?changed
     |(?:there\s+(?:is|are|was|were)\s+)?(?:no|nothing)\s+(?:new|further|additional|other|relevant|more|
        changes?|updates?|need)
-      (?:\s+(?:(?:new|relevant|useful|important|additional)\s+)*(?:information|info|facts?|details?|data|content|
+      (?:\s+(?:(?:new|relevant|useful|important|additional)\s+)*+(?:information|info|facts?|details?|data|content|
        notes|updates?|changes?|to\s+(?:add|note|report|remember|change|update)|was|were|is|are|needed|required|
        here|in|from|for|made|mentioned|provided|found|about|that|which|and|or|the|this|these|section|text|
        conversation|message|passage|notes|question|user|answer|of|on|added|given|said|has|have|been|
@@ -404,7 +409,7 @@ def _tells_more(sentence: str, before: str, read: str) -> bool:
 
 
 _NUMBER = regex.compile(r"\p{N}{2,}")
-_DATED = regex.compile(r"^\W*\d{4}-\d\d-\d\d", regex.MULTILINE)
+_DATED = regex.compile(r"^[^\w\n]*+\d{4}-\d\d-\d\d", regex.MULTILINE)
 
 
 # --- Repetition
@@ -413,7 +418,6 @@ _LOOPED = 3
 """Times that something must be repeated in a row to be a loop."""
 _LONGEST_LOOP = 40
 """Most lines of a loop."""
-_PHRASE = regex.compile(r"(?P<phrase>.{2,200}?)(?P=phrase){3,}\Z", regex.DOTALL)
 
 
 def without_loops(text: str) -> str:
@@ -423,16 +427,23 @@ def without_loops(text: str) -> str:
     """
     lines = _without_line_loops(text.splitlines())
     text = "\n".join(lines).strip()
-    found = _PHRASE.search(text[-_MOST_SEARCHED:])
-    if found is None or len(found[0]) < _LEAST_LOOPED or "```" in found[0]:
-        return text
-    start = max(len(text) - _MOST_SEARCHED, 0) + found.start()
-    return (text[:start] + found["phrase"]).strip()
+    for size in range(2, _LONGEST_PHRASE + 1):
+        phrase = text[-size:]
+        if phrase * _SAID == text[-_SAID * size :] and "```" not in phrase:
+            start = len(text)
+            while text[max(start - size, 0) : start] == phrase:
+                start -= size
+            if len(text) - start >= _LEAST_LOOPED:
+                return (text[:start] + phrase).strip()
+    return text
 
 
-_MOST_SEARCHED = 4000
+_SAID = 4
+"""Times that a phrase must be said in a row at the end of a text to be a loop."""
+_LONGEST_PHRASE = 200
+"""Most code points of such a phrase."""
 _LEAST_LOOPED = 24
-"""Least length of a repeated phrase with its repetitions, in code points: "ha ha ha" is none."""
+"""Least length of a phrase with its repetitions, in code points: "ha ha ha" is no loop."""
 
 
 def _without_line_loops(lines: Sequence[str]) -> list[str]:
