@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+
 import pytest
 from conversations import is_valid, turns
 from hypothesis import given
@@ -9,6 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from memagent_graph.conversation.messages import (
     LINE,
     beyond,
+    count_tokens,
     groups,
     mark_messages,
     render_messages,
@@ -160,3 +163,50 @@ def test_what_is_not_text_is_described_by_its_type_and_thoughts_are_left_out():
         "[hologram]",
         "and so on\n",
     ]
+
+
+DATA = base64.b64encode(bytes(range(256)) * 200).decode()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "base64": DATA, "mime_type": "image/png"},
+        {"type": "file", "base64": DATA, "mime_type": "application/pdf", "filename": "lease.pdf"},
+        {"type": "audio", "base64": DATA, "mime_type": "audio/wav"},
+        {"type": "video", "url": "https://example.org/film.mp4"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{DATA}"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}},
+        {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}},
+        {"type": "document", "source": {"type": "base64", "data": DATA}},
+        {"type": "media", "data": base64.encodebytes(DATA.encode()).decode()},
+        {"image": {"format": "png", "source": {"bytes": DATA.encode()}}},
+    ],
+)
+def test_an_attachment_counts_by_its_kind_and_not_by_its_bytes(part):
+    text = {"type": "text", "text": "What is this?"}
+
+    with_part = count_tokens(HumanMessage([text, part]))
+
+    assert 80 < with_part - count_tokens(HumanMessage([text])) < 120
+
+
+def test_the_text_of_parts_and_the_arguments_of_calls_are_counted():
+    words = "word " * 400
+    plain = HumanMessage([{"type": "text-plain", "text": words, "mime_type": "text/plain"}])
+    calls = [{"name": "look", "args": {"q": words}, "id": "a"}]
+    used = {"type": "tool_use", "name": "look", "input": {"q": words}, "id": "a"}
+
+    assert count_tokens(plain) > 500
+    assert 500 < count_tokens(AIMessage([used], tool_calls=calls)) < 600
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "text", "text": None}, {"type": None}, {"type": "text"}, {}, {"text": 3}]
+)
+def test_a_part_without_text_is_no_error(part):
+    message = HumanMessage([part, {"type": "text", "text": "I live in Husum."}], id="1")
+
+    assert 0 < count_tokens(message) < 100
+    assert "I live in Husum." in render_messages([message])
+    assert "None" not in render_messages([message])

@@ -19,6 +19,7 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
+from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.episodes import KeptMessage
 from memagent_graph.conversation.privacy import redact_nothing
@@ -153,6 +154,48 @@ def select_unfolded(
     known = (at for at, message in enumerate(messages) if str(message.id) in ids)
     first = 0 if whole else next(known, 0)
     return [message for message in messages[first:] if str(message.id) not in ids]
+
+
+def count_tokens(message: BaseMessage) -> int:
+    """Return an estimate of the tokens of a message.
+
+    An attachment counts the same whatever its size: models do not read its bytes as text.
+    """
+    if isinstance(message.content, str):
+        return count_tokens_approximately([message])
+    texts, attached = list[str](), 0
+    for part in message.content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif part.get("type") not in _CALLING:
+            leaves = [*_leaves(part)]
+            said = [leaf for leaf in leaves if isinstance(leaf, str) and not _DATA.match(leaf)]
+            texts += said
+            attached += len(said) < len(leaves) or _kind(part) in _ATTACHED
+    plain = message.model_copy(update={"content": "".join(texts)})
+    return count_tokens_approximately([plain]) + attached * _ATTACHMENT_TOKENS
+
+
+def _leaves(part: object) -> Iterator[object]:
+    """All strings and bytes within a part of a message, except for its type."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key != "type":
+                yield from _leaves(value)
+    elif isinstance(part, list | tuple):
+        for value in part:
+            yield from _leaves(value)
+    elif isinstance(part, str | bytes | bytearray | memoryview):
+        yield part
+
+
+_ATTACHMENT_TOKENS = 85
+"""LangChain's figure for an image."""
+_ATTACHED = {"image", "file", "audio", "video", "document", "media"}
+_CALLING = {"tool_use", "tool_call", "function_call"}
+"""Types of parts that stand in `tool_calls` as well."""
+_DATA = re.compile(r"data:[\w.+/-]*[;,]|[A-Za-z0-9+/=_\r\n-]{256}")
+"""Beginning of a data URL, or of base64."""
 
 
 def is_reply(messages: Sequence[BaseMessage]) -> bool:
@@ -290,18 +333,20 @@ def _describe(message: BaseMessage) -> str:
 def _part(block: str | Mapping[str, object]) -> str:
     if isinstance(block, str):
         return block
-    kind = str(block.get("type", "content"))
-    if "text" in block and isinstance(block["text"], str):
-        return block["text"]
+    if isinstance(block.get("text"), str):
+        return str(block["text"])
+    kind = _kind(block)
     if kind in _UNSPOKEN:
         return ""
-    kind = kind.removeprefix("input_").removesuffix("_url")
     detail = next((str(block[key]) for key in _DETAILS if block.get(key)), "")
     return f"[{kind}: {detail}]" if detail else f"[{kind}]"
 
 
-_UNSPOKEN = {"reasoning", "thinking", "redacted_thinking", "tool_use", "tool_call", "function_call"}
-"""Tool calls among the content stand in `tool_calls` as well."""
+def _kind(block: Mapping[str, object]) -> str:
+    return str(block.get("type") or "content").removeprefix("input_").removesuffix("_url")
+
+
+_UNSPOKEN = {"text", "reasoning", "thinking", "redacted_thinking", *_CALLING}
 _DETAILS = ("filename", "name", "title", "mime_type", "media_type", "format")
 
 

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
-from memagent_graph.conversation.messages import after, beyond, first_leaving, is_instruction
+from memagent_graph.conversation.messages import (
+    after,
+    beyond,
+    count_tokens,
+    first_leaving,
+    is_instruction,
+)
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.templates import plural
 
@@ -94,8 +99,9 @@ class Talk:
             folded: the id of the message that was folded last.
         """
         stay = [*messages]
-        folding = self._beyond(stay)
+        folding: list[BaseMessage] = []
         try:
+            folding = self._beyond(stay)
             if folding and self.remember == "turn":
                 new = after(stay, folded)
                 done = {str(message.id) for message in stay[: len(stay) - len(new)]}
@@ -118,12 +124,7 @@ class Talk:
         return _without(stay, folding)
 
     def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        return beyond(
-            messages,
-            window=self.window,
-            tokens=self.tokens,
-            count=lambda message: count_tokens_approximately([message]),
-        )
+        return beyond(messages, window=self.window, tokens=self.tokens, count=count_tokens)
 
 
 def _without(messages: list[BaseMessage], gone: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -132,8 +133,7 @@ def _without(messages: list[BaseMessage], gone: Sequence[BaseMessage]) -> list[B
 
 
 def _tokens(messages: Sequence[BaseMessage]) -> int:
-    said = [message for message in messages if not is_instruction(message)]
-    return sum(count_tokens_approximately([message]) for message in said)
+    return sum(count_tokens(message) for message in messages if not is_instruction(message))
 
 
 UserOf = Callable[[Runtime[Any], RunnableConfig], str | None]
