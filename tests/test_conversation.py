@@ -23,7 +23,7 @@ from langgraph.store.sqlite import SqliteStore
 from servers.redis_server import RedisServer
 
 from memagent_graph import ConversationMemory, ConversationNode, ReadingConfig, RedisStore
-from memagent_graph.conversation.user_memory import UserMemory
+from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Update
@@ -388,7 +388,7 @@ def test_a_run_without_a_user_has_a_memory_for_its_thread_and_without_a_thread_n
             {"configurable": {"thread_id": "t"}},
         )
 
-    assert "Peru" in memory.load("thread t")
+    assert "Peru" in memory.load(AnonymousUser.of("t"))
     with pytest.raises(ConfigurationError, match="user_id"):
         remembering_graph(memory).invoke({"messages": [("human", "hi")]})
 
