@@ -33,8 +33,8 @@ from memagent_graph import (
 from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.conversation.messages import render_messages
 from memagent_graph.conversation.reader import STANDING_QUESTION
-from memagent_graph.conversation.users import Users
 from memagent_graph.conversation.user_memory import AnonymousUser
+from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Update

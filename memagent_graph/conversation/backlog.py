@@ -387,8 +387,8 @@ class UserMemories:
         if name.startswith(AnonymousUser.PREFIX) and not isinstance(user, AnonymousUser):
             message = (
                 f"The user {name!r} cannot be used in a conversation: ids that begin with "
-                f"{AnonymousUser.PREFIX!r} are those of threads without a user. Give another id, or "
-                "use `ConversationMemory.users()` to look after such a memory."
+                f"{AnonymousUser.PREFIX!r} are those of threads without a user. Give another id, "
+                "or use `ConversationMemory.users()` to look after such a memory."
             )
             raise ConfigurationError(message)
         return UserMemory(

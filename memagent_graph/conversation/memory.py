@@ -71,8 +71,9 @@ class ConversationMemory(Generic[Shape]):
     far as possible when the process ends. A process that is killed loses them, unless a
     checkpointer has them: see `catch_up`.
 
-    A message's time is its `additional_kwargs["told_at"]` (ISO 8601), otherwise the time when it
-    was first seen. The built-in reader keeps the newest statements.
+    A message's time is its `additional_kwargs["told_at"]` (ISO 8601, a datetime, or seconds since
+    1970), otherwise the time when it was first seen. The built-in reader keeps the newest
+    statements.
 
     Args:
         model: model that folds, as for `create_memagent`; None takes `MEMAGENT_MODEL`, otherwise

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
 from collections import deque
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunks import Chunk
 
 TOLD_AT = "told_at"
-"""Key of a message's `additional_kwargs` for the time at which it was said (ISO 8601)."""
+"""Key of a message's `additional_kwargs` for the time at which it was said; see `read_time`."""
+
+_log = logging.getLogger(__name__)
 
 
 def mark_messages(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -46,7 +51,7 @@ def _mark_message(message: BaseMessage, now: str) -> BaseMessage:
     changes: dict[str, object] = {}
     if not message.id:
         changes["id"] = str(uuid4())
-    if isinstance(message, HumanMessage) and TOLD_AT not in message.additional_kwargs:
+    if isinstance(message, HumanMessage) and message.additional_kwargs.get(TOLD_AT) is None:
         changes["additional_kwargs"] = {**message.additional_kwargs, TOLD_AT: now}
     return message.model_copy(update=changes) if changes else message
 
@@ -212,7 +217,7 @@ if TYPE_CHECKING:
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool "
 
-LINE = re.compile(r"(?m)^\[(?P<day>\d{4}-\d\d-\d\d)[^\]\n]*\] (?P<speaker>[^:\n]+): ")
+LINE = re.compile(r"(?m)^\[(?P<at>(?P<day>\d{4}-\d\d-\d\d)[^\]\n]*)\] (?P<speaker>[^:\n]+): ")
 """Beginning of each message in `rendered`; its further lines are indented."""
 
 
@@ -282,9 +287,98 @@ def _list_spoken(
 
 def _time_of(message: BaseMessage) -> str | None:
     told = message.additional_kwargs.get(TOLD_AT)
-    if isinstance(told, datetime):
-        told = told.isoformat(timespec="minutes")
-    return told if isinstance(told, str) and re.match(r"\d{4}-\d\d-\d\d[^\]\n]*$", told) else None
+    if told is None:
+        return None
+    found = read_time(told)
+    if found is None:
+        _warn_of_time(repr(told)[:40])
+    return found
+
+
+@lru_cache(1 << 10)
+def _warn_of_time(told: str) -> None:
+    _log.warning(
+        "The time %s of a message cannot be read, and the message is dated by the one before it, "
+        "or today. Give told_at as ISO 8601, as a datetime, or as seconds since 1970.",
+        told,
+    )
+
+
+def read_time(told: object) -> str | None:
+    """Return a time as ISO 8601 in the time zone it was given in; None if it cannot be read.
+
+    Args:
+        told: a text in any format of ISO 8601, a datetime, a date, or seconds since 1970
+            (milliseconds if the number is above 10**11).
+    """
+    try:
+        if isinstance(told, str):
+            return _read_iso(told.strip())
+        if isinstance(told, datetime):
+            return _format_time(told)
+        if isinstance(told, date):
+            return told.isoformat()
+        if isinstance(told, int | float) and not isinstance(told, bool):
+            seconds = told / 1000 if abs(told) > _MILLISECONDS else told
+            return _format_time(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
+
+
+_MILLISECONDS = 10**11
+"""Seconds since 1970 until the year 5138; a larger number counts milliseconds."""
+_PARTIAL = re.compile(
+    r"(?P<year>\d{4})(?:-(?P<month>\d\d)|-?(?P<day>\d{3}))?(?P<rest>T.*)?", re.IGNORECASE
+)
+"""A year, a month, or a day by its number in the year, which `fromisoformat` does not read."""
+_LATE = re.compile(r"(?<=[T ])24(?::?00){0,2}(?:[.,]0+)?(?=$|[Z+-])", re.IGNORECASE)
+_LEAP = re.compile(r"(?<=[T ]\d\d:\d\d:)60|(?<=[T ]\d{4})60", re.IGNORECASE)
+"""Midnight at a day's end, and a leap second."""
+_FULL = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+
+
+def _read_iso(told: str) -> str:
+    if found := _PARTIAL.fullmatch(told):
+        first = date(int(found["year"]), int(found["month"] or 1), 1)
+        if found["day"]:
+            year = first.year
+            first += timedelta(int(found["day"]) - 1)
+            if first.year != year or not int(found["day"]):
+                raise ValueError(told)
+        if found["rest"] and not found["day"]:
+            raise ValueError(told)
+        told = first.isoformat() + (found["rest"] or "")
+    plain, late = _LATE.subn("00:00", _LEAP.sub("59", told.upper()))
+    try:
+        return date.fromisoformat(plain).isoformat()
+    except ValueError:
+        at = datetime.fromisoformat(plain) + timedelta(late)
+    return told if _FULL.match(told) and told == plain else _format_time(at)
+
+
+def _format_time(at: datetime) -> str:
+    return at.isoformat(timespec="seconds" if at.second else "minutes")
+
+
+@lru_cache(1 << 14)
+def instant(at: str) -> float:
+    """Return a time as seconds since 1970, minus infinity if there is none.
+
+    A time without a zone counts as UTC, and a day as its beginning.
+    """
+    try:
+        found = datetime.fromisoformat(at)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return -math.inf
+
+
+def is_later(one: str, other: str) -> bool:
+    """Whether a time is later than another; if one is only a day, their days decide."""
+    if min(len(one), len(other)) <= len("2026-03-05"):
+        return one[:10] > other[:10]
+    return instant(one) > instant(other)
 
 
 def _text_of(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str]]:
@@ -355,12 +449,17 @@ _LOOK = 1 << 14
 
 
 class ChunkMessage(NamedTuple):
-    """A message in a chunk: where it begins and ends, and whose it is."""
+    """A message in a chunk: where it begins and ends, when it was said, and whose it is."""
 
     start: int
     end: int
-    day: str
+    at: str
     speaker: str
+
+    @property
+    def day(self) -> str:
+        """The date, without the time."""
+        return self.at[:10]
 
 
 def find_messages(chunk: Chunk) -> list[ChunkMessage]:
@@ -373,7 +472,7 @@ def find_messages(chunk: Chunk) -> list[ChunkMessage]:
         starts[:0] = [(0, before)] if before else []
     ends = [start for start, _ in starts[1:]] + [len(chunk.text)]
     return [
-        ChunkMessage(chunk.start + start, chunk.start + end, match["day"], match["speaker"])
+        ChunkMessage(chunk.start + start, chunk.start + end, match["at"], match["speaker"])
         for (start, match), end in zip(starts, ends, strict=True)
     ]
 
