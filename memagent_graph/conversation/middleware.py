@@ -173,7 +173,7 @@ def _add_memory(request: _Request, told: list[SystemMessage]) -> _Request:
 class _RememberingRequest(ModelRequest[Any]):
     """A request in whose system message the memory stands, also if other middleware replaces it."""
 
-    memory: str
+    memory: str = ""
 
     def __init__(self, *, memory: str, **given: Any) -> None:
         super().__init__(**given)
