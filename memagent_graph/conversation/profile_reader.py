@@ -32,7 +32,7 @@ from memagent_graph.models.structured import Shape, call_constrained, constraint
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.completion import take_reply, usage_of
+from memagent_graph.readers.completion import ask_like_caller, take_reply, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -375,7 +375,9 @@ class ProfileReader(ChatReader):
 
         async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
             def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
-                asked = self.model.ainvoke(messages, config, **self._update_options, **more)
+                asked = ask_like_caller(
+                    self.model, messages, config, {**self._update_options, **more}
+                )
                 return take_reply(asked)
 
             reply, text = await call_constrained(call, self._held)
