@@ -146,6 +146,11 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def is_shared_loop() -> bool:
+    """Whether this runs on the loop that the process shares for synchronous code."""
+    return _shared is not None and threading.current_thread() is _shared.thread
+
+
 def holds_up_a_loop() -> bool:
     """Whether this thread runs an event loop, which cannot go on while synchronous code waits."""
     return running_loop() is not None

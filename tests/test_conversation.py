@@ -11,8 +11,9 @@ from conversations import is_valid, turns
 from doubles import ScriptedReader
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
@@ -20,10 +21,11 @@ from langgraph.prebuilt import create_react_agent
 from langgraph.store.base import SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from pydantic import BaseModel
 from servers.redis_server import RedisServer
 
 from memagent_graph import ConversationMemory, ConversationNode, ReadingConfig, RedisStore
-from memagent_graph.conversation.user_memory import UserMemory
+from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Update
@@ -388,7 +390,7 @@ def test_a_run_without_a_user_has_a_memory_for_its_thread_and_without_a_thread_n
             {"configurable": {"thread_id": "t"}},
         )
 
-    assert "Peru" in memory.load("thread t")
+    assert "Peru" in memory.load(AnonymousUser.of("t"))
     with pytest.raises(ConfigurationError, match="user_id"):
         remembering_graph(memory).invoke({"messages": [("human", "hi")]})
 
@@ -435,3 +437,47 @@ def test_a_conversation_goes_on_when_the_store_is_away(caplog):
 
     assert [message.text for message in out["messages"]][:3] == ["one", "two", "three"]
     assert "away" in caplog.text
+
+
+class LoopBound(BaseChatModel):
+    """Its asynchronous client keeps its connections on the loop that used it first."""
+
+    home: object = None
+    reply: str = "2026-03-05: Has boats."
+
+    @property
+    def _llm_type(self):
+        return "scripted"
+
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.reply))])
+
+    async def _agenerate(self, messages, stop=None, run_manager=None, **options):
+        here = asyncio.get_running_loop()
+        self.home = self.home or here
+        if self.home is not here:
+            raise RuntimeError("bound to a different event loop")
+        return self._generate(messages)
+
+
+class Boats(BaseModel):
+    boats: int | None = None
+
+
+@pytest.mark.parametrize("schema", [str, Boats])
+def test_a_model_that_synchronous_code_folds_with_still_works_in_asynchronous_code(schema):
+    change = '{"changes": [{"field": "boats", "action": "set", "value": 2, "message": 1}]}'
+    model = LoopBound(reply="2026-03-05: Has boats." if schema is str else change)
+    memory = ConversationMemory(model, store=InMemoryStore(), schema=schema)
+
+    memory.save(chat(1), **WHO)
+    memory.observe(chat(2), **WHO)
+    assert memory.flush() == 0
+
+    async def turn():
+        await model.ainvoke("hello")
+        await memory.asave(chat(3), **WHO)
+        await model.ainvoke("hello again")
+
+    asyncio.run(turn())
+    assert len(memory.history("ann")) == 3

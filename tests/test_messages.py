@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import base64
+import logging
+from datetime import UTC, date, datetime, timedelta, timezone
+
 import pytest
 from conversations import is_valid, turns
 from hypothesis import given
@@ -9,8 +13,12 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from memagent_graph.conversation.messages import (
     LINE,
     beyond,
+    count_tokens,
     groups,
+    instant,
+    is_later,
     mark_messages,
+    read_time,
     render_messages,
 )
 
@@ -160,3 +168,138 @@ def test_what_is_not_text_is_described_by_its_type_and_thoughts_are_left_out():
         "[hologram]",
         "and so on\n",
     ]
+
+
+DATA = base64.b64encode(bytes(range(256)) * 200).decode()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "base64": DATA, "mime_type": "image/png"},
+        {"type": "file", "base64": DATA, "mime_type": "application/pdf", "filename": "lease.pdf"},
+        {"type": "audio", "base64": DATA, "mime_type": "audio/wav"},
+        {"type": "video", "url": "https://example.org/film.mp4"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{DATA}"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}},
+        {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}},
+        {"type": "document", "source": {"type": "base64", "data": DATA}},
+        {"type": "media", "data": base64.encodebytes(DATA.encode()).decode()},
+        {"image": {"format": "png", "source": {"bytes": DATA.encode()}}},
+    ],
+)
+def test_an_attachment_counts_by_its_kind_and_not_by_its_bytes(part):
+    text = {"type": "text", "text": "What is this?"}
+
+    with_part = count_tokens(HumanMessage([text, part]))
+
+    assert 80 < with_part - count_tokens(HumanMessage([text])) < 120
+
+
+def test_the_text_of_parts_and_the_arguments_of_calls_are_counted():
+    words = "word " * 400
+    plain = HumanMessage([{"type": "text-plain", "text": words, "mime_type": "text/plain"}])
+    calls = [{"name": "look", "args": {"q": words}, "id": "a"}]
+    used = {"type": "tool_use", "name": "look", "input": {"q": words}, "id": "a"}
+
+    assert count_tokens(plain) > 500
+    assert 500 < count_tokens(AIMessage([used], tool_calls=calls)) < 600
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "text", "text": None}, {"type": None}, {"type": "text"}, {}, {"text": 3}]
+)
+def test_a_part_without_text_is_no_error(part):
+    message = HumanMessage([part, {"type": "text", "text": "I live in Husum."}], id="1")
+
+    assert 0 < count_tokens(message) < 100
+    assert "I live in Husum." in render_messages([message])
+    assert "None" not in render_messages([message])
+
+
+NOON = datetime(2026, 3, 5, 12, tzinfo=UTC)
+WEST = timezone(timedelta(hours=-8))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "2026-03-05T12:00:00Z",
+        "2026-03-05t12:00:00.000z",
+        "2026-03-05T04:00-08:00",
+        "20260305T120000Z",
+        "20260305T12Z",
+        "2026-03-05 13:00:00,000+0100",
+        "2026-W10-4T12:00Z",
+        "2026W104T12Z",
+        "2026-064T12:00Z",
+        "2026064T12:00Z",
+        " 2026-03-05T12:00 ",
+        NOON,
+        NOON.astimezone(WEST),
+        NOON.replace(tzinfo=None),
+        int(NOON.timestamp()),
+        NOON.timestamp(),
+        int(NOON.timestamp() * 1000),
+    ],
+)
+def test_a_time_is_read_in_every_format_that_iso_8601_has_and_as_a_number(told):
+    assert instant(read_time(told)) == NOON.timestamp()
+    line = render_messages([HumanMessage("hi", additional_kwargs={"told_at": told})])
+    assert LINE.match(line)["day"] == "2026-03-05"
+
+
+@pytest.mark.parametrize(
+    ("told", "day"),
+    [
+        ("2026", "2026-01-01"),
+        ("2026-03", "2026-03-01"),
+        ("2026-064", "2026-03-05"),
+        ("20260305", "2026-03-05"),
+        (date(2026, 3, 5), "2026-03-05"),
+        ("2026-03-05T24:00Z", "2026-03-06T00:00+00:00"),
+        ("2026-12-31T23:59:60Z", "2026-12-31T23:59:59+00:00"),
+    ],
+)
+def test_a_day_and_the_ends_of_a_day_are_read(told, day):
+    assert read_time(told) == day
+
+
+def test_a_time_keeps_the_zone_in_which_it_was_said():
+    line = render_messages(
+        [HumanMessage("hi", additional_kwargs={"told_at": NOON.astimezone(WEST)})]
+    )
+
+    assert line == "[2026-03-05T04:00-08:00] user: hi\n"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "last week",
+        "2026-03-05 at noon",
+        "2026-02-30",
+        "2026-367",
+        "2026-000",
+        "",
+        True,
+        [],
+        1e30,
+        "2026-01T10:00",
+    ],
+)
+def test_a_time_that_cannot_be_read_is_reported(told, caplog):
+    assert read_time(told) is None
+    with caplog.at_level(logging.WARNING):
+        render_messages([HumanMessage("hi", additional_kwargs={"told_at": told})])
+        render_messages([HumanMessage("hi", additional_kwargs={"told_at": told})])
+
+    assert caplog.text.count("cannot be read") == 1
+
+
+def test_instants_decide_which_of_two_times_is_later_and_days_if_one_has_no_time():
+    assert is_later("2026-01-01T23:00:00-08:00", "2026-01-02T01:00:00+00:00")
+    assert not is_later("2026-01-02T01:00:00+00:00", "2026-01-01T23:00:00-08:00")
+    assert is_later("2026-01-02", "2026-01-01T23:00:00-08:00")
+    assert not is_later("2026-01-02", "2026-01-02T23:00")
+    assert is_later("2026-01-01", "")

@@ -4,14 +4,20 @@ import asyncio
 import random
 import sys
 from itertools import count
+from uuid import UUID
 
 import pytest
 from conversations import is_valid
 from doubles import ScriptedReader
 from langchain.agents import create_agent
-from langchain.agents.middleware import ModelCallLimitMiddleware, SummarizationMiddleware
+from langchain.agents.middleware import (
+    ModelCallLimitMiddleware,
+    SummarizationMiddleware,
+    dynamic_prompt,
+    wrap_model_call,
+)
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import ToolException, tool
@@ -230,3 +236,138 @@ def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there
     with pytest.raises(MissingDependencyError, match=r'pip install "memagent-graph\[langchain\]"'):
         from memagent_graph import MemAgentMiddleware  # noqa: F401
     exec("from memagent_graph import *", {})
+
+
+def remembering(**options):
+    memory = ConversationMemory(store=InMemoryStore())
+    memory.save([HumanMessage("I keep bees near Lugo.", id="1")], user="ann", thread="sunday")
+    return MemAgentMiddleware(memory, **options)
+
+
+def system_message_for(*middleware, prompt=None):
+    model = Agent()
+    agent = create_agent(model, [], system_prompt=prompt, middleware=middleware)
+    agent.invoke({"messages": [("human", "hello")]}, ANN)
+    return model.heard[-1][0]
+
+
+@pytest.mark.parametrize("prompt", ["Be nice.", SystemMessage("Be nice."), None])
+def test_a_system_prompt_that_is_a_text_stays_a_text(prompt):
+    content = system_message_for(remembering(), prompt=prompt).content
+
+    assert isinstance(content, str)
+    assert content.startswith("Be nice.\n\n" if prompt else "These are")
+    assert "bees" in content
+
+
+def test_the_parts_of_a_system_prompt_stay_as_they_are_with_the_memory_after_them():
+    part = {"type": "text", "text": "Be nice.", "cache_control": {"type": "ephemeral"}}
+
+    first, memory = system_message_for(remembering(), prompt=SystemMessage([part])).content
+
+    assert first == part
+    assert "bees" in memory["text"]
+
+
+@dynamic_prompt
+def be_brief(request):
+    return "Be brief."
+
+
+@dynamic_prompt
+def be_brief_too(request):
+    return f"{request.system_prompt}\nBe brief."
+
+
+@wrap_model_call
+def drop_the_prompt(request, handler):
+    return handler(request.override(system_prompt=None))
+
+
+@pytest.mark.parametrize("other", [be_brief, be_brief_too, drop_the_prompt])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_prompt_that_other_middleware_sets_does_not_take_the_place_of_the_memory(other, first):
+    stack = [remembering(), other] if first else [other, remembering()]
+
+    text = system_message_for(*stack, prompt="Be nice.").text
+
+    assert text.count("I keep bees near Lugo.") == 1
+    assert ("Be brief." in text) is (other is not drop_the_prompt)
+
+
+@pytest.mark.parametrize("user", [0, 42, UUID(int=5)])
+def test_an_id_that_is_no_text_names_the_same_user_in_an_agent_and_in_a_call(user):
+    memory = ConversationMemory(store=InMemoryStore())
+    agent = create_agent(Agent(), [], middleware=[MemAgentMiddleware(memory, strict=True)])
+    agent.invoke(
+        {"messages": [("human", "I keep bees near Lugo.")]},
+        {"configurable": {"user_id": user, "thread_id": 0}},
+    )
+
+    assert memory.flush(user) == 0
+    assert "bees" in memory.load(user) == memory.load(str(user))
+    assert "bees" in memory.prompt(user)[0].text
+    memory.save([HumanMessage("I keep goats.", id="g")], user=user, thread=7)
+    memory.observe([HumanMessage("I keep goats.", id="g")], user=user, thread=7)
+    assert memory.forget_messages(user, ["g"], thread=7) == 1
+    assert len(memory.history(user)) == 2
+    users = memory.users()
+    assert users.names() == [str(user)]
+    assert users.held(user).threads == ("0", "7")
+    assert [found.user for found in users.list([user])] == [str(user)]
+    memory.forget(user)
+    assert users.names() == []
+
+
+@pytest.mark.parametrize("user", [None, "", 4.5, b"ann", ["ann"]])
+def test_what_is_no_id_is_refused_with_the_reason(user):
+    memory = ConversationMemory(store=InMemoryStore())
+
+    with pytest.raises(ConfigurationError, match="give (the|an) id"):
+        memory.load(user)
+
+
+def test_no_user_id_reaches_the_memory_of_a_thread_without_a_user():
+    model, memory = Agent(), ConversationMemory(store=InMemoryStore())
+    agent = agent_with(MemAgentMiddleware(memory), model=model)
+    for _ in range(2):
+        agent.invoke(
+            {"messages": [("human", "My door code is 4711.")]},
+            {"configurable": {"thread_id": "t9"}},
+        )
+    memory.flush()
+
+    (found,) = memory.users().list()
+    assert "4711" in found.version.text
+    with pytest.raises(ConfigurationError, match="threads without a user"):
+        memory.load(str(found.user))
+    with pytest.raises(ConfigurationError, match="threads without a user"):
+        agent.invoke(
+            {"messages": [("human", "hello")]},
+            {"configurable": {"thread_id": "mine", "user_id": found.user}},
+        )
+    for user in ("thread t9", "t9", f" {found.user}", found.user.upper()):
+        config = {"configurable": {"thread_id": f"of {user}", "user_id": user}}
+        agent.invoke({"messages": [("human", "hello")]}, config)
+        assert "4711" not in str(model.heard[-1])
+
+
+class BrokenStore(InMemoryStore):
+    """Fails in whatever is asked of it."""
+
+    def batch(self, ops):
+        raise RuntimeError("The store is broken.")
+
+    async def abatch(self, ops):
+        raise RuntimeError("The store is broken.")
+
+
+@pytest.mark.parametrize("remember", ["turn", "window", "end"])
+def test_nothing_that_fails_in_the_memory_ends_a_turn(remember, monkeypatch):
+    memory = ConversationMemory(store=BrokenStore(), window=1, remember=remember)
+    agent = agent_with(MemAgentMiddleware(memory), model=Agent())
+    monkeypatch.setattr("memagent_graph.conversation.session.count_tokens", lambda message: 1 / 0)
+
+    out = agent.invoke({"messages": [("human", "a"), ("ai", "b"), ("human", "c")]}, ANN)
+
+    assert "noted" in out["messages"][-1].text

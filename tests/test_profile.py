@@ -639,3 +639,26 @@ def test_who_told_what_survives_the_store():
 
     assert MemoryVersion.from_record(version.to_record()) == version
     assert len(version.told) == 2
+
+
+EARLIER, LATER = "2026-01-02T01:00:00+00:00", "2026-01-01T23:00:00-08:00"
+
+
+@pytest.mark.parametrize(("first", "second"), [(EARLIER, LATER), (LATER, EARLIER)])
+def test_of_two_values_told_in_two_time_zones_the_one_of_the_later_instant_stays(first, second):
+    told = {EARLIER: "Husum", LATER: "Berlin"}
+    memory, _ = keeper(*(changes(change("address.city", told[at])) for at in (first, second)))
+
+    tell(memory, "I live there.", day=first)
+    tell(memory, "I live there.", day=second)
+
+    assert memory.load("ann").address.city == "Berlin"
+
+
+def test_of_two_values_in_one_conversation_the_one_of_the_later_instant_stays():
+    cities = [change("address.city", "Berlin", 1), change("address.city", "Husum", 2)]
+    memory, _ = keeper(changes(*cities))
+
+    memory.save([said("Berlin.", LATER, "1"), said("Husum.", EARLIER, "2")], user="ann", thread="t")
+
+    assert memory.load("ann").address.city == "Berlin"

@@ -33,6 +33,7 @@ from memagent_graph import (
 from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.conversation.messages import render_messages
 from memagent_graph.conversation.reader import STANDING_QUESTION
+from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
@@ -595,7 +596,7 @@ def test_a_run_without_a_user_is_refused_if_strict_and_else_warned_of_once(make,
             agent.invoke(human("I keep bees."), nobody)
 
     assert caplog.text.count("names no user") == 1
-    assert "bees" in memory.load("thread t")
+    assert "bees" in memory.load(AnonymousUser.of("t"))
 
 
 def test_a_thread_that_goes_on_without_naming_its_user_is_still_theirs():

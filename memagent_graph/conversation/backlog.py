@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.conversation.user_memory import UserMemory
+from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
 from memagent_graph.conversation.users import Users
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
 from memagent_graph.memory.items import check_namespace
 from memagent_graph.sync import at_exit, held_up, running_loop, soon
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
+
+    from memagent_graph.conversation.user_memory import UserId
 
 if TYPE_CHECKING:
     Fold = Callable[[Sequence[BaseMessage]], Awaitable[object]]
@@ -370,7 +373,7 @@ class UserMemories:
         self._episode_days = episode_days
         self._ttl = ttl
 
-    def of(self, user: str, store: BaseStore | None) -> UserMemory:
+    def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
         """Return the memory of a person.
 
         Args:
@@ -378,12 +381,20 @@ class UserMemories:
             store: store of the host graph, used if this memory has no store of its own.
 
         Raises:
-            ConfigurationError: The user is empty.
+            ConfigurationError: The user is empty, not an id, or has the id of an anonymous thread.
         """
+        name = name_user(user)
+        if name.startswith(AnonymousUser.PREFIX) and not isinstance(user, AnonymousUser):
+            message = (
+                f"The user {name!r} cannot be used in a conversation: ids that begin with "
+                f"{AnonymousUser.PREFIX!r} are those of threads without a user. Give another id, "
+                "or use `ConversationMemory.users()` to look after such a memory."
+            )
+            raise ConfigurationError(message)
         return UserMemory(
             self._chosen(store),
             self.namespace,
-            user,
+            name,
             keep_versions=self._keep_versions,
             keep_days=self._keep_days,
             episode_tokens=self._episode_tokens,
@@ -396,7 +407,7 @@ class UserMemories:
         """Return all who are remembered; the store is as for `of`."""
         return Users(self._chosen(store), self.namespace, ttl=self._ttl)
 
-    def backlog(self, user: str, store: BaseStore | None) -> Backlog:
+    def backlog(self, user: UserId, store: BaseStore | None) -> Backlog:
         """Return the backlog of a person; the arguments are as for `of`."""
         bank = self.of(user, store).bank
         found = backlog_of(bank.store, bank.namespace)

@@ -44,8 +44,12 @@ _REQUEST = regex.compile(
     r"(?:['’]s| (?:is|are|was|were|do|does|did|can|could|should|would|will)\b))"
     r"|\bplease\W*$"
 )
-_MARK = regex.compile(r"\[[^\]]*\]")
+_MARK = regex.compile(r"\[(?:image|audio|video|file|document|media|content)(?:: [^\]]*)?\]")
 """A mark in place of an attachment, such as "[image]"."""
+_NOTICE = regex.compile(
+    r"(?i)(?:model|tool) call limits? (?:exceeded|reached)|recursion limit of \d"
+)
+"""What LangChain's middleware and LangGraph write in place of a reply."""
 
 _IDLE = frozenset(
     terms(
@@ -91,10 +95,11 @@ def is_statement(text: str) -> bool:
 
     The rule knows English best; of other languages it knows question marks.
     """
+    text = _MARK.sub(" ", text).strip()
     said = _plain_words(text)
     if said <= _IDLE or (said <= _GREETING and not _FIRST_PERSON.search(text)):
         return False
-    return not (_QUESTION.search(text) or _REQUEST.search(text) or _MARK.fullmatch(text))
+    return not (_QUESTION.search(text) or _REQUEST.search(text) or _NOTICE.match(text))
 
 
 def tells_time(text: str) -> bool:

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.conversation.messages import after, is_instruction, mark_messages
+from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ async def _fold(
 ) -> int:
     known = mark_messages(values.get("messages") or [])
     said = [m for m in after(known, values.get("memory_folded")) if not is_instruction(m)]
-    return await memory.talk(values["memory_user"], thread, store, None).fold(said)
+    user = AnonymousUser.restore(values["memory_user"])
+    return await memory.talk(user, thread, store, None).fold(said)
 
 
 async def _newest(checkpointer: BaseCheckpointSaver[Any]) -> dict[str, dict[str, Any]]:

@@ -350,7 +350,7 @@ class Folding:
     ) -> MemoryVersion:
         reading, profiling = self.reading, None
         if isinstance(reading.reader, ProfileReader):
-            profiling = reading.reader.for_one_fold()
+            profiling = reading.reader.for_one_fold(() if head is None else head.told)
             reading = replace(reading, reader=profiling)
         said, text = self._rendered(new)
         source = TextSource(text, thread)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.search import MessagePassage
-    from memagent_graph.conversation.user_memory import ForgottenUser, UserMemory
+    from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.version import History
     from memagent_graph.readers.base import Reader
@@ -71,8 +71,9 @@ class ConversationMemory(Generic[Shape]):
     far as possible when the process ends. A process that is killed loses them, unless a
     checkpointer has them: see `catch_up`.
 
-    A message's time is its `additional_kwargs["told_at"]` (ISO 8601), otherwise the time when it
-    was first seen. The built-in reader keeps the newest statements.
+    A message's time is its `additional_kwargs["told_at"]` (ISO 8601, a datetime, or seconds since
+    1970), otherwise the time when it was first seen. The built-in reader keeps the newest
+    statements.
 
     Args:
         model: model that folds, as for `create_memagent`; None takes `MEMAGENT_MODEL`, otherwise
@@ -178,7 +179,7 @@ class ConversationMemory(Generic[Shape]):
             past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
         )
 
-    async def aload(self, user: str, *, store: BaseStore | None = None) -> Shape:
+    async def aload(self, user: UserId, *, store: BaseStore | None = None) -> Shape:
         """Fold the waiting messages of a user, and return the memory; empty if there is none.
 
         Values of a profile that do not fit its schema are left out, which is logged once.
@@ -193,7 +194,7 @@ class ConversationMemory(Generic[Shape]):
         await self.people.backlog(user, store).fold()
         return self._shaped(await self._head(user, store))
 
-    async def aentries(self, user: str, *, store: BaseStore | None = None) -> list[ProfileEntry]:
+    async def aentries(self, user: UserId, *, store: BaseStore | None = None) -> list[ProfileEntry]:
         """Return the values of a user's profile with their evidence: current ones, then earlier.
 
         Earlier values are kept like versions: `keep_versions` of each field, for `keep_days`.
@@ -213,7 +214,7 @@ class ConversationMemory(Generic[Shape]):
         return [] if head is None else entries_of(head, self._fields)
 
     async def aprompt(
-        self, user: str, *, about: About = "", store: BaseStore | None = None
+        self, user: UserId, *, about: About = "", store: BaseStore | None = None
     ) -> list[SystemMessage]:
         """Return the system message with what is known of a user, or no message.
 
@@ -232,13 +233,14 @@ class ConversationMemory(Generic[Shape]):
         return [SystemMessage(told)] if told else []
 
     async def atold(
-        self, user: str, *, about: About = "", store: BaseStore | None = None
+        self, user: UserId, *, about: About = "", store: BaseStore | None = None
     ) -> tuple[str, str]:
         """Return memory and passages of `aprompt` as two texts; the arguments are the same."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
-        text, messages = find_current(about)
+        text = ""
         found: list[MessagePassage] = []
         try:
+            text, messages = find_current(about)
             memory, kept = await asyncio.gather(self._head(user, store), self._kept(personal, text))
             backlog.told = memory
             if kept.pages:
@@ -263,8 +265,8 @@ class ConversationMemory(Generic[Shape]):
         self,
         messages: Sequence[MessageLikeRepresentation],
         *,
-        user: str,
-        thread: str,
+        user: UserId,
+        thread: UserId,
         store: BaseStore | None = None,
         config: RunnableConfig | None = None,
     ) -> list[BaseMessage]:
@@ -290,8 +292,8 @@ class ConversationMemory(Generic[Shape]):
         self,
         messages: Sequence[MessageLikeRepresentation],
         *,
-        user: str,
-        thread: str,
+        user: UserId,
+        thread: UserId,
         store: BaseStore | None = None,
         config: RunnableConfig | None = None,
     ) -> Shape:
@@ -308,10 +310,10 @@ class ConversationMemory(Generic[Shape]):
         said = [message for message in known if not is_instruction(message)]
         talk = self.talk(user, thread, store, config)
         await talk.fold(said)
-        talk.backlog.remove(thread, said)
+        talk.backlog.remove(talk.thread, said)
         return self._shaped(await self._head(user, store))
 
-    async def aflush(self, user: str | None = None, *, store: BaseStore | None = None) -> int:
+    async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:
         """Fold the messages that wait in this process, before it ends or in a test.
 
         Args:
@@ -324,7 +326,7 @@ class ConversationMemory(Generic[Shape]):
         backlogs = self.people.seen if user is None else [self.people.backlog(user, store)]
         return await fold_all(backlogs)
 
-    async def ahistory(self, user: str, *, store: BaseStore | None = None) -> History:
+    async def ahistory(self, user: UserId, *, store: BaseStore | None = None) -> History:
         """Return the versions of a user's memory, newest first; none if there is no memory.
 
         Each has its text, the thread and the messages that were folded into it, and in `warnings`
@@ -338,7 +340,7 @@ class ConversationMemory(Generic[Shape]):
 
     async def aforget(
         self,
-        user: str,
+        user: UserId,
         *,
         store: BaseStore | None = None,
         checkpointer: BaseCheckpointSaver[Any] | None = None,
@@ -368,10 +370,10 @@ class ConversationMemory(Generic[Shape]):
 
     async def aforget_messages(
         self,
-        user: str,
+        user: UserId,
         messages: Collection[str],
         *,
-        thread: str | None = None,
+        thread: UserId | None = None,
         store: BaseStore | None = None,
     ) -> int:
         """Delete messages that are kept word for word; return their number.
@@ -387,8 +389,9 @@ class ConversationMemory(Generic[Shape]):
         Raises:
             StoreError: The store failed.
         """
-        self.people.backlog(user, store).withdraw(messages, thread)
-        return await self.people.of(user, store).episodes.remove(messages, thread)
+        ids, of = {*map(str, messages)}, None if thread is None else str(thread)
+        self.people.backlog(user, store).withdraw(ids, of)
+        return await self.people.of(user, store).episodes.remove(ids, of)
 
     load = blocking(aload)
     entries = blocking(aentries)
@@ -401,10 +404,10 @@ class ConversationMemory(Generic[Shape]):
     forget_messages = blocking(aforget_messages)
 
     def talk(
-        self, user: str, thread: str, store: BaseStore | None, config: RunnableConfig | None
+        self, user: UserId, thread: UserId, store: BaseStore | None, config: RunnableConfig | None
     ) -> Talk:
         """A conversation, for the node and the middleware; arguments as of `aobserve`."""
-        personal = self.people.of(user, store)
+        personal, thread = self.people.of(user, store), str(thread)
         return Talk(
             thread,
             personal,
@@ -427,7 +430,7 @@ class ConversationMemory(Generic[Shape]):
         found = recall(kept).find(about, since=personal.episodes.since, told=told)
         return [passage for passage in found if keeping.allows(passage.text)]
 
-    async def _head(self, user: str, store: BaseStore | None) -> str:
+    async def _head(self, user: UserId, store: BaseStore | None) -> str:
         head = await self.people.of(user, store).head()
         return "" if head is None else head.text
 

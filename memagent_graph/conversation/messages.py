@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
 from collections import deque
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -19,6 +22,7 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
+from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.episodes import KeptMessage
 from memagent_graph.conversation.privacy import redact_nothing
@@ -32,7 +36,9 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunks import Chunk
 
 TOLD_AT = "told_at"
-"""Key of a message's `additional_kwargs` for the time at which it was said (ISO 8601)."""
+"""Key of a message's `additional_kwargs` for the time at which it was said; see `read_time`."""
+
+_log = logging.getLogger(__name__)
 
 
 def mark_messages(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -45,7 +51,7 @@ def _mark_message(message: BaseMessage, now: str) -> BaseMessage:
     changes: dict[str, object] = {}
     if not message.id:
         changes["id"] = str(uuid4())
-    if isinstance(message, HumanMessage) and TOLD_AT not in message.additional_kwargs:
+    if isinstance(message, HumanMessage) and message.additional_kwargs.get(TOLD_AT) is None:
         changes["additional_kwargs"] = {**message.additional_kwargs, TOLD_AT: now}
     return message.model_copy(update=changes) if changes else message
 
@@ -155,6 +161,48 @@ def select_unfolded(
     return [message for message in messages[first:] if str(message.id) not in ids]
 
 
+def count_tokens(message: BaseMessage) -> int:
+    """Return an estimate of the tokens of a message.
+
+    An attachment counts the same whatever its size: models do not read its bytes as text.
+    """
+    if isinstance(message.content, str):
+        return count_tokens_approximately([message])
+    texts, attached = list[str](), 0
+    for part in message.content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif part.get("type") not in _CALLING:
+            leaves = [*_leaves(part)]
+            said = [leaf for leaf in leaves if isinstance(leaf, str) and not _DATA.match(leaf)]
+            texts += said
+            attached += len(said) < len(leaves) or _kind(part) in _ATTACHED
+    plain = message.model_copy(update={"content": "".join(texts)})
+    return count_tokens_approximately([plain]) + attached * _ATTACHMENT_TOKENS
+
+
+def _leaves(part: object) -> Iterator[object]:
+    """All strings and bytes within a part of a message, except for its type."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key != "type":
+                yield from _leaves(value)
+    elif isinstance(part, list | tuple):
+        for value in part:
+            yield from _leaves(value)
+    elif isinstance(part, str | bytes | bytearray | memoryview):
+        yield part
+
+
+_ATTACHMENT_TOKENS = 85
+"""LangChain's figure for an image."""
+_ATTACHED = {"image", "file", "audio", "video", "document", "media"}
+_CALLING = {"tool_use", "tool_call", "function_call"}
+"""Types of parts that stand in `tool_calls` as well."""
+_DATA = re.compile(r"data:[\w.+/-]*[;,]|[A-Za-z0-9+/=_\r\n-]{256}")
+"""Beginning of a data URL, or of base64."""
+
+
 def is_reply(messages: Sequence[BaseMessage]) -> bool:
     """Whether a conversation ends with a reply, which calls no tools."""
     last = messages[-1] if messages else None
@@ -169,7 +217,7 @@ if TYPE_CHECKING:
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool "
 
-LINE = re.compile(r"(?m)^\[(?P<day>\d{4}-\d\d-\d\d)[^\]\n]*\] (?P<speaker>[^:\n]+): ")
+LINE = re.compile(r"(?m)^\[(?P<at>(?P<day>\d{4}-\d\d-\d\d)[^\]\n]*)\] (?P<speaker>[^:\n]+): ")
 """Beginning of each message in `rendered`; its further lines are indented."""
 
 
@@ -239,9 +287,98 @@ def _list_spoken(
 
 def _time_of(message: BaseMessage) -> str | None:
     told = message.additional_kwargs.get(TOLD_AT)
-    if isinstance(told, datetime):
-        told = told.isoformat(timespec="minutes")
-    return told if isinstance(told, str) and re.match(r"\d{4}-\d\d-\d\d[^\]\n]*$", told) else None
+    if told is None:
+        return None
+    found = read_time(told)
+    if found is None:
+        _warn_of_time(repr(told)[:40])
+    return found
+
+
+@lru_cache(1 << 10)
+def _warn_of_time(told: str) -> None:
+    _log.warning(
+        "The time %s of a message cannot be read, and the message is dated by the one before it, "
+        "or today. Give told_at as ISO 8601, as a datetime, or as seconds since 1970.",
+        told,
+    )
+
+
+def read_time(told: object) -> str | None:
+    """Return a time as ISO 8601 in the time zone it was given in; None if it cannot be read.
+
+    Args:
+        told: a text in any format of ISO 8601, a datetime, a date, or seconds since 1970
+            (milliseconds if the number is above 10**11).
+    """
+    try:
+        if isinstance(told, str):
+            return _read_iso(told.strip())
+        if isinstance(told, datetime):
+            return _format_time(told)
+        if isinstance(told, date):
+            return told.isoformat()
+        if isinstance(told, int | float) and not isinstance(told, bool):
+            seconds = told / 1000 if abs(told) > _MILLISECONDS else told
+            return _format_time(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
+
+
+_MILLISECONDS = 10**11
+"""Seconds since 1970 until the year 5138; a larger number counts milliseconds."""
+_PARTIAL = re.compile(
+    r"(?P<year>\d{4})(?:-(?P<month>\d\d)|-?(?P<day>\d{3}))?(?P<rest>T.*)?", re.IGNORECASE
+)
+"""A year, a month, or a day by its number in the year, which `fromisoformat` does not read."""
+_LATE = re.compile(r"(?<=[T ])24(?::?00){0,2}(?:[.,]0+)?(?=$|[Z+-])", re.IGNORECASE)
+_LEAP = re.compile(r"(?<=[T ]\d\d:\d\d:)60|(?<=[T ]\d{4})60", re.IGNORECASE)
+"""Midnight at a day's end, and a leap second."""
+_FULL = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+
+
+def _read_iso(told: str) -> str:
+    if found := _PARTIAL.fullmatch(told):
+        first = date(int(found["year"]), int(found["month"] or 1), 1)
+        if found["day"]:
+            year = first.year
+            first += timedelta(int(found["day"]) - 1)
+            if first.year != year or not int(found["day"]):
+                raise ValueError(told)
+        if found["rest"] and not found["day"]:
+            raise ValueError(told)
+        told = first.isoformat() + (found["rest"] or "")
+    plain, late = _LATE.subn("00:00", _LEAP.sub("59", told.upper()))
+    try:
+        return date.fromisoformat(plain).isoformat()
+    except ValueError:
+        at = datetime.fromisoformat(plain) + timedelta(late)
+    return told if _FULL.match(told) and told == plain else _format_time(at)
+
+
+def _format_time(at: datetime) -> str:
+    return at.isoformat(timespec="seconds" if at.second else "minutes")
+
+
+@lru_cache(1 << 14)
+def instant(at: str) -> float:
+    """Return a time as seconds since 1970, minus infinity if there is none.
+
+    A time without a zone counts as UTC, and a day as its beginning.
+    """
+    try:
+        found = datetime.fromisoformat(at)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return -math.inf
+
+
+def is_later(one: str, other: str) -> bool:
+    """Whether a time is later than another; if one is only a day, their days decide."""
+    if min(len(one), len(other)) <= len("2026-03-05"):
+        return one[:10] > other[:10]
+    return instant(one) > instant(other)
 
 
 def _text_of(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str]]:
@@ -290,18 +427,20 @@ def _describe(message: BaseMessage) -> str:
 def _part(block: str | Mapping[str, object]) -> str:
     if isinstance(block, str):
         return block
-    kind = str(block.get("type", "content"))
-    if "text" in block and isinstance(block["text"], str):
-        return block["text"]
+    if isinstance(block.get("text"), str):
+        return str(block["text"])
+    kind = _kind(block)
     if kind in _UNSPOKEN:
         return ""
-    kind = kind.removeprefix("input_").removesuffix("_url")
     detail = next((str(block[key]) for key in _DETAILS if block.get(key)), "")
     return f"[{kind}: {detail}]" if detail else f"[{kind}]"
 
 
-_UNSPOKEN = {"reasoning", "thinking", "redacted_thinking", "tool_use", "tool_call", "function_call"}
-"""Tool calls among the content stand in `tool_calls` as well."""
+def _kind(block: Mapping[str, object]) -> str:
+    return str(block.get("type") or "content").removeprefix("input_").removesuffix("_url")
+
+
+_UNSPOKEN = {"text", "reasoning", "thinking", "redacted_thinking", *_CALLING}
 _DETAILS = ("filename", "name", "title", "mime_type", "media_type", "format")
 
 
@@ -310,12 +449,17 @@ _LOOK = 1 << 14
 
 
 class ChunkMessage(NamedTuple):
-    """A message in a chunk: where it begins and ends, and whose it is."""
+    """A message in a chunk: where it begins and ends, when it was said, and whose it is."""
 
     start: int
     end: int
-    day: str
+    at: str
     speaker: str
+
+    @property
+    def day(self) -> str:
+        """The date, without the time."""
+        return self.at[:10]
 
 
 def find_messages(chunk: Chunk) -> list[ChunkMessage]:
@@ -328,7 +472,7 @@ def find_messages(chunk: Chunk) -> list[ChunkMessage]:
         starts[:0] = [(0, before)] if before else []
     ends = [start for start, _ in starts[1:]] + [len(chunk.text)]
     return [
-        ChunkMessage(chunk.start + start, chunk.start + end, match["day"], match["speaker"])
+        ChunkMessage(chunk.start + start, chunk.start + end, match["at"], match["speaker"])
         for (start, match), end in zip(starts, ends, strict=True)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
 from langchain_core.messages import SystemMessage
@@ -11,12 +12,13 @@ from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import mark_messages
 from memagent_graph.conversation.node import begin, changes
 from memagent_graph.conversation.session import Speakers, UserOf
+from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import MissingDependencyError
 from memagent_graph.sync import wait_for
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState
-    from langchain.agents.middleware.types import PrivateStateAttr
+    from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
 except ImportError as error:
     raise MissingDependencyError(
         'MemAgentMiddleware needs: pip install "memagent-graph[langchain]"'
@@ -25,7 +27,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from langchain.agents.middleware import ModelRequest, ModelResponse
+    from langchain.agents.middleware import ModelResponse
     from langgraph.runtime import Runtime
 
     from memagent_graph.conversation.session import Talk
@@ -150,7 +152,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
 
     async def _told(self, request: _Request) -> list[SystemMessage]:
         state = cast("MemAgentState", request.state)
-        user, about = state["memory_user"], request.messages
+        user, about = AnonymousUser.restore(state["memory_user"]), request.messages
         return await self.memory.aprompt(user, about=about, store=request.runtime.store)
 
     def _talk(self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig) -> Talk:
@@ -161,9 +163,35 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
 def _add_memory(request: _Request, told: list[SystemMessage]) -> _Request:
     if not told:
         return request
-    own = request.system_message
-    blocks = [] if own is None else own.content
-    if isinstance(blocks, str):
-        blocks = [{"type": "text", "text": blocks}]
-    message = SystemMessage([*blocks, {"type": "text", "text": told[0].text}])
-    return request.override(system_message=message)
+    given = {field.name: getattr(request, field.name) for field in fields(request)}
+    return _RememberingRequest(**given, memory=told[0].text).override(
+        system_message=request.system_message
+    )
+
+
+@dataclass(init=False)
+class _RememberingRequest(ModelRequest[Any]):
+    """A request in whose system message the memory stands, also if other middleware replaces it."""
+
+    memory: str = ""
+
+    def __init__(self, *, memory: str, **given: Any) -> None:
+        super().__init__(**given)
+        object.__setattr__(self, "memory", memory)
+
+    def override(self, **overrides: Any) -> _Request:
+        changed = super().override(**overrides)
+        own = changed.system_message
+        if own is not None and self.memory in own.text:
+            return changed
+        return replace(changed, system_message=_join(own, self.memory))
+
+
+def _join(own: SystemMessage | None, memory: str) -> SystemMessage:
+    """Return a system message with the memory at its end; one that is a text stays a text."""
+    if own is None:
+        return SystemMessage(memory)
+    if isinstance(own.content, str):
+        text = f"{own.content}\n\n{memory}" if own.content else memory
+        return own.model_copy(update={"content": text})
+    return own.model_copy(update={"content": [*own.content, {"type": "text", "text": memory}]})

@@ -10,6 +10,7 @@ from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annot
 
 from memagent_graph.conversation.messages import is_reply, mark_messages
 from memagent_graph.conversation.session import Speakers, UserOf
+from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.seams import RunnableCallable
 from memagent_graph.sync import wait_for
 
@@ -138,11 +139,11 @@ async def begin(
     if known and known != speaker.user:
         humans = [at for at, m in enumerate(messages) if isinstance(m, HumanMessage)]
         earlier = messages[: humans[-1]] if humans else messages
-        before = memory.talk(known, speaker.thread, store, config)
+        before = memory.talk(AnonymousUser.restore(known), speaker.thread, store, config)
         before.note(earlier, state.get("memory_folded"), ended=True)
         last = str(earlier[-1].id) if earlier else last
     if known != speaker.user:
-        update["memory_user"] = speaker.user
+        update["memory_user"] = str(speaker.user)
     if last and last != state.get("memory_folded"):
         update["memory_folded"] = last
     return update

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from bisect import bisect
 from collections import Counter
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from time import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from pydantic import BaseModel, PydanticUserError, ValidationError
 from typing_extensions import TypeVar
 
+from memagent_graph.conversation.messages import instant
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.version import Told
 from memagent_graph.templates import plural
@@ -421,7 +423,7 @@ def entries_of(version: MemoryVersion, fields: Fields[Any]) -> list[ProfileEntry
                 entry.field, entry.value, source.message, source.thread, source.at, fits=fits
             )
         )
-    for item in sorted(version.told, key=lambda item: item.until, reverse=True):
+    for item in sorted(version.told, key=lambda item: instant(item.until), reverse=True):
         for entry in read_entries(item.line)[0] if item.until else ():
             known = entry.field in fields.by_path
             found.append(
@@ -445,12 +447,12 @@ class Past(NamedTuple):
 
     def of(self, items: Sequence[Told]) -> list[Told]:
         """Return the lines that stay, in their order."""
-        since = "" if self.days is None else (datetime.now(UTC) - timedelta(self.days)).isoformat()
+        since = -math.inf if self.days is None else time() - 86_400 * self.days
         kept, counts = [], Counter[str]()
         for item in reversed(items):
             for entry in read_entries(item.line)[0]:
                 counts[entry.field] += 1
-                if counts[entry.field] <= self.values and item.until >= since:
+                if counts[entry.field] <= self.values and instant(item.until) >= since:
                     kept.append(item)
         return kept[::-1]
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, TypeAdapter
 
-from memagent_graph.conversation.messages import TOOL, find_messages, number_messages
+from memagent_graph.conversation.messages import (
+    TOOL,
+    find_messages,
+    instant,
+    is_later,
+    number_messages,
+)
 from memagent_graph.conversation.profile import (
     EMPTY,
     FieldValue,
@@ -26,10 +32,10 @@ from memagent_graph.models.structured import Shape, call_constrained, constraint
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.completion import take_reply, usage_of
+from memagent_graph.readers.completion import ask_like_caller, take_reply, usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.messages import ChunkMessage
     from memagent_graph.conversation.profile import Field, Fields
+    from memagent_graph.memory.version import Told
     from memagent_graph.readers.base import Step
     from memagent_graph.text.tokens import Tokenizer
 
@@ -133,7 +140,11 @@ class ChangedProfile(NamedTuple):
 
 
 def merge(
-    entries: Sequence[FieldValue], change: ProfileChange, field: Field, day: str
+    entries: Sequence[FieldValue],
+    change: ProfileChange,
+    field: Field,
+    at: str,
+    times: Mapping[str, str],
 ) -> ChangedProfile:
     """Change a profile; of two values of one thing, the one that was told later stays.
 
@@ -141,7 +152,8 @@ def merge(
         entries: entries of the profile.
         change: the change.
         field: field of the change.
-        day: day on which it was said (ISO 8601).
+        at: time at which it was said (ISO 8601).
+        times: times at which entries were said, by line, as far as known.
     """
     mine = [entry for entry in entries if entry.field == change.field]
     about = [
@@ -149,7 +161,7 @@ def merge(
         for entry in mine
         if not field.many or change.value is None or field.same(entry.value, change.value)
     ]
-    if any(entry.day > day for entry in about):
+    if any(is_later(times.get(entry.line) or entry.day, at) for entry in about):
         agrees = any(is_same_value(entry.value, change.value) for entry in about)
         return ChangedProfile([*entries], notice="" if agrees else STALE)
     others = [entry for entry in entries if not any(entry is one for one in about)]
@@ -159,7 +171,7 @@ def merge(
     for old in about:
         if isinstance(value, dict) and isinstance(old.value, dict) and field.many:
             value = {**old.value, **{k: v for k, v in value.items() if v is not None}}
-    new = FieldValue(change.field, value, day)
+    new = FieldValue(change.field, value, at[:10])
     differs = any(_differs(entry.value, value) for entry in about)
     return ChangedProfile([*others, new], new, CONTRADICTED if differs else "")
 
@@ -180,6 +192,7 @@ class Made:
         problems: errors of the reply, for the model.
         understood: whether the reply has changes.
         notices: fields in which something gave way, by what it was.
+        times: times at which entries were said, by line, as far as known.
         sources: the message that an entry is from, by the id of the object.
     """
 
@@ -187,6 +200,7 @@ class Made:
     problems: list[str]
     understood: bool = False
     notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    times: dict[str, str] = field(default_factory=dict)
     sources: dict[int, ChunkMessage] = field(default_factory=dict)
 
 
@@ -195,6 +209,7 @@ def make(
     fields: Fields[Any],
     known: Sequence[FieldValue],
     said: Sequence[ChunkMessage],
+    times: Mapping[str, str],
 ) -> Made:
     """Apply the changes of a reply: all of them, or else each that fits.
 
@@ -203,10 +218,11 @@ def make(
         fields: fields of the profile.
         known: entries so far.
         said: the messages that it is about, by whose numbers it names them.
+        times: times at which the entries were said, by line, as far as known.
     """
     changes, problems = understand(plain, fields.by_path)
     for check in (False, True):
-        made = Made([*known], [*problems], understood=bool(changes))
+        made = Made([*known], [*problems], understood=bool(changes), times={**times})
         if problems:
             made.notices[MISFIT].add("a field that it does not have")
         for change in changes:
@@ -228,8 +244,8 @@ def _change(
     if source is not None and source.speaker.startswith(TOOL):
         made.notices[HEARSAY].add(change.field)
         return
-    day = source.day if source else max((one.day for one in said), default="")
-    merged = merge(made.entries, change, fields.by_path[change.field], day)
+    at = source.at if source else max((one.at for one in said), key=instant, default="")
+    merged = merge(made.entries, change, fields.by_path[change.field], at, made.times)
     if check and (complaint := fields.complain(merged.entries)):
         made.problems.append(complaint)
         made.notices[MISFIT].add(change.field)
@@ -237,6 +253,8 @@ def _change(
     if merged.notice:
         made.notices[merged.notice].add(change.field)
     made.entries[:] = merged.entries
+    if merged.new is not None:
+        made.times[merged.new.line] = at
     if merged.new is not None and source is not None:
         made.sources[id(merged.new)] = source
 
@@ -319,14 +337,16 @@ class ProfileReader(ChatReader):
         fingerprint = reading_fingerprint(self.identity.fingerprint, schema)
         self.identity = replace(self.identity, fingerprint=fingerprint)
         self.noticed: dict[str, set[str]] = defaultdict(set)
+        self.times: dict[str, str] = {}
         self._fields = fields
         self._shape = Shape("changes", fields.changes, TypeAdapter(Any))
         self._held = constraint(model, self._shape)
 
-    def for_one_fold(self) -> ProfileReader:
-        """This reader, with `noticed` of its own."""
+    def for_one_fold(self, told: Iterable[Told] = ()) -> ProfileReader:
+        """Return this reader with its own `noticed`, and with the times of the lines so far."""
         one = copy(self)
         one.noticed = defaultdict(set)
+        one.times = {item.line: item.at for item in told if not item.until}
         return one
 
     @property
@@ -355,7 +375,9 @@ class ProfileReader(ChatReader):
 
         async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
             def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
-                asked = self.model.ainvoke(messages, config, **self._update_options, **more)
+                asked = ask_like_caller(
+                    self.model, messages, config, {**self._update_options, **more}
+                )
                 return take_reply(asked)
 
             reply, text = await call_constrained(call, self._held)
@@ -363,7 +385,7 @@ class ProfileReader(ChatReader):
             return reply, text
 
         def check(plain: dict[str, Any]) -> dict[str, Any]:
-            if problems := make(plain, self._fields, fitted.entries, said).problems:
+            if problems := make(plain, self._fields, fitted.entries, said, self.times).problems:
                 raise ValueError("; ".join(problems))
             return plain
 
@@ -372,7 +394,7 @@ class ProfileReader(ChatReader):
             plain = (await fill(shape, prompt, ask)).plain
         except ResponseFormatError as error:
             plain = self._salvage(error.reply)
-        made = make(plain, self._fields, fitted.entries, said)
+        made = make(plain, self._fields, fitted.entries, said, self.times)
         if made.problems and not made.understood:
             raise EmptyReplyError(self._useless())
         for kind, fields in made.notices.items():
@@ -406,6 +428,7 @@ class ProfileReader(ChatReader):
             made.entries, self._fields.fit(made.entries).entries, strict=True
         ):
             found[entry.field].append(written)
+            self.times[written.line] = made.times.get(entry.line, "")
             if source := made.sources.get(id(entry)):
                 place = locate(written.line, step.chunk.source, source.start, source.end)
                 evidence.append(place)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import regex
 
 from memagent_graph.conversation.built_in import Fact, read_facts, write_facts
+from memagent_graph.conversation.messages import instant
 from memagent_graph.templates import render
 from memagent_graph.text.index import Index
 
@@ -113,7 +114,7 @@ def write_passages(passages: Iterable[MessagePassage]) -> str:
     """
     lines: list[str] = []
     day = ""
-    order = sorted(passages, key=lambda one: (one.said.at[:10], one.message, one.start))
+    order = sorted(passages, key=lambda one: (instant(one.said.at), one.message, one.start))
     for _, group in groupby(order, key=lambda one: one.message):
         pieces = [*group]
         said = pieces[0].said

@@ -6,18 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import regex
+from langchain_core.messages import HumanMessage
 
 from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.conversation.profile_reader import ProfileReader
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.prompts import UNCHANGED, Prompts
 from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.completion import ask_like_caller, take_reply
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
@@ -116,6 +119,12 @@ class NotesReader(ChatReader):
         if update.memory is None:
             return update
         return replace(update, memory=replace(update.memory, text=_once(update.memory.text)))
+
+    async def _ask(
+        self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
+    ) -> tuple[AIMessage, str]:
+        asked = ask_like_caller(self.model, [HumanMessage(prompt)], config, options)
+        return await take_reply(asked, prompt)
 
 
 def _once(notes: str) -> str:

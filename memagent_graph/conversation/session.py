@@ -9,12 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
-from memagent_graph.conversation.messages import after, beyond, first_leaving, is_instruction
+from memagent_graph.conversation.messages import (
+    after,
+    beyond,
+    count_tokens,
+    first_leaving,
+    is_instruction,
+)
+from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.templates import plural
 
@@ -94,8 +100,9 @@ class Talk:
             folded: the id of the message that was folded last.
         """
         stay = [*messages]
-        folding = self._beyond(stay)
+        folding: list[BaseMessage] = []
         try:
+            folding = self._beyond(stay)
             if folding and self.remember == "turn":
                 new = after(stay, folded)
                 done = {str(message.id) for message in stay[: len(stay) - len(new)]}
@@ -118,12 +125,7 @@ class Talk:
         return _without(stay, folding)
 
     def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        return beyond(
-            messages,
-            window=self.window,
-            tokens=self.tokens,
-            count=lambda message: count_tokens_approximately([message]),
-        )
+        return beyond(messages, window=self.window, tokens=self.tokens, count=count_tokens)
 
 
 def _without(messages: list[BaseMessage], gone: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -132,11 +134,10 @@ def _without(messages: list[BaseMessage], gone: Sequence[BaseMessage]) -> list[B
 
 
 def _tokens(messages: Sequence[BaseMessage]) -> int:
-    said = [message for message in messages if not is_instruction(message)]
-    return sum(count_tokens_approximately([message]) for message in said)
+    return sum(count_tokens(message) for message in messages if not is_instruction(message))
 
 
-UserOf = Callable[[Runtime[Any], RunnableConfig], str | None]
+UserOf = Callable[[Runtime[Any], RunnableConfig], UserId | None]
 """A function from a run's runtime and config to the id of who talks."""
 
 USER_KEY = "user_id"
@@ -183,25 +184,35 @@ class Speakers:
             ConfigurationError: The run names neither a user nor a thread, or no user and `strict`.
         """
         configurable = config.get("configurable", {})
-        thread = str(configurable.get("thread_id") or "")
-        named = self._named(runtime, config) or known
-        if named:
-            return Speaker(named, thread)
+        thread = str(_first_id(configurable.get("thread_id")))
+        named = self._named(runtime, config)
+        if named or known:
+            return Speaker(named or AnonymousUser.restore(known or ""), thread)
         if self._strict or not thread:
             message = f"The run does not say which user is talking. {_HOW}"
             raise ConfigurationError(message)
         if not self._warned:
             self._warned = True
             _log.warning("A run names no user, so its thread has a memory of its own. %s", _HOW)
-        return Speaker(f"thread {thread}", thread)
+        return Speaker(AnonymousUser.of(thread), thread)
 
     def _named(self, runtime: Runtime[Any], config: RunnableConfig) -> str:
         if self._user is not None:
-            return str(self._user(runtime, config) or "")
+            return _name(self._user(runtime, config))
         context = runtime.context
         found = (
             context.get(USER_KEY)
             if isinstance(context, Mapping)
             else getattr(context, USER_KEY, None)
         )
-        return str(found or config.get("configurable", {}).get(USER_KEY) or "")
+        return _name(found, config.get("configurable", {}).get(USER_KEY))
+
+
+def _first_id(*ids: object) -> object:
+    """Return the first id that is one: 0 is, None and "" are not."""
+    return next((one for one in ids if one is not None and one != ""), "")
+
+
+def _name(*ids: object) -> str:
+    found = _first_id(*ids)
+    return "" if found == "" else name_user(found)

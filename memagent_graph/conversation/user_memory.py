@@ -10,7 +10,8 @@ import re
 import sys
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from uuid import UUID
 
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes
 from memagent_graph.errors import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.items import Namespace, Records
     from memagent_graph.memory.version import MemoryVersion
+
+UserId: TypeAlias = str | int | UUID
 
 What = Literal["folded", "edited", "imported", "forgotten"]
 
@@ -164,7 +167,43 @@ class ForgottenUser(NamedTuple):
     deleted: tuple[str, ...] = ()
 
 
-def place_of(user: str, namespace: Sequence[str]) -> tuple[str, ...]:
+class AnonymousUser(str):
+    """The id under which the memory of a thread without a user is kept.
+
+    Operators see it as a text. In a conversation, a text with this beginning is refused, so that no
+    user can be given an id by which the memory is reached.
+    """
+
+    __slots__ = ()
+    PREFIX = "anonymous thread "
+
+    @classmethod
+    def of(cls, thread: object) -> AnonymousUser:
+        """Return the id for a thread."""
+        return cls(f"{cls.PREFIX}{thread}")
+
+    @classmethod
+    def restore(cls, user: str) -> str:
+        """Return an id from the private state of a thread as what it was."""
+        return cls(user) if user.startswith(cls.PREFIX) else user
+
+
+def name_user(user: object) -> str:
+    """Return the id of a user as a text.
+
+    Raises:
+        ConfigurationError: The user is empty, or not an id.
+    """
+    if user is None or user == "":
+        raise ConfigurationError("The user is empty: give the id of the user.")
+    if not isinstance(user, str | int | UUID):
+        kind = type(user).__name__
+        message = f"The user is of type {kind}: give an id that is a str, an int or a UUID."
+        raise ConfigurationError(message)
+    return user if isinstance(user, str) else str(user)
+
+
+def place_of(user: UserId, namespace: Sequence[str]) -> tuple[str, ...]:
     """Return the namespace of a person's memory.
 
     LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
@@ -174,7 +213,7 @@ def place_of(user: str, namespace: Sequence[str]) -> tuple[str, ...]:
         user: id of the person.
         namespace: namespace of the memories in the store.
     """
-    label = _PREFIX + user.translate(_ESCAPES)
+    label = _PREFIX + name_user(user).translate(_ESCAPES)
     return (label, *namespace, _SUFFIX)
 
 
@@ -214,14 +253,14 @@ class UserMemory:
         patience: see `MemoryBank`.
 
     Raises:
-        ConfigurationError: The user is empty.
+        ConfigurationError: The user is empty, or not an id.
     """
 
     def __init__(
         self,
         store: BaseStore,
         namespace: Sequence[str],
-        user: str,
+        user: UserId,
         *,
         keep_versions: int | None = None,
         keep_days: float | None = None,
@@ -230,9 +269,7 @@ class UserMemory:
         ttl: float | None = None,
         patience: Callable[[], float] | None = None,
     ) -> None:
-        if not user:
-            raise ConfigurationError("The user is empty: give the id of the user.")
-        self.user = user
+        self.user = user = name_user(user)
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
         self._namespace = tuple(namespace)
         self.episodes = Episodes(self.bank.records, episode_tokens, episode_days)

@@ -15,7 +15,9 @@ from memagent_graph.conversation import user_memory
 from memagent_graph.conversation.user_memory import (
     MEMORY,
     MemoryChange,
+    UserId,
     UserMemory,
+    name_user,
     place_of,
     unknown_user,
     user_of,
@@ -262,11 +264,11 @@ class Users:
         self._ttl = ttl
         self._patience = patience
 
-    def of(self, user: str) -> UserMemory:
+    def of(self, user: UserId) -> UserMemory:
         """Return the memory object of one user.
 
         Raises:
-            ConfigurationError: The user is empty.
+            ConfigurationError: The user is empty, or not an id.
         """
         return UserMemory(self.store, self.namespace, user, ttl=self._ttl, patience=self._patience)
 
@@ -283,7 +285,7 @@ class Users:
                 break
         return sorted(found)
 
-    async def alist(self, users: Iterable[str] | None = None) -> list[Remembered]:
+    async def alist(self, users: Iterable[UserId] | None = None) -> list[Remembered]:
         """Return users with their memories, sorted by id.
 
         For a memory that cannot be read, a warning that names the user is logged.
@@ -293,7 +295,7 @@ class Users:
         """
         return [found async for found in self._remembered(users)]
 
-    async def asearch(self, words: str, users: Iterable[str] | None = None) -> list[UserMatch]:
+    async def asearch(self, words: str, users: Iterable[UserId] | None = None) -> list[UserMatch]:
         """Return lines of memories, and kept messages, that have all of these words.
 
         If a user's id has them, all lines of their memory are returned. Case is ignored.
@@ -312,7 +314,7 @@ class Users:
             found += [UserMatch(user, line) for line in lines if named or has(line)]
         return found
 
-    async def aget(self, user: str) -> MemoryVersion:
+    async def aget(self, user: UserId) -> MemoryVersion:
         """Return the newest version of a user's memory.
 
         Raises:
@@ -320,10 +322,10 @@ class Users:
         """
         found = await self.of(user).head()
         if found is None:
-            raise unknown_user(user)
+            raise unknown_user(str(user))
         return found
 
-    async def ahistory(self, user: str) -> tuple[History, list[MemoryChange]]:
+    async def ahistory(self, user: UserId) -> tuple[History, list[MemoryChange]]:
         """Return the versions of a user's memory, and its changes, newest first.
 
         Raises:
@@ -332,16 +334,16 @@ class Users:
         personal = self.of(user)
         versions, changes = await personal.history(), await personal.changes()
         if not versions and not changes:
-            raise unknown_user(user)
+            raise unknown_user(str(user))
         return versions, changes
 
     async def aedit(
-        self, user: str, text: str, *, by: str, before: str | None = None
+        self, user: UserId, text: str, *, by: str, before: str | None = None
     ) -> MemoryVersion:
         """See `PersonalMemory.edit`."""
         return await self.of(user).edit(text, by=by, before=before)
 
-    async def aheld(self, user: str) -> Held:
+    async def aheld(self, user: UserId) -> Held:
         """Return counts of what is stored about a user."""
         personal, items, versions = self.of(user), 0, 0
         records = personal.bank.records
@@ -350,7 +352,7 @@ class Users:
             versions += tuple(item.namespace or ()) == records.versions
         return Held(items, versions, await personal.threads())
 
-    async def aforget(self, user: str, *, by: str) -> ForgottenUser:
+    async def aforget(self, user: UserId, *, by: str) -> ForgottenUser:
         """Delete everything about a user, and erase it from the store's files.
 
         Use `memagent_graph.conversation.privacy.aforget` to delete their threads as well.
@@ -367,7 +369,7 @@ class Users:
         versions: int | None = None,
         days: float | None = None,
         idle_days: float | None = None,
-        users: Iterable[str] | None = None,
+        users: Iterable[UserId] | None = None,
         by: str,
         preview: bool = False,
     ) -> Pruned:
@@ -402,14 +404,14 @@ class Users:
         changed = not preview and (thinned or messages or forgotten)
         return Pruned(thinned, messages, forgotten, await erase(self.store) if changed else "")
 
-    async def aexport(self, users: Iterable[str] | None = None) -> list[str]:
+    async def aexport(self, users: Iterable[UserId] | None = None) -> list[str]:
         """Return everything stored about users, as JSON lines.
 
         Args:
             users: which; all by default.
         """
         lines = []
-        for user in await self.anames() if users is None else users:
+        for user in await self.anames() if users is None else map(name_user, users):
             lines += await export_user(self.of(user))
         return lines
 
@@ -428,8 +430,8 @@ class Users:
             await import_user(self.of(user), own, by=by)
         return [*users]
 
-    async def _remembered(self, users: Iterable[str] | None) -> AsyncIterator[Remembered]:
-        left = iter(await self.anames() if users is None else users)
+    async def _remembered(self, users: Iterable[UserId] | None) -> AsyncIterator[Remembered]:
+        left = iter(await self.anames() if users is None else map(name_user, users))
         while batch := [*islice(left, _AT_ONCE)]:
             heads = [((*place_of(user, self.namespace), "heads"), MEMORY) for user in batch]
             pointers = await self._records.values(heads, refresh=False)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -12,13 +15,15 @@ from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, Tra
 from memagent_graph.models.completion import count_of, ending_of
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.base import Usage
+from memagent_graph.sync import in_thread, is_shared_loop
 from memagent_graph.text.chunks import last_sentence_end
 from memagent_graph.text.tokens import least_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from langchain_core.messages import AIMessage
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, BaseMessage
     from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
     from langchain_core.runnables import RunnableConfig
 
@@ -26,6 +31,30 @@ OPENING = re.compile(r"<(think|thinking|reasoning)>")
 CLOSING = re.compile(r"</(?:think|thinking|reasoning)>")
 _QUOTES = frozenset("`'\"“”‘’«»()[]{}*_")
 _AFTER_A_WORD = frozenset(" \t.,;:!?…)/-")
+
+
+async def ask_like_caller(
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    config: RunnableConfig | None,
+    options: Mapping[str, Any],
+) -> AIMessage:
+    """Ask a model through the face that the caller of the library uses.
+
+    A client keeps its asynchronous connections on the loop that opened them. If synchronous code
+    opened them on the loop that the library runs for it, the application's own asynchronous calls
+    of the same model would fail.
+
+    Args:
+        model: the model.
+        messages: the prompt.
+        config: configuration of the call.
+        options: further arguments of the call.
+    """
+    if not is_shared_loop():
+        return await model.ainvoke(messages, config, **options)
+    work = partial(copy_context().run, partial(model.invoke, messages, config, **options))
+    return await asyncio.wrap_future(in_thread(work))
 
 
 async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[AIMessage, str]:

@@ -1,18 +1,24 @@
-"""Terms by which texts are compared: stems, parts of identifiers, numbers, CJK bigrams."""
+"""Terms by which texts are compared: stems, parts of identifiers, numbers, unspaced bigrams."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import add
 
 import regex
 import Stemmer
 
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}"
+# Line_Break=SA: Thai, Lao, Khmer, Burmese, and the other Tai and Mon scripts.
+_UNSPACED = (
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Bopomofo}\p{Yi}\p{Tangut}\p{Nushu}"
+    r"\p{Javanese}\p{Balinese}\p{Line_Break=SA}"
+)
 _TOKEN = regex.compile(
-    rf"(?P<cjk>[{_UNSPACED}]+)"
+    rf"(?P<unspaced>[{_UNSPACED}]+)"
     r"|(?P<number>\d+(?:[.,:]\d+)*)"
     rf"|(?P<word>[^\W\d{_UNSPACED}][^\W{_UNSPACED}]*(?:['’][\p{{L}}]+)?)"
 )
+_LETTER, _MARKED = regex.compile(r"\X"), regex.compile(r"\p{M}")
 _PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|[\p{Lo}\p{M}]+")
 _SHORTEST_AGENT = 5
 _SNOWBALL = Stemmer.Stemmer("english").stemWord
@@ -176,10 +182,10 @@ def terms(text: str) -> list[str]:
             found += word_terms(token)
         elif kind == "number":
             found.append(token.replace(",", ""))
-        elif len(token) == 1:
-            found.append(token)
         else:
-            found += [token[i : i + 2] for i in range(len(token) - 1)]
+            # A vowel or tone mark belongs to its letter.
+            letters = _LETTER.findall(token) if _MARKED.search(token) else token
+            found += map(add, letters, letters[1:]) if len(letters) > 1 else letters
     return found
 
 

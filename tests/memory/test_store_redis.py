@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
+from uuid import UUID
 
 import atomically
 import pytest
@@ -506,3 +509,29 @@ def test_importing_the_package_does_not_import_redis():
     code = "import sys, memagent_graph; sys.exit('redis' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_times_and_uuids_are_stored_as_text_like_in_the_stores_of_langgraph(redis_server, prefix):
+    with RedisStore.from_url(redis_server.url, prefix=prefix) as store:
+        store.put(AT, "k", {"at": datetime(2026, 3, 5, tzinfo=UTC), "ids": [UUID(int=5)]})
+
+        assert store.get(AT, "k").value == {
+            "at": "2026-03-05T00:00:00+00:00",
+            "ids": ["00000000-0000-0000-0000-000000000005"],
+        }
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": {"b": [1, {2}]}}, "A value of type set cannot be stored (value['a']['b'][1])"),
+        ({"a": 1, "b": b"x"}, "A value of type bytes cannot be stored (value['b'])"),
+        ({"a": {(1, 2): 3}}, "The key (1, 2) of a value cannot be stored (value['a'])"),
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_named_by_its_key(redis_server, prefix, value, place):
+    with (
+        RedisStore.from_url(redis_server.url, prefix=prefix) as store,
+        pytest.raises(TypeError, match=re.escape(place)),
+    ):
+        store.put(AT, "k", value)

@@ -58,6 +58,26 @@ def test_chinese_next_to_another_script_is_still_cut_into_pairs():
     assert terms("2013年的Windows系统") == ["2013", "年的", *terms("Windows"), "系统"]
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("แมวของฉันชื่อมะลิ", "มะลิ"),
+        ("ແມວຂອງຂ້ອຍຊື່ມະລິ", "ມະລິ"),
+        ("ឆ្មារបស់ខ្ញុំឈ្មោះម៉ាលី", "ម៉ាលី"),
+        ("ကျွန်တော့်ကြောင်နာမည်ကမီမီ", "မီမီ"),
+        ("ꦏꦸꦕꦶꦁꦏꦸꦗꦼꦤꦺꦁꦩꦶꦩꦶ", "ꦩꦶꦩꦶ"),
+        ("ꆈꌠꁱꂷ", "ꁱꂷ"),
+    ],
+)
+def test_scripts_without_spaces_are_compared_by_pairs_of_letters_with_their_marks(text, name):
+    assert {*terms(name)} < {*terms(text)}
+    assert 1 < len(terms(text)) < len(text)
+
+
+def test_digits_of_such_a_script_are_a_number():
+    assert terms("ปี๒๕๖๙") == ["ปี", "๒๕๖๙"]
+
+
 def test_words_that_an_answer_does_not_repeat_are_left_out_of_a_question():
     assert content_terms("Where does the keeper of the lamp live?") == ["keeper", "lamp", "live"]
     assert "什么" not in content_terms("灯塔是什么？")

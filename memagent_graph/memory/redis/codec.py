@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from dataclasses import fields, is_dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from memagent_graph.errors import BadRecordError
 
@@ -106,8 +109,55 @@ def as_stored(value: Mapping[str, object]) -> Value:
 def _to_json(value: Mapping[str, object]) -> bytes:
     # Unlike faster libraries, the standard one keeps NaN, integers of any size, and the lone
     # surrogates of broken documents.
-    text = json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"))
+    try:
+        text = json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"), default=_to_plain)
+    except TypeError as error:
+        raise TypeError(_explain(value) or str(error)) from error
     return text.encode("utf-8", "surrogatepass")
+
+
+def _to_plain(value: object) -> object:
+    """Convert what LangGraph's SqliteStore and PostgresStore take beyond JSON.
+
+    Raises:
+        TypeError: They do not take it.
+    """
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    raise TypeError(type(value).__name__)
+
+
+def _explain(value: object, place: str = "") -> str:
+    """Return the message about the first part of a value that cannot be stored; "" if none is."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str | int | float | bool | None):
+                return f"The key {key!r} of a value cannot be stored{_at(place)}: use a str."
+            if found := _explain(inner, f"{place}[{key!r}]"):
+                return found
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            if found := _explain(inner, f"{place}[{number}]"):
+                return found
+    elif not isinstance(value, str | int | float | bool | None):
+        try:
+            return _explain(_to_plain(value), place)
+        except TypeError:
+            kind = type(value).__name__
+            return (
+                f"A value of type {kind} cannot be stored{_at(place)}: convert it to what JSON has."
+            )
+    return ""
+
+
+def _at(place: str) -> str:
+    return f" (value{place})" if place else ""
 
 
 def _from_json(payload: bytes) -> Value:
