@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.evidence.numbers import simple_values
+from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.source import JoinedSource
 from memagent_graph.text.terms import telling_terms
 
@@ -84,6 +85,7 @@ def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 def statements(text: str) -> Iterator[Statement]:
     """Cut `text` into statements, in order."""
+    text = replace_surrogates(text)
     for block in _BLOCK.finditer(text):
         content, start = block[0], block.start()
         spans = _sentences(content) if _is_prose(content) else _lines(content)

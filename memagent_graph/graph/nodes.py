@@ -67,7 +67,7 @@ from memagent_graph.graph.state import (
 from memagent_graph.graph.versions import begin_chain, chain_of, finish, wait_while_held
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import LateError, to_thread
-from memagent_graph.templates import plural
+from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
 
@@ -146,7 +146,7 @@ def _asked(state: ReadingState) -> list[str]:
     """The questions, at least one."""
     question, questions = state.get("question"), state.get("questions")
     if question or questions is None:  # `questions` may be left from the thread's last run
-        return [question or ""]
+        return [replace_surrogates(question or "")]
     if not questions:
         raise QuestionError('There are no questions: invoke with {"questions": [...]}.')
     if isinstance(questions, str) or not all(isinstance(one, str) for one in questions):
@@ -155,7 +155,7 @@ def _asked(state: ReadingState) -> list[str]:
     if name:
         message = f"The memory {name!r} belongs to one question: ask several without memory_name."
         raise ConfigurationError(message)
-    return questions
+    return [*map(replace_surrogates, questions)]
 
 
 async def _open(reading: Reading, run: Run, questions: int, name: str | None) -> SourceRecord:

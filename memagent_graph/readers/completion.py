@@ -12,6 +12,7 @@ from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, Tra
 from memagent_graph.models.completion import count_of, ending_of
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.base import Usage
+from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.chunks import last_sentence_end
 from memagent_graph.text.tokens import least_tokens
 
@@ -48,7 +49,7 @@ async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[
         raise model_error(error) from error
     _check_ending(reply)
     _check_prompt(reply, prompt)
-    text = without_reasoning(reply.text).strip()
+    text = replace_surrogates(without_reasoning(reply.text).strip())
     if not text:
         cut = is_cut_off(reply)
         raise EmptyReplyError(

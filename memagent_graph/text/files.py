@@ -33,7 +33,7 @@ from memagent_graph.errors import (
     UnreadableSourceError,
 )
 from memagent_graph.sync import work_through
-from memagent_graph.templates import plural
+from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.conversion import CONVERTERS
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource
 from memagent_graph.text.source import (
@@ -116,7 +116,7 @@ def open_file(path: Path, name: str | None = None, opener: Opener | None = None)
         ConversionLimitError: Its conversion exceeds a limit.
         MissingDependencyError: Its format needs the `documents` extra.
     """
-    name = name or str(path)
+    name = replace_surrogates(name or str(path))
     try:
         if not path.is_file():  # opening a pipe would wait for its writer
             message = (
