@@ -20,9 +20,9 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from charset_normalizer import from_bytes
+import chardet
 from langchain_core.documents import Document
 
 from memagent_graph.errors import (
@@ -56,7 +56,10 @@ _BLOCK = 1 << 18
 """Bytes between two entries of the index: a window decodes whole blocks of this size."""
 
 _SAMPLE = 1 << 16
-"""Bytes looked at to detect the kind of a file."""
+"""Bytes looked at to detect the kind of a file, and its encoding."""
+
+_SURE = 0.9
+"""Confidence of a guessed encoding below which a warning names it."""
 
 _MARKS = [
     (codecs.BOM_UTF8, "utf-8"),
@@ -99,19 +102,29 @@ def open_unlinked(path: str, flags: int) -> int:
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY)
 
 
-def open_file(path: Path, name: str | None = None, opener: Opener | None = None) -> Source:
+def open_file(
+    path: Path,
+    name: str | None = None,
+    opener: Opener | None = None,
+    encoding: str | None = None,
+) -> Source:
     """Open a file: text in any encoding, or a format that markitdown converts.
 
-    A file counts as binary if its first 64 KiB have NUL bytes and are not UTF-8, or if more than
-    a tenth of them are control characters; NUL bytes in text are kept. Invalid bytes in UTF-8
-    text are read as U+FFFD and counted in `FileSource.invalid`.
+    A file counts as binary if its first 64 KiB have NUL bytes and are neither UTF-8 nor UTF-16, or
+    if more than a tenth of them are control characters; NUL bytes in text are kept. Invalid bytes
+    in UTF-8 text are read as U+FFFD and counted in `FileSource.invalid`.
+
+    Text that is not UTF-8 is read in the encoding that fits best all its lines beyond ASCII; if
+    that is not certain, `FileSource.warnings` names it.
 
     Args:
         path: the file.
         name: its name in output; its path by default.
         opener: opens the file, as for `open`.
+        encoding: a Python codec, for text whose encoding is known.
 
     Raises:
+        SourceError: There is no such encoding.
         UnreadableSourceError: The file is binary, a pipe or a device, or may not be read.
         ConversionLimitError: Its conversion exceeds a limit.
         MissingDependencyError: Its format needs the `documents` extra.
@@ -128,14 +141,18 @@ def open_file(path: Path, name: str | None = None, opener: Opener | None = None)
             return ConvertedSource(path, name) if opener is None else _copy(path, name, opener)
         with open(path, "rb", opener=opener) as file:
             sample = file.read(_SAMPLE)
-        for mark, encoding in _MARKS:
+        if encoding is not None:
+            return _open_encoded(path, name, encoding, opener)
+        for mark, marked in _MARKS:
             if sample.startswith(mark):
-                return FileSource(path, name, encoding, skip=len(mark), opener=opener)
+                return FileSource(path, name, marked, skip=len(mark), opener=opener)
+        if wide := _find_utf_16(sample):
+            return FileSource(path, name, wide, opener=opener)
         if _is_binary(sample):
             formats = ", ".join(sorted(CONVERTERS))
             message = f"{name} is a binary file: only text can be read, and {formats}."
             raise UnreadableSourceError(message)
-        return _open_unmarked(path, name, sample, opener)
+        return _open_unmarked(path, name, opener)
     except PermissionError as error:
         message = f"No permission to read {name}: change its permissions."
         raise UnreadableSourceError(message) from error
@@ -152,19 +169,68 @@ def _copy(path: Path, name: str, opener: Opener) -> Source:
     return source
 
 
-def _open_unmarked(path: Path, name: str, sample: bytes, opener: Opener | None) -> FileSource:
+def _open_encoded(path: Path, name: str, encoding: str, opener: Opener | None) -> FileSource:
+    try:
+        codecs.getincrementaldecoder(encoding)
+        codec = codecs.lookup(encoding).name
+    except LookupError as error:
+        message = f"There is no encoding {encoding!r}: name a Python codec, such as cp1252."
+        raise SourceError(message) from error
+    source = FileSource(path, name, codec, opener=opener)
+    source.digest = sha256(f"{source.digest} {codec}".encode()).hexdigest()  # another text
+    source.uri = f"{source.uri}?encoding={quote(codec)}"
+    return source
+
+
+def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
+    """Open text as UTF-8, if most signs beyond ASCII are, or else in the best other encoding."""
     source = FileSource(path, name, "utf-8", opener=opener)
-    if not source.invalid or source.invalid * 1000 <= source.length:
+    if not source.invalid or source.invalid * 10 <= source.beyond_ascii:
         return source
-    guesses = from_bytes(sample)
-    guess = guesses.best()
-    if guess is None:
-        message = f"{name} is in an unknown encoding; convert it to UTF-8."
+    encoding, confidence = _guess_encoding(source.lines_beyond_ascii())
+    if encoding is None:
+        message = (
+            f"{name} is in an unknown encoding: convert it to UTF-8, or name its encoding with "
+            "open_source(..., encoding=...)."
+        )
         raise UnreadableSourceError(message)
-    for other in guesses:  # among code pages that fit equally well, prefer the most common
-        if other.encoding == "cp1252" and other.chaos <= guess.chaos:
-            guess = other
-    return FileSource(path, name, guess.encoding, opener=opener)
+    if codecs.lookup(encoding).name == "utf-8":
+        return source
+    source = FileSource(path, name, encoding, opener=opener)
+    if confidence < _SURE:
+        warning = (
+            f"{name} was read as {encoding.lower()}, which is a guess: if letters are wrong, "
+            "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
+        )
+        source.warnings = (warning,)
+    return source
+
+
+_WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc-kr": "cp949"}
+"""Encodings in whose name programs write signs that only a wider one has."""
+
+
+def _guess_encoding(sample: bytes) -> tuple[str | None, float]:
+    """Return the encoding that fits best, and from 0 to 1 how certain it is."""
+    for era in (chardet.EncodingEra.MODERN_WEB, chardet.EncodingEra.ALL):
+        found = chardet.detect(sample, encoding_era=era)
+        if name := found["encoding"]:
+            return _WIDER.get(name.lower(), name), found["confidence"] or 0.0
+    return None, 0.0
+
+
+def _find_utf_16(sample: bytes) -> str | None:
+    """Return the byte order of UTF-16 without a mark: its NUL bytes are all on one side."""
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if min(even, odd) or max(even, odd) * 8 < len(sample):
+        return None
+    encoding = "utf-16-be" if even else "utf-16-le"
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(sample)
+    except UnicodeDecodeError:
+        return None
+    is_text = all(sign.isprintable() or sign.isspace() for sign in text)
+    return encoding if is_text and sum(map(str.isascii, text)) * 2 > len(text) else None
 
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
@@ -218,7 +284,11 @@ class FileSource:
 
     Attributes:
         invalid: number of U+FFFD characters, which stand for bytes that could not be decoded.
+        beyond_ascii: number of all other characters beyond ASCII.
+        warnings: what may be wrong with the text.
     """
+
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -244,7 +314,7 @@ class FileSource:
     def _scan(self, skip: int) -> None:
         digest = sha256()
         decoder = self._decoder(self._errors)
-        length = lines = invalid = 0
+        length = lines = invalid = beyond = 0
         position = skip
         with self._open() as file:
             digest.update(file.read(skip))
@@ -259,6 +329,8 @@ class FileSource:
                 length += len(text)
                 lines += text.count("\n")
                 invalid += text.count("\ufffd")
+                if not text.isascii():
+                    beyond += len(text) - len(text.encode("ascii", "ignore"))
                 if self._headings:
                     self._headings.feed(text)
         if self._headings:
@@ -266,6 +338,19 @@ class FileSource:
         self.digest = digest.hexdigest()
         self.length = length
         self.invalid = invalid
+        self.beyond_ascii = beyond - invalid
+
+    def lines_beyond_ascii(self) -> bytes:
+        """Return lines with bytes beyond ASCII, from all over the file."""
+        found: list[bytes] = []
+        size = 0
+        with self._open() as file:
+            while line := file.readline(_SAMPLE):
+                room = _SAMPLE * file.tell() // self._version.size
+                if size <= room and not line.isascii():
+                    found.append(line)
+                    size += len(line)
+        return b"".join(found)
 
     def read(self, start: int, size: int) -> str:
         """Return code points `start` to `start + size`.
@@ -455,7 +540,9 @@ DocumentLike: TypeAlias = (
 )
 
 
-def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
+def open_source(
+    document: DocumentLike, *, name: str | None = None, encoding: str | None = None
+) -> Source:
     """Open a document.
 
     Args:
@@ -465,9 +552,11 @@ def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
             file. A list is all of its items, joined. Links that lead out of a folder or glob are
             skipped.
         name: its name in output; its own name by default.
+        encoding: a Python codec, such as "cp1252", for a text file or bytes whose encoding is
+            known. By default it is found from the content.
 
     Raises:
-        SourceError: This is not a document.
+        SourceError: This is not a document, or there is no such encoding.
         SourceNotFoundError: A path does not exist, or a glob matches nothing.
         UnreadableSourceError: A file is binary or a device, or a folder has nothing to read.
         ConversionLimitError: A conversion exceeds the limit on time, memory or length of text.
@@ -480,7 +569,7 @@ def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
         >>> source.name, source.read(0, 3)
         ('lease', 'Ann')
     """
-    source = _open(document, name)
+    source = _open(document, name) if encoding is None else _decode(document, name, encoding)
     if not _has_text(source):
         message = f"{source.name} is empty or only white space: give a document with text."
         raise EmptyDocumentError(message)
@@ -526,6 +615,16 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
     raise SourceError(message)
 
 
+def _decode(document: object, name: str | None, encoding: str) -> Source:
+    if isinstance(document, bytes | bytearray):
+        return _spool([bytes(document)], name or "bytes", encoding)
+    if isinstance(document, dict) and "path" in document:
+        document = Path(document["path"])
+    if not isinstance(document, os.PathLike) or not Path(document).is_file():
+        raise SourceError("An encoding is for one text file, or for bytes: open each with its own.")
+    return open_file(Path(document), name, encoding=encoding)
+
+
 def _open_record(record: dict[str, str]) -> Source:
     if "path" in record:
         return _open_path(record["path"])
@@ -538,7 +637,8 @@ def _open_record(record: dict[str, str]) -> Source:
         given = reprlib.repr(record)
         message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {given}.'
         raise SourceError(message)
-    return _open_path(unquote(parts.path))
+    path, encodings = unquote(parts.path), parse_qs(parts.query).get("encoding")
+    return open_file(Path(path), encoding=encodings[0]) if encodings else _open_path(path)
 
 
 def _open_path(path: str | os.PathLike[str], name: str | None = None) -> Source:
@@ -558,20 +658,24 @@ def _blocks(read: Callable[[int], str | bytes]) -> Iterator[str | bytes]:
         yield block
 
 
-def _spool(blocks: Iterable[str | bytes | Document], name: str) -> Source:
+def _spool(
+    blocks: Iterable[str | bytes | Document], name: str, encoding: str | None = None
+) -> Source:
     """Copy what can be read only once to a file that is deleted with the source."""
-    encoding = None
+    is_text = False
     with tempfile.NamedTemporaryFile(delete=False) as file:
         path = Path(file.name)
         for block in blocks:
             if isinstance(block, Document):
                 block = f"{block.page_content}\n\n"  # noqa: PLW2901
             if isinstance(block, str):
-                encoding = "utf-8"
-                block = block.encode("utf-8", "surrogatepass")  # noqa: PLW2901
+                is_text = True
+                block = replace_surrogates(block).encode()  # noqa: PLW2901
             file.write(block)
     try:
-        source = FileSource(path, name, encoding) if encoding else open_file(path, name)
+        source = (
+            FileSource(path, name, "utf-8") if is_text else open_file(path, name, encoding=encoding)
+        )
     except BaseException:
         path.unlink()
         raise
