@@ -70,6 +70,7 @@ from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
+from memagent_graph.text.source import warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,6 +198,7 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
             source=source.name,
             length=source.length,
             skipped=getattr(source, "skipped", 0),
+            warnings=[*warnings_of(source)],
         )
     )
     return record
@@ -546,7 +548,12 @@ async def write_answer(
         "stopped": progress["stopped"],
         "reader": reading.reader.identity.name,
         "version": progress["version"],
-        "warnings": [*warnings, *_lost(reading, progress), *warn(memory)],
+        "warnings": [
+            *source.get("warnings", ()),
+            *warnings,
+            *_lost(reading, progress),
+            *warn(memory),
+        ],
     }
 
 

@@ -43,6 +43,7 @@ from memagent_graph.text.source import (
     Location,
     Source,
     TextSource,
+    warnings_of,
 )
 
 if TYPE_CHECKING:
@@ -185,7 +186,10 @@ def _open_encoded(path: Path, name: str, encoding: str, opener: Opener | None) -
 def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
     """Open text as UTF-8, if most signs beyond ASCII are, or else in the best other encoding."""
     source = FileSource(path, name, "utf-8", opener=opener)
-    if not source.invalid or source.invalid * 10 <= source.beyond_ascii:
+    if not source.invalid:
+        return source
+    if source.invalid * 10 <= source.beyond_ascii:
+        source.warnings = (_invalid(source),)
         return source
     encoding, confidence = _guess_encoding(source.lines_beyond_ascii())
     if encoding is None:
@@ -195,6 +199,7 @@ def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
         )
         raise UnreadableSourceError(message)
     if codecs.lookup(encoding).name == "utf-8":
+        source.warnings = (_invalid(source),)
         return source
     source = FileSource(path, name, encoding, opener=opener)
     if confidence < _SURE:
@@ -204,6 +209,13 @@ def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
         )
         source.warnings = (warning,)
     return source
+
+
+def _invalid(source: FileSource) -> str:
+    return (
+        f"{source.name} has {plural(source.invalid, 'character')} that could not be decoded as "
+        "UTF-8 and were read as U+FFFD."
+    )
 
 
 _WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc-kr": "cp949"}
@@ -487,13 +499,16 @@ def _join_files(
         ],
         AT_ONCE,
     )
-    skipped = opened.count(None)
-    parts = [part for part in opened if part is not None and part.length]
+    skipped, parts = [], []
+    for part in opened:
+        if isinstance(part, str):
+            skipped.append(part)
+        elif _has_text(part):
+            parts.append(part)
+        else:
+            skipped.append(f"skipped {part.name}: {_why_empty(part)}")
     if not parts:
-        message = (
-            f"Nothing in {name} can be read. Skipped files: {skipped} (hidden, binary, or links "
-            "out of the folder)."
-        )
+        message = f"Nothing in {name} can be read: {_list(skipped) or 'it has no files.'}"
         raise UnreadableSourceError(message)
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
 
@@ -503,16 +518,43 @@ def is_converted(path: Path) -> bool:
     return path.suffix.lower() in CONVERTERS
 
 
-def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | None:
-    """Open a file of a folder; None if it cannot be read, is hidden, or leads out of the folder."""
+def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | str:
+    """Open a file of a folder; a line that says why it was skipped if it is not read."""
+    skipped = f"skipped {replace_surrogates(name)}: "
     try:
-        if file.name.startswith(".") or _leads_away(file.absolute(), base):
-            return None
+        if file.name.startswith("."):
+            return f"{skipped}it is hidden."
+        if _leads_away(file.absolute(), base):
+            return f"{skipped}it is a link out of the folder, or to a hidden file."
         if opener is None:
             return open_file(file, name)
         return open_file(Path(os.path.realpath(file)), name, opener)
-    except (SourceError, ImportError, OSError):
-        return None
+    except (SourceError, ImportError, OSError) as error:
+        return skipped + _reason(error, name)
+
+
+def _reason(error: Exception, name: str) -> str:
+    """Return an error's message without the name of the file, which the line begins with."""
+    said = str(error) or type(error).__name__
+    if said.startswith(f"{name} "):
+        return f"it{said.removeprefix(name)}"
+    said = said.replace(f"Converting {name} to text takes", "the conversion took")
+    return said.replace(f"The text of {name} is", "its text is")
+
+
+_MOST_LISTED = 10
+"""Most files that an error names."""
+
+
+def _list(lines: Sequence[str]) -> str:
+    """Join lines into one; an error is printed on one line."""
+    more = len(lines) - _MOST_LISTED
+    rest = [f"and {plural(more, 'other file')}."] if more > 0 else []
+    return " ".join([*lines[:_MOST_LISTED], *rest])
+
+
+def _why_empty(source: Source) -> str:
+    return " ".join(warnings_of(source)) or "it is empty or only white space."
 
 
 def _leads_away(file: Path, base: Path) -> bool:
@@ -571,8 +613,9 @@ def open_source(
     """
     source = _open(document, name) if encoding is None else _decode(document, name, encoding)
     if not _has_text(source):
-        message = f"{source.name} is empty or only white space: give a document with text."
-        raise EmptyDocumentError(message)
+        found = " ".join(warnings_of(source))
+        message = f"{source.name} is empty or only white space: give a document with text. {found}"
+        raise EmptyDocumentError(message.rstrip())
     return source
 
 
@@ -605,7 +648,7 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
         parts = work_through(
             [(partial(_open, item), _is_converted(item)) for item in document], AT_ONCE
         )
-        return parts[0] if len(parts) == 1 else JoinedSource(parts, f"{len(parts)} documents")
+        return parts[0] if len(parts) == 1 else _join(parts)
     if isinstance(document, Iterable):
         return _spool(document, "stream")
     message = (
@@ -613,6 +656,15 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
         f"{type(document).__name__}."
     )
     raise SourceError(message)
+
+
+def _join(parts: Sequence[Source]) -> Source:
+    """Join the documents of a list, of which at least one has text."""
+    empty = [f"{part.name}: {_why_empty(part)}" for part in parts if not _has_text(part)]
+    if len(empty) == len(parts):
+        message = f"None of the documents has text: {_list([*dict.fromkeys(empty)])}"
+        raise EmptyDocumentError(message)
+    return JoinedSource(parts, f"{len(parts)} documents")
 
 
 def _decode(document: object, name: str | None, encoding: str) -> Source:
@@ -631,7 +683,7 @@ def _open_record(record: dict[str, str]) -> Source:
     uri = record.get("uri", "")
     if uri.startswith("list:"):
         uris = json.loads(uri.removeprefix("list:"))
-        return JoinedSource([_open({"uri": item}) for item in uris], plural(len(uris), "document"))
+        return _join([_open({"uri": item}) for item in uris])
     parts = urlsplit(uri)
     if parts.scheme != "file":
         given = reprlib.repr(record)

@@ -309,8 +309,40 @@ class TestFolder:
     def test_a_folder_with_nothing_readable_says_so(self, tmp_path):
         write(tmp_path / "x.bin", b"\0\xff" * 50)
 
-        with pytest.raises(UnreadableSourceError, match=r"Skipped files: 1 \(hidden, binary"):
+        with pytest.raises(UnreadableSourceError, match=r"skipped .*/x\.bin: it is a binary"):
             open_source(tmp_path)
+
+    def test_each_skipped_file_is_named_with_the_reason(self, folder, tmp_path_factory):
+        outside = write(tmp_path_factory.mktemp("outside") / "key.txt", "the private key")
+        (folder / "notes.txt").symlink_to(outside)
+        write(folder / "blank.txt", " \n")
+        write(folder / "old.txt", GERMAN, "latin-1")
+        top = folder.name
+
+        warnings = open_source(folder).warnings
+
+        skipped = [line for line in warnings if line.startswith("skipped ")]
+        for line, (name, reason) in zip(
+            skipped,
+            [
+                (".secret", "it is hidden."),
+                ("blank.txt", "it is empty or only white space."),
+                ("image.png", "it is a binary file: only text can be read, and "),
+                ("notes.txt", "it is a link out of the folder, or to a hidden file."),
+            ],
+            strict=True,
+        ):
+            assert line.startswith(f"skipped {top}/{name}: {reason}")
+        assert "old.txt was read as windows-1252" in str(set(warnings) - set(skipped))
+
+    def test_one_whose_files_have_no_text_is_not_read_as_if_it_had(self, tmp_path):
+        for number in range(12):
+            write(tmp_path / f"{number:02}.txt", "\n\f ")
+
+        with pytest.raises(UnreadableSourceError, match="00.txt: it is empty.* and 2 other files"):
+            open_source(tmp_path)
+        with pytest.raises(EmptyDocumentError, match="00.txt: it is empty"):
+            open_source(sorted(tmp_path.iterdir()))
 
 
 def test_a_list_is_all_of_its_items_with_a_uri_if_each_has_one(tmp_path):
