@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.source import Source
 
-_FORM = "index 1"
+_FORM = "index 2"
 """Version of passages and terms, part of each cache key."""
 _K1, _B = 1.2, 0.4
 """BM25's k1 and b: saturation of repeated terms, and the penalty on long passages."""
