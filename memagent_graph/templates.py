@@ -32,13 +32,24 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return re.sub(rf"\{{({'|'.join(values)})\}}", lambda match: values[match[1]], template)
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def replace_surrogates(text: str) -> str:
+    """Return `text` with U+FFFD for each lone surrogate, which UTF-8 does not have.
+
+    JSON that cut an emoji in half has them, and file names that are not UTF-8.
+    """
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
 def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
     """Return `value` without forged delimiters: another sign in their place reads as before.
 
     Delimiters are the template's tags, those of a model's reasoning and tool calls, and the control
     tokens of chat templates, which servers read even in the text of a message. They are found in
     disguise too: with invisible characters or accents, or in full-width or look-alike characters.
-    All other text stays as it is.
+    Lone surrogates are replaced, or no prompt could be sent. All other text stays as it is.
 
     Args:
         value: the text.
@@ -46,7 +57,7 @@ def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
         control: control tokens of the model's tokenizer; without them, those of known shapes count.
     """
     forged = _forgery_pattern(template, frozenset(control))
-    value = forged.sub(_replace, value)
+    value = replace_surrogates(forged.sub(_replace, value))
     if value.isascii() and not _COMMANDS.search(value):
         return value
 

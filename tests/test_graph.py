@@ -29,6 +29,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.base import Update
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
@@ -674,3 +675,44 @@ def test_a_checkpoint_does_not_grow_with_the_document(tmp_path):
     assert len(sizes) >= 700
     assert sizes[700] <= sizes[10] + 128  # longer numbers, nothing else
     assert max(sizes[10:700]) <= allowed
+
+
+@pytest.mark.parametrize(
+    ("question", "document", "reply"),
+    [
+        ("Who is the keeper?", "The keeper \ud83d is Odo.", "The keeper is Odo."),
+        ("Who \udfff is the keeper?", "The keeper is Odo.", "The keeper is Odo."),
+        ("Who is the keeper?", "The keeper is Odo.", "The keeper \ud83d is Odo."),
+    ],
+)
+def test_half_a_surrogate_pair_in_document_question_or_reply_ends_no_reading(
+    openai_server, question, document, reply
+):
+    openai_server.reply = lambda _: reply
+    openai_server.script = [json.dumps(completion(reply)).encode()] * 2
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+
+    out = create_memagent(model).invoke({"question": question, "document": document})
+
+    assert out["answer"] == reply.replace("\ud83d", "\ufffd")
+    start, end = out["evidence"][0]["start"], out["evidence"][0]["end"]
+    assert document[start:end] == document
+
+
+def completion(text: str) -> dict:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+
+
+def test_the_built_in_reader_returns_text_that_can_be_written_as_utf_8(tmp_path):
+    question = "Who \udc00 is the keeper?"
+    document = f"The keeper \ud83d is Odo Brandt.\n\n{TEXT}"
+
+    one = create_memagent(config=SMALL).invoke({"question": question, "document": document})
+    many = create_memagent(config=SMALL).invoke({"questions": [question], "document": document})
+
+    assert "Odo Brandt" in one["answer"]
+    assert "Odo Brandt" in many["answers"][0]["answer"]
+    for out in (one, many):
+        json.dumps(out, ensure_ascii=False, default=str).encode()

@@ -70,7 +70,8 @@ def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> 
         _print_for_users(output, show_memory=show_memory)
     sys.stdout.flush()  # a full disk shows here, where it can be said in one line
     for warning in () if as_json else output["warnings"]:
-        print(mask_controls(f"memagent: warning: {warning}", sys.stderr), file=sys.stderr)
+        said = warning if warning.startswith("skipped ") else f"warning: {warning}"
+        print(mask_controls(f"memagent: {said}", sys.stderr), file=sys.stderr)
     if why := _STOPPED.get(output["stopped"]):
         covered = f"memagent: {output['coverage']:.0%} of the document was read: {why}."
         print(covered, file=sys.stderr)
@@ -414,11 +415,7 @@ def _read(
             if mode == "values":
                 output = part
                 continue
-            if part["event"] == "opened" and part["skipped"]:
-                why = "hidden, binary, or links out of the folder"
-                files = plural(part["skipped"], "file")
-                print(f"memagent: skipped {files} ({why}).", file=sys.stderr)
-            elif part["event"] == "held":
+            if part["event"] == "held":
                 by = mask_controls(part["by"], sys.stderr)
                 print(f"memagent: paused, the memory is held by {by}.", file=sys.stderr)
             elif part["event"] == "released":

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from memagent_graph.templates import replace_surrogates
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TextIO
@@ -26,15 +28,15 @@ _ESCAPES |= {code: f"\\u{code:04x}" for code in _TURNING}
 
 
 def mask_controls(text: str, stream: TextIO | None = None) -> str:
-    """Replace control characters with a mark, unless the stream is not a terminal.
+    """Replace lone surrogates with a mark and, on a terminal, control characters too.
 
     Args:
         text: the text to print.
         stream: the stream to print to; standard output by default.
     """
     if not (stream or sys.stdout).isatty():
-        return text
-    return text.replace("\r\n", "\n").translate(_COMMANDS)
+        return replace_surrogates(text)
+    return replace_surrogates(text).replace("\r\n", "\n").translate(_COMMANDS)
 
 
 def row(*fields: str) -> str:

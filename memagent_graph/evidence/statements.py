@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.evidence.numbers import simple_values
+from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.source import JoinedSource
-from memagent_graph.text.terms import telling_terms
+from memagent_graph.text.terms import BROKEN_END, join_lines, one_form, telling_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ class Statement(NamedTuple):
     """A sentence, or a line of code or of a list.
 
     Attributes:
-        text: the sentence on one line, with runs of white space as single spaces.
+        text: the sentence on one line as it reads, with runs of white space as single spaces.
         start: offset of its first code point in the text that was cut, or in the whole document.
         end: one past its last.
     """
@@ -84,6 +85,7 @@ def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 def statements(text: str) -> Iterator[Statement]:
     """Cut `text` into statements, in order."""
+    text = replace_surrogates(text)
     for block in _BLOCK.finditer(text):
         content, start = block[0], block.start()
         spans = _sentences(content) if _is_prose(content) else _lines(content)
@@ -92,7 +94,8 @@ def statements(text: str) -> Iterator[Statement]:
             stripped = raw.strip()
             if stripped:
                 begin = start + first + len(raw) - len(raw.lstrip())
-                yield Statement(" ".join(stripped.split()), begin, begin + len(stripped))
+                said = " ".join(join_lines(stripped).split())
+                yield Statement(said, begin, begin + len(stripped))
 
 
 def _is_prose(block: str) -> bool:
@@ -102,8 +105,13 @@ def _is_prose(block: str) -> bool:
         return True
     signs = sum(block.count(sign) for sign in "{}()[]=<>_#|;\t")
     widest = max(map(len, lines))
-    full = sum(len(line) > widest * 0.6 for line in lines[:-1])
+    full = sum(len(line) > widest * 0.6 or _breaks_off(line) for line in lines[:-1])
     return signs * 50 < len(block) and widest >= _NARROWEST and full * 3 >= 2 * (len(lines) - 1)
+
+
+def _breaks_off(line: str) -> bool:
+    """Whether a line ends within a word."""
+    return BROKEN_END.search(line.rstrip()[-2:]) is not None
 
 
 def _sentences(block: str) -> Iterator[tuple[int, int]]:
@@ -132,7 +140,7 @@ def _lines(block: str) -> Iterator[tuple[int, int]]:
     for line in block.split("\n"):
         position += len(line) + 1
         joined += 1
-        opens = line.rstrip().endswith(_OPENERS) and joined < _MOST_JOINED
+        opens = joined < _MOST_JOINED and (line.rstrip().endswith(_OPENERS) or _breaks_off(line))
         if not opens:
             for end in range(start + LONGEST, position, LONGEST):
                 yield end - LONGEST, end
@@ -256,12 +264,14 @@ def passages(text: str) -> Iterator[EvidencePassage]:
     for cut in statements(text):
         block += text.count("\n", last, cut.start) > 1
         last = cut.end
-        yield EvidencePassage(cut.text, cut.start, cut.end, block, passage_terms(cut.text))
+        found = passage_terms(text[cut.start : cut.end])
+        yield EvidencePassage(cut.text, cut.start, cut.end, block, found)
 
 
 def passage_terms(text: str) -> dict[str, None]:
     """Return the terms of a text, including numbers of one word."""
-    return dict.fromkeys(term for token in _TOKEN.findall(text) for term in _token_terms(token))
+    tokens = _TOKEN.findall(one_form(text))
+    return dict.fromkeys(term for token in tokens for term in _token_terms(token))
 
 
 _TOKEN = regex.compile(r"\w++(?:[.,:'’]\w++)*+")

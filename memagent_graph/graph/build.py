@@ -50,6 +50,7 @@ from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import as_kind
+from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def _first_step(state: ReadingState) -> str | list[Send]:
             "question",
             QuestionState(
                 number=number,
-                question=question,
+                question=replace_surrogates(question),
                 source={**state["source"], "fold": fold_name(number)},
                 version=state.get("version"),
             ),

@@ -36,7 +36,8 @@ class OpenedEvent(TypedDict):
         task: id of the host's task that this reading runs in, which distinguishes branches of the
             host's own `Send`; "" without a host.
         length: length of the document, in code points.
-        skipped: number of files skipped as hidden, binary, or links out of the folder.
+        skipped: number of files skipped: hidden, binary, broken, or links out of the folder.
+        warnings: what was skipped, by name, or may be wrong with the text, a line for each.
     """
 
     event: Literal["opened"]
@@ -45,6 +46,7 @@ class OpenedEvent(TypedDict):
     source: str
     length: int
     skipped: int
+    warnings: list[str]
 
 
 class FoldEvent(TypedDict):

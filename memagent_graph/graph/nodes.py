@@ -69,9 +69,10 @@ from memagent_graph.graph.versions import begin_chain, chain_of, finish, wait_wh
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.readers.completion import listener_of
 from memagent_graph.sync import LateError, to_thread
-from memagent_graph.templates import plural
+from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
+from memagent_graph.text.source import warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,7 +149,7 @@ def _asked(state: ReadingState) -> list[str]:
     """The questions, at least one."""
     question, questions = state.get("question"), state.get("questions")
     if question or questions is None:  # `questions` may be left from the thread's last run
-        return [question or ""]
+        return [replace_surrogates(question or "")]
     if not questions:
         raise QuestionError('There are no questions: invoke with {"questions": [...]}.')
     if isinstance(questions, str) or not all(isinstance(one, str) for one in questions):
@@ -157,7 +158,7 @@ def _asked(state: ReadingState) -> list[str]:
     if name:
         message = f"The memory {name!r} belongs to one question: ask several without memory_name."
         raise ConfigurationError(message)
-    return questions
+    return [*map(replace_surrogates, questions)]
 
 
 async def _open(reading: Reading, run: Run, questions: int, name: str | None) -> SourceRecord:
@@ -199,6 +200,7 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
             source=source.name,
             length=source.length,
             skipped=getattr(source, "skipped", 0),
+            warnings=[*warnings_of(source)],
         )
     )
     return record
@@ -552,6 +554,7 @@ async def write_answer(
         "reader": reading.reader.identity.name,
         "version": progress["version"],
         "warnings": [
+            *source.get("warnings", ()),
             *warnings,
             *_lost(reading, progress),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),

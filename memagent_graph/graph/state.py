@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.text.chunks import Chunk  # noqa: TC001 - LangGraph reads the annotation
+from memagent_graph.text.source import warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,7 @@ class SourceRecord(TypedDict, total=False):
         whole: name of the fold that a segment is merged into.
         round: number of the round, if later than the first.
         query: query of a later round.
+        warnings: what was skipped of the document, or may be wrong with its text.
     """
 
     name: str
@@ -77,6 +79,7 @@ class SourceRecord(TypedDict, total=False):
     whole: str
     round: int
     query: str
+    warnings: list[str]
 
 
 class Progress(TypedDict):
@@ -182,9 +185,12 @@ def begun(question: str, source: SourceRecord) -> Fold:
 
 def record_of(source: Source) -> SourceRecord:
     """Return the record of a document."""
-    return SourceRecord(
+    record = SourceRecord(
         name=source.name, digest=source.digest, length=source.length, uri=source.uri
     )
+    if warnings := warnings_of(source):
+        record["warnings"] = [*warnings]
+    return record
 
 
 def fold_name(question: int) -> str:

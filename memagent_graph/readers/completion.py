@@ -16,6 +16,7 @@ from memagent_graph.models.completion import count_of, ending_of
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import in_thread, is_shared_loop
+from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.chunks import last_sentence_end
 from memagent_graph.text.tokens import least_tokens
 
@@ -77,7 +78,7 @@ async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[
         raise model_error(error) from error
     _check_ending(reply)
     _check_prompt(reply, prompt)
-    text = without_reasoning(without_channels(reply.text)).strip()
+    text = replace_surrogates(without_reasoning(without_channels(reply.text)).strip())
     if not text:
         cut = is_cut_off(reply)
         raise EmptyReplyError(

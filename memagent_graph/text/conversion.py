@@ -169,6 +169,14 @@ CONVERTERS = {
 """The converter of each suffix; no other is tried, whatever the content is. The ones for archives,
 pictures and sound would unpack the file, start programs or send it to a service."""
 
+_ENCRYPTED = ("PDFPasswordIncorrect", "PDFEncryptionError", "FileNotDecryptedError")
+"""Errors of parsers about a document that is encrypted."""
+
+_LOCKED = "it is encrypted and needs a password; save a copy without one"
+
+_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")
+"""First bytes of an encrypted DOCX, PPTX or XLSX; without encryption these are ZIP archives."""
+
 _LONGEST_ERROR = 2000
 """Characters of an error that are passed on, since it may quote the document."""
 
@@ -286,6 +294,8 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
     path = Path(request.path)
     try:
         content = path.read_bytes()  # once: the file may change, and the digest must match the text
+        if content.startswith(_OFFICE) and path.suffix.lower() in {".docx", ".pptx", ".xlsx"}:
+            return Reply(error=_LOCKED), b""
         unpacked = _unpacked_size(content)
         if unpacked > request.memory:
             return Reply(error=f"unpacks to {unpacked:,} bytes", limit="memory"), b""
@@ -297,8 +307,11 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
         kinds = {type(cause).__name__ for cause in _causes(error)}
         if "MemoryError" in kinds:
             return Reply(limit="memory"), b""
+        if not kinds.isdisjoint(_ENCRYPTED):
+            return Reply(error=_LOCKED), b""
         missing = not kinds.isdisjoint({"MissingDependencyException", "ModuleNotFoundError"})
-        return Reply(error=str(error)[:_LONGEST_ERROR], missing=missing), b""
+        said = str(error).strip() or type(error).__name__
+        return Reply(error=said[:_LONGEST_ERROR], missing=missing), b""
     if len(text) + len(pages) > request.output:
         return Reply(limit="output"), b""
     digest = sha256(content).hexdigest()

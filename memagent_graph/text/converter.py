@@ -343,6 +343,20 @@ class ConvertedSource(TextSource):
         self.uri = path.absolute().as_uri()
         self._pages = converted.pages
         self._is_markdown = path.suffix.lower() != ".pdf"
+        self.warnings = () if self._is_markdown else self._pages_without_text()
+
+    def _pages_without_text(self) -> tuple[str, ...]:
+        ends = [*self._pages[1:], self.length]
+        pages = enumerate(zip(self._pages, ends, strict=True), 1)
+        blank = [number for number, (start, end) in pages if not self.text[start:end].strip()]
+        if not blank:
+            return ()
+        numbers = ", ".join(map(str, blank))
+        warning = (
+            f"{self.name}: no text on {'page' if len(blank) == 1 else 'pages'} {numbers} of "
+            f"{len(self._pages)}. If there are pictures of text, run OCR on the file first."
+        )
+        return (warning,)
 
     def locate(self, offset: int) -> Location:
         """Return name, line, page and heading of the code point at `offset`."""

@@ -20,9 +20,9 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from charset_normalizer import from_bytes
+import chardet
 from langchain_core.documents import Document
 
 from memagent_graph.errors import (
@@ -33,7 +33,7 @@ from memagent_graph.errors import (
     UnreadableSourceError,
 )
 from memagent_graph.sync import work_through
-from memagent_graph.templates import plural
+from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.conversion import CONVERTERS
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource
 from memagent_graph.text.source import (
@@ -43,6 +43,7 @@ from memagent_graph.text.source import (
     Location,
     Source,
     TextSource,
+    warnings_of,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ _BLOCK = 1 << 18
 """Bytes between two entries of the index: a window decodes whole blocks of this size."""
 
 _SAMPLE = 1 << 16
-"""Bytes looked at to detect the kind of a file."""
+"""Bytes looked at to detect the kind of a file, and its encoding."""
+
+_SURE = 0.9
+"""Confidence of a guessed encoding below which a warning names it."""
 
 _MARKS = [
     (codecs.BOM_UTF8, "utf-8"),
@@ -99,24 +103,34 @@ def open_unlinked(path: str, flags: int) -> int:
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY)
 
 
-def open_file(path: Path, name: str | None = None, opener: Opener | None = None) -> Source:
+def open_file(
+    path: Path,
+    name: str | None = None,
+    opener: Opener | None = None,
+    encoding: str | None = None,
+) -> Source:
     """Open a file: text in any encoding, or a format that markitdown converts.
 
-    A file counts as binary if its first 64 KiB have NUL bytes and are not UTF-8, or if more than
-    a tenth of them are control characters; NUL bytes in text are kept. Invalid bytes in UTF-8
-    text are read as U+FFFD and counted in `FileSource.invalid`.
+    A file counts as binary if its first 64 KiB have NUL bytes and are neither UTF-8 nor UTF-16, or
+    if more than a tenth of them are control characters; NUL bytes in text are kept. Invalid bytes
+    in UTF-8 text are read as U+FFFD and counted in `FileSource.invalid`.
+
+    Text that is not UTF-8 is read in the encoding that fits best all its lines beyond ASCII; if
+    that is not certain, `FileSource.warnings` names it.
 
     Args:
         path: the file.
         name: its name in output; its path by default.
         opener: opens the file, as for `open`.
+        encoding: a Python codec, for text whose encoding is known.
 
     Raises:
+        SourceError: There is no such encoding.
         UnreadableSourceError: The file is binary, a pipe or a device, or may not be read.
         ConversionLimitError: Its conversion exceeds a limit.
         MissingDependencyError: Its format needs the `documents` extra.
     """
-    name = name or str(path)
+    name = replace_surrogates(name or str(path))
     try:
         if not path.is_file():  # opening a pipe would wait for its writer
             message = (
@@ -128,14 +142,18 @@ def open_file(path: Path, name: str | None = None, opener: Opener | None = None)
             return ConvertedSource(path, name) if opener is None else _copy(path, name, opener)
         with open(path, "rb", opener=opener) as file:
             sample = file.read(_SAMPLE)
-        for mark, encoding in _MARKS:
+        if encoding is not None:
+            return _open_encoded(path, name, encoding, opener)
+        for mark, marked in _MARKS:
             if sample.startswith(mark):
-                return FileSource(path, name, encoding, skip=len(mark), opener=opener)
+                return FileSource(path, name, marked, skip=len(mark), opener=opener)
+        if wide := _find_utf_16(sample):
+            return FileSource(path, name, wide, opener=opener)
         if _is_binary(sample):
             formats = ", ".join(sorted(CONVERTERS))
             message = f"{name} is a binary file: only text can be read, and {formats}."
             raise UnreadableSourceError(message)
-        return _open_unmarked(path, name, sample, opener)
+        return _open_unmarked(path, name, opener)
     except PermissionError as error:
         message = f"No permission to read {name}: change its permissions."
         raise UnreadableSourceError(message) from error
@@ -152,19 +170,79 @@ def _copy(path: Path, name: str, opener: Opener) -> Source:
     return source
 
 
-def _open_unmarked(path: Path, name: str, sample: bytes, opener: Opener | None) -> FileSource:
+def _open_encoded(path: Path, name: str, encoding: str, opener: Opener | None) -> FileSource:
+    try:
+        codecs.getincrementaldecoder(encoding)
+        codec = codecs.lookup(encoding).name
+    except LookupError as error:
+        message = f"There is no encoding {encoding!r}: name a Python codec, such as cp1252."
+        raise SourceError(message) from error
+    source = FileSource(path, name, codec, opener=opener)
+    source.digest = sha256(f"{source.digest} {codec}".encode()).hexdigest()  # another text
+    source.uri = f"{source.uri}?encoding={quote(codec)}"
+    return source
+
+
+def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
+    """Open text as UTF-8, if most signs beyond ASCII are, or else in the best other encoding."""
     source = FileSource(path, name, "utf-8", opener=opener)
-    if not source.invalid or source.invalid * 1000 <= source.length:
+    if not source.invalid:
         return source
-    guesses = from_bytes(sample)
-    guess = guesses.best()
-    if guess is None:
-        message = f"{name} is in an unknown encoding; convert it to UTF-8."
+    if source.invalid * 10 <= source.beyond_ascii:
+        source.warnings = (_invalid(source),)
+        return source
+    encoding, confidence = _guess_encoding(source.lines_beyond_ascii())
+    if encoding is None:
+        message = (
+            f"{name} is in an unknown encoding: convert it to UTF-8, or name its encoding with "
+            "open_source(..., encoding=...)."
+        )
         raise UnreadableSourceError(message)
-    for other in guesses:  # among code pages that fit equally well, prefer the most common
-        if other.encoding == "cp1252" and other.chaos <= guess.chaos:
-            guess = other
-    return FileSource(path, name, guess.encoding, opener=opener)
+    if codecs.lookup(encoding).name == "utf-8":
+        source.warnings = (_invalid(source),)
+        return source
+    source = FileSource(path, name, encoding, opener=opener)
+    if confidence < _SURE:
+        warning = (
+            f"{name} was read as {encoding.lower()}, which is a guess: if letters are wrong, "
+            "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
+        )
+        source.warnings = (warning,)
+    return source
+
+
+def _invalid(source: FileSource) -> str:
+    return (
+        f"{source.name} has {plural(source.invalid, 'character')} that could not be decoded as "
+        "UTF-8 and were read as U+FFFD."
+    )
+
+
+_WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc-kr": "cp949"}
+"""Encodings in whose name programs write signs that only a wider one has."""
+
+
+def _guess_encoding(sample: bytes) -> tuple[str | None, float]:
+    """Return the encoding that fits best, and from 0 to 1 how certain it is."""
+    for era in (chardet.EncodingEra.MODERN_WEB, chardet.EncodingEra.ALL):
+        found = chardet.detect(sample, encoding_era=era)
+        if name := found["encoding"]:
+            return _WIDER.get(name.lower(), name), found["confidence"] or 0.0
+    return None, 0.0
+
+
+def _find_utf_16(sample: bytes) -> str | None:
+    """Return the byte order of UTF-16 without a mark: its NUL bytes are all on one side."""
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if min(even, odd) or max(even, odd) * 8 < len(sample):
+        return None
+    encoding = "utf-16-be" if even else "utf-16-le"
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(sample)
+    except UnicodeDecodeError:
+        return None
+    is_text = all(sign.isprintable() or sign.isspace() for sign in text)
+    return encoding if is_text and sum(map(str.isascii, text)) * 2 > len(text) else None
 
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
@@ -218,7 +296,11 @@ class FileSource:
 
     Attributes:
         invalid: number of U+FFFD characters, which stand for bytes that could not be decoded.
+        beyond_ascii: number of all other characters beyond ASCII.
+        warnings: what may be wrong with the text.
     """
+
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -244,7 +326,7 @@ class FileSource:
     def _scan(self, skip: int) -> None:
         digest = sha256()
         decoder = self._decoder(self._errors)
-        length = lines = invalid = 0
+        length = lines = invalid = beyond = 0
         position = skip
         with self._open() as file:
             digest.update(file.read(skip))
@@ -259,6 +341,8 @@ class FileSource:
                 length += len(text)
                 lines += text.count("\n")
                 invalid += text.count("\ufffd")
+                if not text.isascii():
+                    beyond += len(text) - len(text.encode("ascii", "ignore"))
                 if self._headings:
                     self._headings.feed(text)
         if self._headings:
@@ -266,6 +350,19 @@ class FileSource:
         self.digest = digest.hexdigest()
         self.length = length
         self.invalid = invalid
+        self.beyond_ascii = beyond - invalid
+
+    def lines_beyond_ascii(self) -> bytes:
+        """Return lines with bytes beyond ASCII, from all over the file."""
+        found: list[bytes] = []
+        size = 0
+        with self._open() as file:
+            while line := file.readline(_SAMPLE):
+                room = _SAMPLE * file.tell() // self._version.size
+                if size <= room and not line.isascii():
+                    found.append(line)
+                    size += len(line)
+        return b"".join(found)
 
     def read(self, start: int, size: int) -> str:
         """Return code points `start` to `start + size`.
@@ -402,13 +499,16 @@ def _join_files(
         ],
         AT_ONCE,
     )
-    skipped = opened.count(None)
-    parts = [part for part in opened if part is not None and part.length]
+    skipped, parts = [], []
+    for part in opened:
+        if isinstance(part, str):
+            skipped.append(part)
+        elif _has_text(part):
+            parts.append(part)
+        else:
+            skipped.append(f"skipped {part.name}: {_why_empty(part)}")
     if not parts:
-        message = (
-            f"Nothing in {name} can be read. Skipped files: {skipped} (hidden, binary, or links "
-            "out of the folder)."
-        )
+        message = f"Nothing in {name} can be read: {_list(skipped) or 'it has no files.'}"
         raise UnreadableSourceError(message)
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
 
@@ -418,16 +518,43 @@ def is_converted(path: Path) -> bool:
     return path.suffix.lower() in CONVERTERS
 
 
-def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | None:
-    """Open a file of a folder; None if it cannot be read, is hidden, or leads out of the folder."""
+def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | str:
+    """Open a file of a folder; a line that says why it was skipped if it is not read."""
+    skipped = f"skipped {replace_surrogates(name)}: "
     try:
-        if file.name.startswith(".") or _leads_away(file.absolute(), base):
-            return None
+        if file.name.startswith("."):
+            return f"{skipped}it is hidden."
+        if _leads_away(file.absolute(), base):
+            return f"{skipped}it is a link out of the folder, or to a hidden file."
         if opener is None:
             return open_file(file, name)
         return open_file(Path(os.path.realpath(file)), name, opener)
-    except (SourceError, ImportError, OSError):
-        return None
+    except (SourceError, ImportError, OSError) as error:
+        return skipped + _reason(error, name)
+
+
+def _reason(error: Exception, name: str) -> str:
+    """Return an error's message without the name of the file, which the line begins with."""
+    said = str(error) or type(error).__name__
+    if said.startswith(f"{name} "):
+        return f"it{said.removeprefix(name)}"
+    said = said.replace(f"Converting {name} to text takes", "the conversion took")
+    return said.replace(f"The text of {name} is", "its text is")
+
+
+_MOST_LISTED = 10
+"""Most files that an error names."""
+
+
+def _list(lines: Sequence[str]) -> str:
+    """Join lines into one; an error is printed on one line."""
+    more = len(lines) - _MOST_LISTED
+    rest = [f"and {plural(more, 'other file')}."] if more > 0 else []
+    return " ".join([*lines[:_MOST_LISTED], *rest])
+
+
+def _why_empty(source: Source) -> str:
+    return " ".join(warnings_of(source)) or "it is empty or only white space."
 
 
 def _leads_away(file: Path, base: Path) -> bool:
@@ -455,7 +582,9 @@ DocumentLike: TypeAlias = (
 )
 
 
-def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
+def open_source(
+    document: DocumentLike, *, name: str | None = None, encoding: str | None = None
+) -> Source:
     """Open a document.
 
     Args:
@@ -465,9 +594,11 @@ def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
             file. A list is all of its items, joined. Links that lead out of a folder or glob are
             skipped.
         name: its name in output; its own name by default.
+        encoding: a Python codec, such as "cp1252", for a text file or bytes whose encoding is
+            known. By default it is found from the content.
 
     Raises:
-        SourceError: This is not a document.
+        SourceError: This is not a document, or there is no such encoding.
         SourceNotFoundError: A path does not exist, or a glob matches nothing.
         UnreadableSourceError: A file is binary or a device, or a folder has nothing to read.
         ConversionLimitError: A conversion exceeds the limit on time, memory or length of text.
@@ -480,10 +611,11 @@ def open_source(document: DocumentLike, *, name: str | None = None) -> Source:
         >>> source.name, source.read(0, 3)
         ('lease', 'Ann')
     """
-    source = _open(document, name)
+    source = _open(document, name) if encoding is None else _decode(document, name, encoding)
     if not _has_text(source):
-        message = f"{source.name} is empty or only white space: give a document with text."
-        raise EmptyDocumentError(message)
+        found = " ".join(warnings_of(source))
+        message = f"{source.name} is empty or only white space: give a document with text. {found}"
+        raise EmptyDocumentError(message.rstrip())
     return source
 
 
@@ -516,7 +648,7 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
         parts = work_through(
             [(partial(_open, item), _is_converted(item)) for item in document], AT_ONCE
         )
-        return parts[0] if len(parts) == 1 else JoinedSource(parts, f"{len(parts)} documents")
+        return parts[0] if len(parts) == 1 else _join(parts)
     if isinstance(document, Iterable):
         return _spool(document, "stream")
     message = (
@@ -526,19 +658,39 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
     raise SourceError(message)
 
 
+def _join(parts: Sequence[Source]) -> Source:
+    """Join the documents of a list, of which at least one has text."""
+    empty = [f"{part.name}: {_why_empty(part)}" for part in parts if not _has_text(part)]
+    if len(empty) == len(parts):
+        message = f"None of the documents has text: {_list([*dict.fromkeys(empty)])}"
+        raise EmptyDocumentError(message)
+    return JoinedSource(parts, f"{len(parts)} documents")
+
+
+def _decode(document: object, name: str | None, encoding: str) -> Source:
+    if isinstance(document, bytes | bytearray):
+        return _spool([bytes(document)], name or "bytes", encoding)
+    if isinstance(document, dict) and "path" in document:
+        document = Path(document["path"])
+    if not isinstance(document, os.PathLike) or not Path(document).is_file():
+        raise SourceError("An encoding is for one text file, or for bytes: open each with its own.")
+    return open_file(Path(document), name, encoding=encoding)
+
+
 def _open_record(record: dict[str, str]) -> Source:
     if "path" in record:
         return _open_path(record["path"])
     uri = record.get("uri", "")
     if uri.startswith("list:"):
         uris = json.loads(uri.removeprefix("list:"))
-        return JoinedSource([_open({"uri": item}) for item in uris], plural(len(uris), "document"))
+        return _join([_open({"uri": item}) for item in uris])
     parts = urlsplit(uri)
     if parts.scheme != "file":
         given = reprlib.repr(record)
         message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {given}.'
         raise SourceError(message)
-    return _open_path(unquote(parts.path))
+    path, encodings = unquote(parts.path), parse_qs(parts.query).get("encoding")
+    return open_file(Path(path), encoding=encodings[0]) if encodings else _open_path(path)
 
 
 def _open_path(path: str | os.PathLike[str], name: str | None = None) -> Source:
@@ -558,20 +710,24 @@ def _blocks(read: Callable[[int], str | bytes]) -> Iterator[str | bytes]:
         yield block
 
 
-def _spool(blocks: Iterable[str | bytes | Document], name: str) -> Source:
+def _spool(
+    blocks: Iterable[str | bytes | Document], name: str, encoding: str | None = None
+) -> Source:
     """Copy what can be read only once to a file that is deleted with the source."""
-    encoding = None
+    is_text = False
     with tempfile.NamedTemporaryFile(delete=False) as file:
         path = Path(file.name)
         for block in blocks:
             if isinstance(block, Document):
                 block = f"{block.page_content}\n\n"  # noqa: PLW2901
             if isinstance(block, str):
-                encoding = "utf-8"
-                block = block.encode("utf-8", "surrogatepass")  # noqa: PLW2901
+                is_text = True
+                block = replace_surrogates(block).encode()  # noqa: PLW2901
             file.write(block)
     try:
-        source = FileSource(path, name, encoding) if encoding else open_file(path, name)
+        source = (
+            FileSource(path, name, "utf-8") if is_text else open_file(path, name, encoding=encoding)
+        )
     except BaseException:
         path.unlink()
         raise

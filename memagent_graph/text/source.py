@@ -85,14 +85,25 @@ class JoinedSource:
         parts: the sources, in order.
         name: name of all together, in output.
         uri: opens them again; None makes one from the parts' own, if all have one.
-        skipped: number of files skipped as hidden, binary, or links out of the folder.
+        skipped: a line for each file that was skipped: its name, and why.
+
+    Attributes:
+        skipped: number of files skipped, those of the parts included.
+        warnings: what was skipped or may be wrong with the text, a line for each.
     """
 
     def __init__(
-        self, parts: Sequence[Source], name: str, *, uri: str | None = None, skipped: int = 0
+        self,
+        parts: Sequence[Source],
+        name: str,
+        *,
+        uri: str | None = None,
+        skipped: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self.skipped = skipped + sum(getattr(part, "skipped", 0) for part in parts)
+        self.skipped = len(skipped) + sum(getattr(part, "skipped", 0) for part in parts)
+        found = (line for part in parts for line in warnings_of(part))
+        self.warnings = tuple(dict.fromkeys([*skipped, *found]))
         self._parts: list[Source] = []
         self._starts: list[int] = []
         self.length = 0
@@ -158,6 +169,12 @@ class JoinedSource:
         """Return the part of the code point at `offset`, or of its heading, and where it begins."""
         index = max(bisect_right(self._starts, offset) - 1, 0) | 1
         return self._parts[index], self._starts[index]
+
+
+def warnings_of(source: Source) -> tuple[str, ...]:
+    """Return what was skipped or may be wrong with the text of a source, a line for each."""
+    found: tuple[str, ...] = getattr(source, "warnings", ())
+    return found
 
 
 def digests_of(source: Source) -> list[str]:

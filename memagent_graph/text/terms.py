@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from functools import lru_cache
 from operator import add
 
@@ -173,10 +174,43 @@ def word_terms(word: str) -> tuple[str, ...]:
     return (plain, *parts)
 
 
+_HYPHEN = r"[-\u00ad\u2010][ \t\r]*+\n[ \t]*+"
+BROKEN_END = regex.compile(r"\p{L}[-\u00ad\u2010]\Z")
+"""The end of a line that breaks off within a word."""
+_BROKEN = regex.compile(rf"(?<=\p{{L}}){_HYPHEN}(?=\p{{Ll}})")
+_BROKEN_WORD = regex.compile(rf"(?<!\p{{L}})(\p{{L}}++){_HYPHEN}(\p{{Ll}}\p{{L}}*+)")
+_INVISIBLE = regex.compile("[\u00ad\u200b\u2060\ufeff]")
+_JOINERS = regex.compile("[\u200c\u200d]")
+_WIDE = regex.compile("[\ufb00-\ufb06\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]+")
+"""Ligatures, and full-width letters and digits; full-width marks are those of Chinese."""
+
+
+def join_lines(text: str) -> str:
+    """Return a text as it reads: words are not broken at a line's end, nothing is invisible.
+
+    Ligatures, full-width letters and full-width digits are plain, and letters composed (NFC).
+    """
+    text = _BROKEN.sub("", text)
+    if text.isascii():
+        return text
+    text = _WIDE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    return unicodedata.normalize("NFC", _INVISIBLE.sub("", text))
+
+
+def one_form(text: str) -> str:
+    """Return a text in the one form in which texts are compared.
+
+    A word that is broken at a line's end comes whole and in its parts: only a reader knows whether
+    "well-known" or "lighthouse" was broken.
+    """
+    text = join_lines(_BROKEN_WORD.sub(r"\1\2 \1 \2", text))
+    return text if text.isascii() else _JOINERS.sub("", text)
+
+
 def terms(text: str) -> list[str]:
     """Return all terms of a text, in order, with repetitions."""
     found: list[str] = []
-    for match in _TOKEN.finditer(text):
+    for match in _TOKEN.finditer(one_form(text)):
         kind, token = match.lastgroup, match[0]
         if kind == "word":
             found += word_terms(token)
@@ -218,7 +252,7 @@ _NAME = regex.compile(
 
 def names(text: str) -> list[str]:
     """Return the names, titles and identifiers in a text."""
-    return [match[0] for match in _NAME.finditer(text)]
+    return [match[0] for match in _NAME.finditer(join_lines(text))]
 
 
 _OPENING = regex.compile(
@@ -228,6 +262,7 @@ _OPENING = regex.compile(
 
 def subject(text: str) -> str:
     """Return the name that opens a sentence, or else its first name; "" if it has none."""
+    text = join_lines(text)
     opening = _OPENING.match(text)
     if opening and opening[0].lower() not in _EMPTY:
         return opening[0]

@@ -14,6 +14,7 @@ import regex
 from tokenizers import Tokenizer as BackendTokenizer
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.templates import replace_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,6 +148,7 @@ class HuggingFaceTokenizer:
         return start
 
     def _words(self, text: str) -> list[str]:
+        text = replace_surrogates(text)  # the backend refuses them
         return _WORD_GAP.split(text) if self._separable else [text]
 
     def _tokens(self, words: list[str]) -> list[list[int]]:

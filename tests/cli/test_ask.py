@@ -67,6 +67,15 @@ def test_a_reading_whose_memory_is_held_says_so_and_when_it_reads_on(book, tmp_p
     assert "memagent: paused, the memory is held by ann.\nmemagent: reading on.\n" in done.stderr
 
 
+def test_a_skipped_file_is_named_with_the_reason(book):
+    (book.parent / "cut.bin").write_bytes(b"\0\xff" * 50)
+
+    done = memagent("ask", QUESTION, book.parent)
+
+    assert done.returncode == 0
+    assert f"memagent: skipped {book.parent.name}/cut.bin: it is a binary file" in done.stderr
+
+
 def test_the_answer_is_all_that_a_pipe_gets_with_its_place_and_the_reader(book):
     done = memagent("ask", QUESTION, book)
 

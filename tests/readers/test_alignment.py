@@ -486,3 +486,32 @@ def test_a_sentence_of_200_000_characters_is_cut_up():
     assert max(item.end - item.start for item in aligned.memory.evidence) <= 600
     assert "Mary Okafor was a painter." in quoted(aligned, f"{long}\n\n{MARY}")
     assert all(len(item.text) <= 600 for item in aligned.memory.evidence)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The lease was signed by Ann Kes-\ntrel in Hu-\nsum.",
+        "The lease was signed by Ann Kes\u00adtrel in Hu\u200bsum.",
+        "The lease was signed by Ann Kestrel in Ｈｕｓｕｍ.",
+        "The lea-\nse was signed by Ann Kes\u2010\r\n  trel in Husum.",
+    ],
+)
+def test_a_word_broken_or_disguised_in_the_text_supports_a_note_and_keeps_its_place(line):
+    calm = "The sea was calm and the gulls were loud that morning. " * 20
+    text = f"{calm}{line} {calm}"
+
+    aligned = read("The lease was signed by Ann Kestrel in Husum.", text)
+
+    assert aligned.notes[0].state == "supported"
+    assert quoted(aligned, text) == [line]
+
+
+def test_a_name_is_the_same_in_composed_and_decomposed_letters():
+    composed = "Ju\u0308rgen Gro\u0308ße keeps the tower."
+
+    assert state("The tower is kept by Jürgen Größe.", composed) == "supported"
+    assert state("The tower is kept by Ju\u0308rgen Größe.", "Jürgen Größe keeps the tower.") == (
+        "supported"
+    )
+    assert state("The tower is kept by Jörg Klein.", composed) == "unsupported"

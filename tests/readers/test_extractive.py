@@ -361,3 +361,20 @@ def test_memories_of_several_parts_are_merged_within_the_budget_each_line_with_i
 
     assert both == Memory("\n".join(lines), parts[0].evidence + parts[1].evidence)
     assert best == parts[1]
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        "The light-\nhouse kee-\nper is Odo Brandt of Größe.",
+        "The light\u00adhouse kee\u200bper is Odo Brandt of Gro\u0308ße.",
+    ],
+)
+def test_a_fact_with_broken_words_is_found_and_quoted_as_it_reads(fact):
+    document = f"{FILLER} {fact} {FILLER}"
+
+    out = ask("Who is the lighthouse keeper of Größe?", document)
+
+    assert out["answer"].startswith("The lighthouse keeper is Odo Brandt of Größe.")
+    found = out["citations"][0]
+    assert document[found["start"] : found["end"]] == fact

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from bombs import BOMBS, DOCUMENTS, write_docx
+from documents import write_pages
 from langgraph.checkpoint.memory import InMemorySaver
 
 from memagent_graph import ReadingConfig, create_memagent
@@ -206,6 +207,55 @@ class TestSeveral:
 
         assert source.skipped == 2
         assert whole(source.parts[0]) == "shown"
+
+
+class TestWarnings:
+    def test_pages_without_text_are_named_by_number(self, tmp_path):
+        said = [(72, 700, "Ann signed.")]
+        scan = write_pages(tmp_path / "scan.pdf", [said, [], said, []])
+
+        source = open_source(scan)
+        output = create_memagent().invoke({"question": "Who signed?", "document": tmp_path})
+
+        assert "scan.pdf: no text on pages 2, 4 of 4" in source.warnings[0]
+        assert "scan.pdf: no text on pages 2, 4 of 4" in output["warnings"][0]
+        assert not open_source(write_pages(tmp_path / "full.pdf", [said])).warnings
+
+    def test_a_folder_of_pages_without_text_is_not_read_as_if_they_had_some(self, tmp_path):
+        write_pages(tmp_path / "scan.pdf", [[], []])
+
+        for document in (tmp_path, tmp_path / "*.pdf", tmp_path / "scan.pdf"):
+            with pytest.raises(SourceError, match=r"no text on pages 1, 2 of 2"):
+                open_source(document)
+
+    def test_a_file_that_is_encrypted_says_that_it_needs_a_password(self, tmp_path):
+        office = tmp_path / "a.docx"
+        office.write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600))
+
+        with pytest.raises(UnreadableSourceError, match=r"a\.docx .* needs a password"):
+            open_source(office)
+        with pytest.raises(UnreadableSourceError, match=r"e\.pdf .* needs a password"):
+            open_source(write_encrypted(tmp_path / "e.pdf"))
+
+    def test_what_took_too_long_is_named_with_the_limit_in_the_output(self, bomb, tmp_path, limit):
+        limit("SECONDS", 0.5)
+        (tmp_path / "a.txt").write_text("Ann signed.")
+
+        output = create_memagent().invoke({"question": "Who signed?", "document": tmp_path})
+
+        skipped = f"skipped {tmp_path.name}/{bomb.name}: the conversion took longer than 0.5 s"
+        assert output["warnings"][0].startswith(skipped)
+        assert "Ann" in output["answer"]
+
+
+def write_encrypted(path):
+    """A PDF that opens with a password only."""
+    plain = write_pages(path, [[(72, 700, "Ann signed.")]]).read_bytes()
+    key, salt = "<" + "41" * 32 + ">", "<" + "42" * 16 + ">"
+    encrypt = f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O {key} /U {key} >>"
+    encrypt += f" /ID [{salt}{salt}]"
+    path.write_bytes(plain.replace(b"/Root 1 0 R", f"/Root 1 0 R {encrypt}".encode()))
+    return path
 
 
 class TestLimits:

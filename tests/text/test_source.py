@@ -83,6 +83,67 @@ def test_text_in_many_encodings_is_decoded_and_never_translated(tmp_path, encodi
         assert source.read(start, 23) == text[start : start + 23]
 
 
+GERMAN = "Das Grüne Haus gehört Frau Müller. Die Miete beträgt 950 Euro.\n"
+POLISH = "Latarnik nazywa się Łukasz Żółć i mieszka w Gdyni przy porcie.\n"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("shift_jis", "灯台守の名前は織田武です。\n"),
+        ("cp932", "灯台守の名前は織田武です。海は静かだった。港に船が三隻ある。\n"),
+        ("euc_jp", "灯台守の名前は織田武です。\n"),
+        ("gb18030", "灯塔看守人的名字是王海涛。\n"),
+        ("big5", "燈塔看守人的名字是王海濤。\n"),
+        ("euc_kr", "등대지기의 이름은 김철수입니다.\n"),
+        ("latin-1", GERMAN),
+        ("iso-8859-2", POLISH),
+        ("cp1250", POLISH * 40),
+        ("koi8-r", "Смотритель маяка Иван Петров.\n"),
+        ("cp1256", "حارس المنارة هو أحمد\n"),
+        ("cp437", GERMAN),
+        ("utf-16-le", GERMAN),
+        ("utf-16-be", POLISH),
+    ],
+)
+def test_a_short_file_in_an_old_encoding_is_read_as_what_it_is(tmp_path, encoding, text):
+    assert whole(open_source(write(tmp_path / "f.txt", text, encoding))) == text
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_the_encoding_is_found_from_the_whole_file(tmp_path, count):
+    plain = "Plain English about nothing in particular.\n" * 3000
+    text = plain + "Der Wärter heißt Jürgen Größe.\n" * count + plain
+
+    source = open_source(write(tmp_path / "f.txt", text, "latin-1"))
+
+    assert whole(source) == text
+
+
+def test_a_guessed_encoding_is_named_in_a_warning_and_can_be_given(tmp_path):
+    path = write(tmp_path / "f.txt", GERMAN, "latin-1")
+
+    guessed, given = open_source(path), open_source(path, encoding="iso-8859-15")
+    wrong = open_source(path, encoding="cp437")
+
+    assert "f.txt was read as windows-1252, which is a guess" in guessed.warnings[0]
+    assert given.warnings == ()
+    assert whole(given) == GERMAN
+    assert whole(wrong) == GERMAN.encode("latin-1").decode("cp437")
+    assert wrong.digest != given.digest
+    assert whole(open_source({"uri": wrong.uri})) == whole(wrong)
+    assert whole(open_source(GERMAN.encode("cp437"), encoding="cp437")) == GERMAN
+
+
+def test_an_encoding_that_there_is_not_and_one_for_a_folder_are_refused(tmp_path):
+    path = write(tmp_path / "f.txt", GERMAN)
+
+    with pytest.raises(SourceError, match="no encoding 'klingon': name a Python codec"):
+        open_source(path, encoding="klingon")
+    with pytest.raises(SourceError, match="for one text file"):
+        open_source(tmp_path, encoding="cp1252")
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.data())
 def test_windows_of_a_file_are_slices_of_its_text(tmp_path_factory, text, data):
     text = "begin " + text.replace("\0", "") + " end" * 30
@@ -248,8 +309,40 @@ class TestFolder:
     def test_a_folder_with_nothing_readable_says_so(self, tmp_path):
         write(tmp_path / "x.bin", b"\0\xff" * 50)
 
-        with pytest.raises(UnreadableSourceError, match=r"Skipped files: 1 \(hidden, binary"):
+        with pytest.raises(UnreadableSourceError, match=r"skipped .*/x\.bin: it is a binary"):
             open_source(tmp_path)
+
+    def test_each_skipped_file_is_named_with_the_reason(self, folder, tmp_path_factory):
+        outside = write(tmp_path_factory.mktemp("outside") / "key.txt", "the private key")
+        (folder / "notes.txt").symlink_to(outside)
+        write(folder / "blank.txt", " \n")
+        write(folder / "old.txt", GERMAN, "latin-1")
+        top = folder.name
+
+        warnings = open_source(folder).warnings
+
+        skipped = [line for line in warnings if line.startswith("skipped ")]
+        for line, (name, reason) in zip(
+            skipped,
+            [
+                (".secret", "it is hidden."),
+                ("blank.txt", "it is empty or only white space."),
+                ("image.png", "it is a binary file: only text can be read, and "),
+                ("notes.txt", "it is a link out of the folder, or to a hidden file."),
+            ],
+            strict=True,
+        ):
+            assert line.startswith(f"skipped {top}/{name}: {reason}")
+        assert "old.txt was read as windows-1252" in str(set(warnings) - set(skipped))
+
+    def test_one_whose_files_have_no_text_is_not_read_as_if_it_had(self, tmp_path):
+        for number in range(12):
+            write(tmp_path / f"{number:02}.txt", "\n\f ")
+
+        with pytest.raises(UnreadableSourceError, match="00.txt: it is empty.* and 2 other files"):
+            open_source(tmp_path)
+        with pytest.raises(EmptyDocumentError, match="00.txt: it is empty"):
+            open_source(sorted(tmp_path.iterdir()))
 
 
 def test_a_list_is_all_of_its_items_with_a_uri_if_each_has_one(tmp_path):

@@ -112,3 +112,30 @@ def test_the_subject_is_the_name_that_opens_a_sentence_or_its_first_one():
     assert subject("The Marrow Bridge was built by Tobias Wren.") == "The Marrow Bridge"
     assert subject("In spring the engineer Tobias Wren came.") == "Tobias Wren"
     assert not subject("the rain went on.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the light-\nhouse kee-\nper Jürgen",
+        "the light\u2010 \r\n  house kee\u00ad\nper Jürgen",
+        "the light\u00adhouse kee\u200bper Ju\u0308rgen",
+        "\ufeffthe ｌｉｇｈｔｈｏｕｓｅ keeper\u2060 Jürgen",
+        "the light\u200chouse keeper Jürgen",
+    ],
+)
+def test_one_word_has_one_term_however_it_is_broken_or_encoded(text):
+    assert set(terms("the lighthouse keeper Jürgen")) <= set(terms(text))
+
+
+def test_a_ligature_is_its_letters():
+    assert terms("oﬃce ﬁle") == terms("office file")
+
+
+def test_a_compound_that_is_broken_at_its_own_hyphen_keeps_its_parts():
+    assert set(terms("a well-known fact")) <= set(terms("a well-\nknown fact"))
+
+
+@pytest.mark.parametrize("text", ["from 1990-\n1995", "- one\n- two", "Jean-\nLuc", "x -\ny"])
+def test_a_hyphen_that_breaks_no_word_is_left_alone(text):
+    assert terms(text) == terms(text.replace("-", " "))

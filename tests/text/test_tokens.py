@@ -193,3 +193,15 @@ def test_the_estimate_does_not_depend_on_how_much_is_counted_at_once(text, size)
 )
 def test_the_estimate_is_near_for_digits_symbols_and_other_scripts(text, tokens):
     assert tokens / 1.5 < EstimatingTokenizer().count(text) < tokens * 1.5
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+def test_a_lone_surrogate_counts_as_the_sign_that_stands_for_it(name):
+    tokenizer = HuggingFaceTokenizer(BACKENDS[name])
+    text = "The keeper \ud83d is Odo. \udc00\ud800"
+    shown = "The keeper \ufffd is Odo. \ufffd\ufffd"
+
+    assert tokenizer.encode(text) == tokenizer.encode(shown)
+    assert [tokenizer.prefix(text, n) for n in range(9)] == [
+        tokenizer.prefix(shown, n) for n in range(9)
+    ]

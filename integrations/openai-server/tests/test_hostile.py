@@ -156,6 +156,27 @@ def test_half_of_a_surrogate_pair_in_an_earlier_response_is_refused():
     assert caught.value.status == 400
 
 
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+def test_a_file_is_refused_by_name_and_not_left_out_of_what_is_read(builtin, path):
+    data = {"filename": "lease.txt", "file_data": "data:text/plain;base64,QW5uIHNpZ25lZC4="}
+    text = "Who signed?"
+    asked = {
+        CHAT: {"messages": [user({"type": "file", "file": data}, {"type": "text", "text": text})]},
+        RESPONSES: {
+            "input": [user({"type": "input_file", **data}, {"type": "input_text", "text": text})]
+        },
+    }
+
+    refused = httpx.post(builtin.url + path, json={"model": "extractive", **asked[path]})
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("lease.txt: files are not read here.")
+
+
+def user(*parts: dict) -> dict:
+    return {"role": "user", "content": [*parts]}
+
+
 def test_a_thousand_hostile_bodies_are_refused_one_by_one(builtin):
     bodies = [*wrong_types(), *not_json(), *deep(), *halves()]
     bodies += broken(random.Random(7), max(0, 1000 - len(bodies)))

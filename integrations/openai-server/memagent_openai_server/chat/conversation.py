@@ -27,6 +27,10 @@ _GAPS = (
 _ASKS = re.compile(r"[?？؟]")
 _LONG = 64 * 2**10
 """Code points worked on in one call, during which the interpreter does nothing else."""
+_FILES = frozenset({"file", "input_file", "document"})
+"""Types of parts whose text would have to be read from a file."""
+_LONGEST_NAME = 200
+"""Characters of a file's name that an error repeats."""
 _LONGEST_LOOK = 20_000
 """Code points at either end of a turn in which its question is searched."""
 
@@ -70,7 +74,7 @@ def asked(
         whole: whether a short turn is all question, even if it has several parts.
 
     Raises:
-        Refusal: There is no question of a user.
+        Refusal: There is no question of a user, or a message to read has a file.
     """
     system = "\n\n".join(said(message) for message in messages if message["role"] in SYSTEM)
     body = [message for message in messages if message["role"] not in SYSTEM]
@@ -79,6 +83,8 @@ def asked(
         raise Refusal(400, "The user's last message is empty: add text.", param="messages")
     known_by = list(prefixes(body))
     read = next((at for at in reversed(range(len(body) + 1)) if known_by[at] in known), 0)
+    for message in messages if not read else body[read:]:
+        _refuse_files(message)
     question, content = split(said(body[last]), question_tokens, count, whole=whole)
     kept = _kept(body, max(read, last + 1), count, kept_tokens)
     end = len(body) - len(kept)
@@ -145,6 +151,19 @@ def _tail(text: str, gap: re.Pattern[str]) -> int | None:
 def _head(text: str, gap: re.Pattern[str]) -> int | None:
     match = gap.search(text, 0, _LONGEST_LOOK)
     return match.end() if match and match.end() < len(text) else None
+
+
+def _refuse_files(message: Message) -> None:
+    """Refuse a message with a file: its text would be missing from what is read."""
+    content = message.get("content")
+    for part in content if isinstance(content, list) else ():
+        if part.get("type") not in _FILES:
+            continue
+        given = part.get("file")
+        file = given if isinstance(given, dict) else part
+        name = str(file.get("filename") or file.get("file_id") or "a file")[:_LONGEST_NAME]
+        text = f"{name}: files are not read here. Convert it, and send its text in the message."
+        raise Refusal(400, text, param="messages", code="unsupported_file")
 
 
 def said(message: Message) -> str:
