@@ -24,11 +24,14 @@ def nothing_waits_to_be_folded_behind_a_test():
 
 @pytest.fixture
 def openai_server():
-    """A scripted server whose completion is a hash of the prompt, so that order shows."""
+    """A scripted server whose completion is a hash of the prompt, so that order shows.
+
+    It is one number: a text of several words that nobody has read would be no notes.
+    """
 
     def reply(body):
         prompt = body["messages"][-1]["content"]
-        return "memory " + hashlib.sha256(prompt.encode()).hexdigest()[:16]
+        return f"memory {int(hashlib.sha256(prompt.encode()).hexdigest(), 16) % 10**16:016}"
 
     server = OpenAIServer(reply)
     yield server

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from doubles import Hearing, Words
+from doubles import Hearing
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
-from memagent_graph.rl import TraceRecorder
-from memagent_graph.rl.sinks import ListSink
+from memagent_graph.graph.events import Observer
 
 FIRST = "Ann Kestrel signed the lease in Husum. The rent is 1,480 euros a month."
 SECOND = "The harbour was dredged in spring. Gulls came back to the quay."
@@ -20,6 +20,10 @@ ASKED = "Who signed the lease?"
 CONFIG = ReadingConfig(chunk_tokens=20, memory_tokens=100, retry_interval=0.001)
 SORRY = "I'm sorry, but I can't assist with that."
 NOTHING_TO_DO_WITH_IT = "Bananas grow on tall plants in warm countries everywhere."
+
+
+class Recording(BaseCallbackHandler, Observer):
+    """Watches a reading as a recorder of rollouts does."""
 
 
 def read(*replies, config=CONFIG, **asked):
@@ -95,8 +99,7 @@ def test_in_recorded_rollouts_replies_are_taken_word_for_word():
     model = Hearing(messages=iter(map(AIMessage, [NOTES, SORRY, r"\boxed{x}"])), heard=[])
     agent = create_memagent(model, config=CONFIG)
 
-    recorder = TraceRecorder(ListSink(), tokenizer=Words())
-    out = agent.invoke({"question": ASKED, "document": DOCUMENT}, {"callbacks": [recorder]})
+    out = agent.invoke({"question": ASKED, "document": DOCUMENT}, {"callbacks": [Recording()]})
 
     assert out["memory"] == SORRY
     assert len(model.heard) == 3

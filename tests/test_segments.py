@@ -727,14 +727,17 @@ def long_memory(number, tokens=1024):
 
 @pytest.mark.parametrize("chunk_tokens", [5000, 100])
 async def test_64_full_memories_are_merged_within_the_window(chunk_tokens):
-    config = ReadingConfig(segments=64, chunk_tokens=chunk_tokens, answer_tokens=100)
+    # Word for word: these replies are no notes on what they are given.
+    config = ReadingConfig(
+        segments=64, chunk_tokens=chunk_tokens, answer_tokens=100, exact_cuts=True
+    )
     counter = EstimatingTokenizer()
-    replies = [AIMessage(long_memory(f"m{number}")) for number in range(64)]
+    replies = [AIMessage(long_memory(number)) for number in range(64)]
     model = Counting(messages=iter(replies), seen=[])
     reading = Reading("r", ChatReader(model, config=config), config, counter)
     memories = [Memory(long_memory(number)) for number in range(64)]
 
-    (memory,), usage, cut, _ = await merge(reading, "What holds?" * 100, memories)
+    (memory,), usage, cut, *_ = await merge(reading, "What holds?" * 100, memories)
 
     assert counter.count(memory.text) <= 1024
     assert not cut
@@ -785,7 +788,7 @@ async def test_a_merged_memory_keeps_to_its_budget():
 
     told = [Memory(f"Number {n} is here. ") for n in range(4)]
 
-    (memory,), _, cut, _ = await merge(reading, "?", told)
+    (memory,), _, cut, *_ = await merge(reading, "?", told)
 
     assert cut
     assert 0 < EstimatingTokenizer().count(memory.text) <= 10

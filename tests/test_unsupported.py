@@ -49,7 +49,8 @@ def test_a_statement_that_the_last_memory_does_not_have_is_no_warning():
 
 
 def test_a_long_statement_is_shortened():
-    [warning] = asked(OWNER, f"- Oscar Wilde {'and so on ' * 30}.", "Ann Lee")["warnings"]
+    long = f"- Oscar Wilde {' and '.join(f'so {letter}' for letter in 'abcdefghijklmnopq')}."
+    [warning] = asked(OWNER, lines(OWNER, long), "Ann Lee")["warnings"]
 
     assert warning.startswith("1 statement of the memory has no support")
     assert len(warning) < 200

@@ -242,8 +242,8 @@ _NOTES_WORD = (
 _PREFACE = regex.compile(
     rf"\A[\s#*_>-]*(?:[^\n.!?。]{{0,60}}[,!.]\s*)?[^\n.!?。]{{0,80}}{_NOTES_WORD}[^\n.!?。:：]{{0,80}}"
     r"[:：][\s*_]*(?:\n|\Z)"
-    rf"|\A[\s#*_>-]*(?:(?:new|updated?|final|current|old|neue|aktualisierte|nouvelles?|nuevas?)\s+)?"
-    rf"{_NOTES_WORD}[\s*_]*[:：]?[\s*_]*\n",
+    r"|\A[\s#*_>-]*(?:(?:new|updated?|final|current|old|neue|aktualisierte|nouvelles?|nuevas?)\s+)?"
+    r"(?:notes?|notizen|notas?|笔记|筆記)[\s*_]*[:：]?[\s*_]*\n",
     regex.IGNORECASE,
 )
 _CODA = regex.compile(

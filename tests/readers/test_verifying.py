@@ -164,7 +164,7 @@ def refusing(passage, statement):
 
 def test_graph_node_tool_and_retriever_take_it():
     def model():
-        return FakeListChatModel(responses=[PAINTER, "So."])
+        return FakeListChatModel(responses=[PAINTER, PAINTER])
 
     asked = {"question": "Who?", "document": TEXT}
     wanted = f'1 statement of the memory has no support in what was read: "{PAINTER}".'

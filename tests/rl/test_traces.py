@@ -217,7 +217,7 @@ def test_something_without_a_vocabulary_has_no_fingerprint():
 
 
 def test_traces_and_rewards_need_neither_torch_nor_pyarrow():
-    names = "traces, recorder, sinks, rewards, shaping, advantages"
+    names = "traces, recorder, sinks, rewards, advantages"
     code = (
         f"import sys\nfrom memagent_graph.rl import {names}\n"
         "print(sorted({'torch', 'transformers', 'pyarrow', 'accelerate'} & set(sys.modules)))"
