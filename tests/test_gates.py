@@ -75,7 +75,7 @@ class TestChatModel:
         ],
     )
     def test_a_memory_that_contains_the_word_is_a_memory(self, reply):
-        out = read(scripted("Old notes.", reply, "x"), document=numbered(9))
+        out = read(scripted("The ferry.", reply, "x"), document=numbered(9))
 
         assert (out["memory"], out["usage"]["gated"]) == (reply, 0)
 

@@ -149,7 +149,10 @@ def _asked(state: ReadingState) -> list[str]:
     """The questions, at least one."""
     question, questions = state.get("question"), state.get("questions")
     if question or questions is None:  # `questions` may be left from the thread's last run
-        return [replace_surrogates(question or "")]
+        # What is no string is refused by the check of the question, which says so.
+        return [
+            replace_surrogates(question or "") if isinstance(question, str | None) else question
+        ]
     if not questions:
         raise QuestionError('There are no questions: invoke with {"questions": [...]}.')
     if isinstance(questions, str) or not all(isinstance(one, str) for one in questions):

@@ -206,7 +206,7 @@ async def test_one_caller_at_a_time_tests_whether_the_store_is_back(guard, clock
     assert guard.away
     assert guard.circuit == "half-open"
     clock.now += 100
-    with pytest.raises(StoreError, match="away"):
+    with pytest.raises(StoreError, match="unreachable"):
         await guard.call(answer, patience=LONG)
 
     there.set()
