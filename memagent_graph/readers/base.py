@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.places import Evidence as Evidence
+from memagent_graph.evidence.places import Memory as Memory
+from memagent_graph.evidence.places import Recall as Recall
+from memagent_graph.evidence.places import Recalled as Recalled
+from memagent_graph.evidence.places import Unsupported as Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.evidence.places import Evidence, Memory, Recall, Recalled, Unsupported
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
 
