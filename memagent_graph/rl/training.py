@@ -17,7 +17,6 @@ from memagent_graph.rl.questions import number_questions, task_questions
 from memagent_graph.rl.rewards import InformationGain, make_rescore, make_reward
 from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.traces import load
-from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -160,6 +159,9 @@ class Training:
                 "hub id that this machine can reach."
             )
             raise ConfigurationError(message) from error
+        # Here, so that a served policy is made without torch.
+        from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+
         self.trainer = MultiConversationGRPOTrainer(
             model, self.tokenizer, settings, folder=settings.out
         )
