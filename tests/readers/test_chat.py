@@ -6,7 +6,6 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.errors import GraphInterrupt
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
@@ -92,8 +91,10 @@ def test_a_models_own_tokenizer_is_asked_for_its_control_tokens():
     class Local(Scripted):
         tokenizer: object = None
 
+    transformers = pytest.importorskip("transformers")  # the lowest versions have none
     own = tokenizer(["§turn§"])
-    for held in (own, load_tokenizer(own), PreTrainedTokenizerFast(tokenizer_object=own)):
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=own)
+    for held in (own, load_tokenizer(own), fast):
         reader = ChatReader(Local(reply=AIMessage(""), tokenizer=held))
 
         assert "a ‹turn§ b" in reader.prompts.for_answer("a §turn§ b", "")
