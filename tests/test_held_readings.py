@@ -632,6 +632,8 @@ async def test_two_documents_that_are_read_at_once_into_one_name_are_both_listed
 async def test_readings_that_share_no_work_are_listed_apart(store, bank):
     apart = SMALL.model_copy(update={"lease": False})
     readings = [Reading(store, Gated(), apart) for _ in range(2)]
+    # Both read chunk 1 themselves: one that looked later would take what the other has stored.
+    await until(lambda: all(reading.reader.waits for reading in readings))
     for reading, chunks in zip(readings, (1, 3), strict=True):
         await reading.read(chunks)
     assert sorted(fold.step for fold in await bank.aunder_way()) == [1, 3]

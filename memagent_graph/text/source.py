@@ -6,6 +6,7 @@ import json
 import re
 from bisect import bisect_right
 from hashlib import sha256
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class JoinedSource:
         self.name = name
         self.skipped = len(skipped) + sum(getattr(part, "skipped", 0) for part in parts)
         found = (line for part in parts for line in warnings_of(part))
-        self.warnings = tuple(dict.fromkeys([*skipped, *found]))
+        self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
         self._parts: list[Source] = []
         self._starts: list[int] = []
         self.length = 0
@@ -169,6 +170,30 @@ class JoinedSource:
         """Return the part of the code point at `offset`, or of its heading, and where it begins."""
         index = max(bisect_right(self._starts, offset) - 1, 0) | 1
         return self._parts[index], self._starts[index]
+
+
+_MOST_NAMED = 3
+"""Most files of one kind that are named: a folder of programs has a thousand compiled ones."""
+
+
+_NO_DOCUMENT = re.compile("hidden|(?:a )?(binary|empty)")
+
+
+def _by_kind(skipped: Sequence[str]) -> list[str]:
+    """Count the files that nobody takes for documents, by suffix: hidden, binary and empty ones."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for line in skipped:
+        name, _, reason = line.partition(": it is ")
+        if found := _NO_DOCUMENT.match(reason):
+            kind = PurePosixPath(name).suffix.lower(), found[1] or found[0]
+            kinds.setdefault(kind, []).append(line)
+    many = {kind: lines for kind, lines in kinds.items() if len(lines) > _MOST_NAMED}
+    counted = [
+        f"skipped {len(lines)} {suffix or 'other'} files: they are {why}."
+        for (suffix, why), lines in many.items()
+    ]
+    left_out = {line for lines in many.values() for line in lines}
+    return [line for line in skipped if line not in left_out] + counted
 
 
 def warnings_of(source: Source) -> tuple[str, ...]:

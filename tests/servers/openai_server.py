@@ -53,7 +53,7 @@ class OpenAIServer:
         self.asked = 0
         self.most = 0
         self.accepted = 0
-        self._under_way = 0
+        self._at_work: set[BaseHTTPRequestHandler] = set()
         self._counting = threading.Lock()
         self._closing = threading.Event()
         self._connections: set[socket.socket] = set()
@@ -83,7 +83,7 @@ class OpenAIServer:
                 server.paths.append(self.path)
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})
                 behaviour = server.script.pop(0) if server.script else "ok"
-                with server._counted():
+                with server._counted(self):
                     server._behave(self, body, behaviour)
 
             def do_GET(self) -> None:
@@ -126,15 +126,20 @@ class OpenAIServer:
         self._thread.join()
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, handler: BaseHTTPRequestHandler) -> Iterator[None]:
         with self._counting:
-            self._under_way += 1
-            self.most = max(self.most, self._under_way)
+            self._at_work.add(handler)
+            self.most = max(self.most, len(self._at_work))
         try:
             yield
         finally:
-            with self._counting:
-                self._under_way -= 1
+            self._end(handler)
+
+    def _end(self, handler: BaseHTTPRequestHandler) -> None:
+        """Count a request no longer: before its last bytes are sent, since a client that has them
+        may send the next before this thread runs again."""
+        with self._counting:
+            self._at_work.discard(handler)
 
     def _behave(
         self, handler: BaseHTTPRequestHandler, body: dict[str, Any], behaviour: Any
@@ -193,6 +198,7 @@ class OpenAIServer:
             handler.wfile.flush()
             handler.connection.close()
             return
+        self._end(handler)
         handler.wfile.write(payload)
 
     def _send(
@@ -204,6 +210,7 @@ class OpenAIServer:
             handler.send_header(name, value)
         handler.send_header("content-type", "application/json")
         handler.end_headers()
+        self._end(handler)
         handler.wfile.write(payload)
 
     def _stream(self, handler: BaseHTTPRequestHandler, choice: dict[str, Any]) -> None:
@@ -226,5 +233,6 @@ class OpenAIServer:
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         for part in ({**head, "choices": [last]}, {**head, "choices": [], "usage": usage}):
             handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
+        self._end(handler)
         handler.wfile.write(b"data: [DONE]\n\n")
         handler.close_connection = True

@@ -335,6 +335,23 @@ class TestFolder:
             assert line.startswith(f"skipped {top}/{name}: {reason}")
         assert "old.txt was read as windows-1252" in str(set(warnings) - set(skipped))
 
+    def test_many_files_of_a_kind_that_is_no_document_are_counted(self, tmp_path):
+        write(tmp_path / "code.py", "import os")
+        for number in range(5):
+            (tmp_path / f"{number}.pyc").write_bytes(bytes(range(256)))
+            write(tmp_path / f"{number}.empty", "")
+        for number in range(3):
+            (tmp_path / f"{number}.PNG").write_bytes(bytes(range(256)))
+        source = open_source(tmp_path)
+
+        binary = [line for line in source.warnings if "binary" in line]
+        assert [line.split(":")[0].rpartition("/")[2] for line in binary] == [
+            *("0.PNG", "1.PNG", "2.PNG"),
+            "skipped 5 .pyc files",
+        ]
+        assert "skipped 5 .empty files: they are empty." in source.warnings
+        assert source.skipped == 13
+
     def test_one_whose_files_have_no_text_is_not_read_as_if_it_had(self, tmp_path):
         for number in range(12):
             write(tmp_path / f"{number:02}.txt", "\n\f ")
