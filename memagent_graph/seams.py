@@ -5,14 +5,18 @@ Each has a test in tests/test_seams.py that says what breaks without it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_RUNTIME
+from langgraph._internal._constants import (
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_READ,
+    CONFIG_KEY_RUNTIME,
+)
 from langgraph._internal._runnable import RunnableCallable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from langchain_core.language_models import BaseChatModel
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RunnableCallable",
     "as_kind",
+    "channels_of",
     "checkpointer_of",
     "drop_empty_namespaces",
     "identifying_params",
@@ -46,6 +51,19 @@ def as_kind(kind: type[Kind], compiled: Compiled) -> Kind:
 def checkpointer_of(graph: Compiled, config: RunnableConfig) -> BaseCheckpointSaver[str] | None:
     """The checkpointer of a run: the graph's own, or the one that its host lends it."""
     return graph._resolve_checkpointer(config)  # noqa: SLF001 - it has no public name
+
+
+def channels_of(config: RunnableConfig) -> Mapping[str, object]:
+    """The channels of the state that the node of this config writes to; none outside of a graph."""
+    read = config.get("configurable", {}).get(CONFIG_KEY_READ)
+    if not isinstance(read, partial):
+        return {}
+    channels = next(each for each in read.args if isinstance(each, Mapping))
+    return {
+        name: channel
+        for name, channel in channels.items()
+        if not name.startswith(("__", "branch:", "join:"))
+    }
 
 
 def with_checkpointer(config: RunnableConfig, checkpointer: Checkpointer) -> RunnableConfig:

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import pytest
-from doubles import ChainReader, numbered
+from doubles import ChainReader, chain, numbered
+from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import START, StateGraph
-from langgraph.types import Send
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(60)
@@ -88,6 +92,105 @@ def test_values_are_taken_out_of_the_state_by_functions_too():
     assert out["finding"] == f"chain: {read_through(TEXT + TEXT)}"
 
 
+KEYS = {"question": "query", "document": "contract", "answer": "finding"}
+
+
+@pytest.mark.parametrize("schema", [DictHost, DataclassHost, PydanticHost])
+@pytest.mark.parametrize(
+    "argument", ["question", "document", "answer", "memory", "evidence", "usage"]
+)
+async def test_a_key_that_the_state_has_not_got_is_named_with_its_keys_before_anything_is_read(
+    schema, argument
+):
+    reader = ChainReader()
+    node = MemAgentNode(reader, **{**KEYS, argument: "oops"}, config=SMALL)
+    graph = host(schema, node=node)
+    asked = {"query": "?", "contract": TEXT}
+    keys = re.escape("'contract', 'finding', 'notes', 'query'")
+
+    with pytest.raises(ConfigurationError, match=f"{argument}='oops'.*{keys}"):
+        graph.invoke(asked)
+    with pytest.raises(ConfigurationError, match=f"{argument}='oops'.*{keys}"):
+        await graph.ainvoke(asked)
+
+    assert reader.spans == []
+
+
+def test_a_key_without_a_value_is_no_key_error_either():
+    with pytest.raises(ConfigurationError, match=r"'contract'.*no value.*with a value: 'query'"):
+        host().invoke({"query": "?"})
+
+
+def test_a_key_that_send_left_out_is_named_with_those_that_were_sent():
+    builder = StateGraph(DictHost)
+    builder.add_node("read", MemAgentNode(ChainReader(), **KEYS))
+    builder.add_conditional_edges(START, lambda _: [Send("read", {"it": "?"})], ["read"])
+
+    with pytest.raises(ConfigurationError, match="question='query'.*with a value: 'it'"):
+        builder.compile().invoke({"query": "?"})
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        ({"oops": 1, "finding": "."}, "an update of 'oops'"),
+        (Command(update={"oops": 1}), "an update of 'oops'"),
+        ("only text", "str"),
+    ],
+)
+def test_an_answer_that_a_function_does_not_return_for_the_state_is_in_the_error(made, wrong):
+    node = MemAgentNode(ChainReader(), **{**KEYS, "answer": lambda _: made}, config=SMALL)
+
+    with pytest.raises(ConfigurationError, match=wrong) as caught:
+        host(node=node).invoke({"query": "?", "contract": TEXT})
+
+    assert read_through() in str(caught.value)
+    assert "'contract', 'finding', 'notes', 'query'" in str(caught.value)
+
+
+class Named(TypedDict, total=False):
+    talk: Annotated[list[AnyMessage], add_messages]
+    document: str
+
+
+class Thread(MessagesState, total=False):
+    document: str
+
+
+@pytest.mark.parametrize(("schema", "key"), [(Named, "talk"), (Thread, "messages")])
+def test_a_question_is_taken_from_messages_and_the_answer_is_one_that_streams_once(schema, key):
+    node = MemAgentNode(ChainReader(), question=key, answer=key, config=SMALL)
+    builder = StateGraph(schema)
+    builder.add_node("read", node)
+    builder.add_edge(START, "read")
+    graph = builder.compile()
+    talk = [("human", "Who?"), ("ai", "Whom do you mean?"), ("human", "Ann?"), ("ai", "Well.")]
+
+    *_, said = graph.invoke({key: talk, "document": TEXT})[key]
+    streamed = list(graph.stream({key: talk, "document": TEXT}, stream_mode="messages"))
+    questions = [
+        event["question"]
+        for event in graph.stream({key: talk, "document": TEXT}, stream_mode="custom")
+        if event["event"] == "answer"
+    ]
+
+    assert isinstance(said, AIMessage)
+    assert said.text == read_through()
+    assert "".join(message.text for message, _ in streamed) == read_through()
+    assert questions == ["Ann?"]
+
+
+def test_text_that_is_the_name_of_a_file_is_read_as_text_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("contract.txt").write_text("Ann signed.")
+    graph = host()
+
+    with pytest.warns(UserWarning, match=r"Path\('contract.txt'\)"):
+        out = graph.invoke({"query": "?", "contract": "contract.txt"})
+
+    assert out["finding"] == chain("", "contract.txt")
+
+
 @pytest.mark.parametrize("subgraphs", [False, True])
 async def test_the_host_sees_each_event_once_with_and_without_subgraphs(subgraphs):
     graph = host()
@@ -128,6 +231,28 @@ def test_the_host_draws_and_finds_the_reading_inside_the_node():
 
     assert "overwrite_memory" in graph.get_graph(xray=True).draw_mermaid()
     assert [name for name, _ in graph.get_subgraphs()] == ["read"]
+
+
+@pytest.mark.parametrize("config", [SMALL, ReadingConfig(segments=2, rounds=2)])
+async def test_two_nodes_of_one_graph_draw_with_all_their_steps(config):
+    keys = {"question": "query", "document": "contract", "config": config}
+    builder = StateGraph(DictHost)
+    builder.add_node("one", MemAgentNode(answer="finding", **keys))
+    builder.add_node("two", MemAgentNode(answer="notes", **keys))
+    builder.add_edge(START, "one").add_edge("one", "two")
+    graph = builder.compile()
+    drawn = [graph.get_graph(xray=True), await graph.aget_graph(xray=True)]
+
+    sync, from_async = (each.draw_mermaid() for each in drawn)
+
+    assert sync == from_async
+    assert sync.count("subgraph ") == 2
+    for node in ("one", "two"):
+        assert f"{node}:overwrite_memory" in drawn[0].nodes
+        assert f"{node}:question/overwrite_memory" in drawn[0].nodes
+    steps = create_memagent(config=config).get_graph(xray=True)
+    assert "question/write_answer" in steps.draw_mermaid()
+    assert {edge.target for edge in steps.edges} <= set(steps.nodes)
 
 
 def test_a_pause_inside_is_seen_edited_and_resumed_from_the_host(tmp_path):

@@ -18,6 +18,7 @@ from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.seams import (
     RunnableCallable,
     as_kind,
+    channels_of,
     checkpointer_of,
     drop_empty_namespaces,
     identifying_params,
@@ -48,6 +49,27 @@ def both(work):
         return {"found": work(config, runtime)}
 
     return RunnableCallable(sync, from_async, name="node", trace=False)
+
+
+async def test_a_node_knows_the_keys_of_the_state_that_it_writes_to():
+    class Larger(State, total=False):
+        other: int
+
+    def names(state: Larger, config: RunnableConfig) -> State:
+        return {"found": sorted(channels_of(config))}
+
+    builder = StateGraph(Larger)
+    builder.add_node("node", names)
+    builder.add_edge(START, "node")
+    keys = ["found", "other"]
+
+    assert builder.compile().invoke({"other": 1})["found"] == keys
+    assert (
+        await builder.compile(InMemorySaver()).ainvoke(
+            {"other": 1}, {"configurable": {"thread_id": "1"}}
+        )
+    )["found"] == keys
+    assert channels_of({}) == {}
 
 
 def test_a_node_has_a_face_for_sync_code_and_one_for_async_code():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from langchain_core.documents import Document
 from langchain_core.runnables.config import ensure_config, merge_configs
+from langchain_core.runnables.graph import Graph
 from langgraph.graph import START
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
@@ -234,11 +235,34 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
             async for part in parts:
                 yield part
 
+    def get_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
+        """Return the graph to draw; with `xray`, its steps for a question and for a segment too."""
+        return _flat(super().get_graph(config, xray=xray))
+
+    async def aget_graph(
+        self, config: RunnableConfig | None = None, *, xray: int | bool = False
+    ) -> Graph:
+        """Return the graph to draw; see `get_graph`."""
+        return _flat(await super().aget_graph(config, xray=xray))
+
     def _lift(
         self, config: RunnableConfig | None
     ) -> tuple[RunnableConfig, BaseCheckpointSaver[Any] | None]:
         config = {**ensure_config(merge_configs(self.config, config)), "recursion_limit": NO_LIMIT}
         return config, checkpointer_of(self, config)
+
+
+def _flat(drawn: Graph) -> Graph:
+    """The drawing without boxes in it: Mermaid draws no two of one name, as two readings have."""
+    named = {id: id.replace(":", "/") for id in drawn.nodes}
+    nodes = {
+        named[id]: node._replace(id=named[id], name=named[id] if ":" in id else node.name)
+        for id, node in drawn.nodes.items()
+    }
+    edges = [
+        edge._replace(source=named[edge.source], target=named[edge.target]) for edge in drawn.edges
+    ]
+    return Graph(nodes=nodes, edges=edges)
 
 
 def _continues(input: object) -> bool:

@@ -273,6 +273,7 @@ class Speech:
 
     Attributes:
         config: config for the reader's call.
+        id: id of the message.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class Speech:
     ) -> None:
         self.config = merge_configs(config, {"callbacks": [Listener(self._hear)]})
         self._target = host or config
-        self._id = f"answer-{uuid4()}"
+        self.id = f"answer-{uuid4()}"
         self._held: list[str] | None = [] if held else None
 
     def release(self) -> None:
@@ -293,9 +294,7 @@ class Speech:
         if self._held is not None:
             self._held.append(piece)
             return
-        message = AIMessageChunk(
-            content=piece, id=self._id, chunk_position="last" if last else None
-        )
+        message = AIMessageChunk(content=piece, id=self.id, chunk_position="last" if last else None)
         with set_config_context(self._target) as context:
             context.run(push_message, message, state_key=None)
 

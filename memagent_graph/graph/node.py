@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph.message import add_messages
 from langgraph.types import Command
 
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput, Run
 from memagent_graph.memory.items import NAMESPACE
-from memagent_graph.seams import RunnableCallable, with_checkpointer
+from memagent_graph.seams import RunnableCallable, channels_of, with_checkpointer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +48,11 @@ class MemAgentNode(RunnableCallable):
 
     Args:
         model: a chat model, a model string or a `Reader`, as for `create_memagent`.
-        question: key of the question in the host's state, or a function of the state.
+        question: key of the question in the host's state, or a function of the state. Of a list of
+            messages, the text of the last human message is the question.
         document: key of the document, or a function of the state.
-        answer: key for the answer, which is an object if there is a `response_format`. Or a
+        answer: key for the answer, which is an object if there is a `response_format`. Under a key
+            with messages, `"messages"` for example, the answer is appended as an AIMessage. Or a
             function that takes the reading's output (the fields of `ReadingOutput`) and returns an
             update of the host's state, or a `Command` that also says where the host continues.
         memory: key for the final memory; None leaves it out.
@@ -64,6 +69,10 @@ class MemAgentNode(RunnableCallable):
         interrupt_before: nodes of the reading to stop before.
         interrupt_after: nodes of the reading to stop after.
         name: the node's name, which its events carry.
+
+    Raises:
+        ConfigurationError: When the node is called, before anything is read: the state has not got
+            one of these keys.
 
     Examples:
         >>> from typing import TypedDict
@@ -119,26 +128,32 @@ class MemAgentNode(RunnableCallable):
             name=name,
         )
         wanted = {"memory": memory, "evidence": evidence, "usage": usage}
+        written = {**wanted, "answer": None if callable(answer) else answer}
 
         def ask(
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> tuple[ReadingInput, Run]:
-            text = _value(state, document)
+            channels = channels_of(config)
+            _check_keys(written, state, channels)
+            asked = _question_of(_value(state, "question", question, channels))
+            text = _value(state, "document", document, channels)
             info = runtime.execution_info
             task = info.task_id if info else ""
             run = Run(document=text, write=runtime.stream_writer, task=task, host=config)
-            return {"question": _value(state, question)}, run
+            return {"question": asked}, run
 
         result = "answer" if response_format is None else "structured_response"
 
-        def answered(output: dict[str, Any]) -> Update | Command[Any]:
+        def answered(
+            output: dict[str, Any], run: Run, config: RunnableConfig
+        ) -> Update | Command[Any]:
             update = {key: output[name] for name, key in wanted.items() if key is not None}
-            if not callable(answer):
-                return {**update, answer: output[result]}
-            made = answer(output)
-            if isinstance(made, Command):
-                return replace(made, update={**update, **(made.update or {})})
-            return {**update, **made}
+            channels = channels_of(config)
+            if callable(answer):
+                return _with_update(answer(output), update, output["answer"], channels)
+            if _has_messages(answer, channels):
+                return {**update, answer: [AIMessage(output["answer"], id=run.message_id)]}
+            return {**update, answer: output[result]}
 
         def lend(config: RunnableConfig) -> RunnableConfig:
             return config if checkpointer is None else with_checkpointer(config, checkpointer)
@@ -148,19 +163,101 @@ class MemAgentNode(RunnableCallable):
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
             asked, run = ask(state, config, runtime)
-            return answered(agent.invoke(asked, lend(config), context=run))
+            return answered(agent.invoke(asked, lend(config), context=run), run, config)
 
         async def aread(
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
             asked, run = ask(state, config, runtime)
-            return answered(await agent.ainvoke(asked, lend(config), context=run))
+            output = await agent.ainvoke(asked, lend(config), context=run)
+            return answered(output, run, config)
 
         super().__init__(read, aread, name=name, trace=False)
         self.agent = agent
 
 
-def _value(state: object, key: Key) -> Any:
+def _value(state: object, argument: str, key: Key, channels: Mapping[str, object]) -> Any:
+    """Return a value from the host's state.
+
+    Raises:
+        ConfigurationError: The state has not got the key.
+    """
     if callable(key):
         return key(state)
-    return state[key] if isinstance(state, Mapping) else getattr(state, key)
+    try:
+        return state[key] if isinstance(state, Mapping) else getattr(state, key)
+    except (KeyError, AttributeError) as error:
+        raise _no_key(argument, key, state, channels) from error
+
+
+def _check_keys(
+    written: Mapping[str, str | None], state: object, channels: Mapping[str, object]
+) -> None:
+    """Check that the host's state has the keys that the node writes.
+
+    Raises:
+        ConfigurationError: It has not, and LangGraph would drop what is written to them.
+    """
+    for argument, key in written.items():
+        if channels and key is not None and key not in channels:
+            raise _no_key(argument, key, state, channels)
+
+
+def _with_update(
+    made: object, update: Update, answer: str, channels: Mapping[str, object]
+) -> Update | Command[Any]:
+    """Return what a function made of the reading's output, with an update added.
+
+    Raises:
+        ConfigurationError: It is no update of the host's state, and the answer would be lost.
+    """
+    given = dict(made.update or {}) if isinstance(made, Command) else made
+    elsewhere = isinstance(made, Command) and made.graph is not None
+    known = elsewhere or not channels
+    if not isinstance(given, Mapping) or not (known or given.keys() <= channels.keys()):
+        raise _lost(answer, given, channels)
+    update = {**update, **given}
+    return replace(made, update=update) if isinstance(made, Command) else update
+
+
+def _no_key(
+    argument: str, key: str, state: object, channels: Mapping[str, object]
+) -> ConfigurationError:
+    given = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
+    if key in channels:
+        reason = "it has no value: give it one in the input, or in an earlier node"
+    else:
+        reason = f"the state has no such key: name one of its own, or add {key!r} to it"
+    message = (
+        f"MemAgentNode({argument}={key!r}): {reason}. The state's keys: {_names(channels)}; with a "
+        f"value: {_names(given)}."
+    )
+    return ConfigurationError(message)
+
+
+def _lost(answer: str, given: object, channels: Mapping[str, object]) -> ConfigurationError:
+    if isinstance(given, Mapping):
+        wrong = f"an update of {_names({key: None for key in given if key not in channels})}"
+    else:
+        wrong = f"{type(given).__name__}"
+    message = (
+        f"MemAgentNode(answer=...): the function returned {wrong}; return an update of the state's "
+        f"keys ({_names(channels)}) or a Command. The answer was: {answer}"
+    )
+    return ConfigurationError(message)
+
+
+def _names(keys: Mapping[str, object]) -> str:
+    return ", ".join(sorted(repr(key) for key in keys)) or "none"
+
+
+def _question_of(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    said = [message for message in value if isinstance(message, HumanMessage)]
+    return said[-1].text if said else value
+
+
+def _has_messages(key: str, channels: Mapping[str, object]) -> bool:
+    """Whether the values under a key of the host's state are messages."""
+    return key == "messages" or getattr(channels.get(key), "operator", None) is add_messages

@@ -516,6 +516,7 @@ async def write_answer(
             run.emit(fallback_event(reading, run, fold, further))
             return {"document": None, "progress": further, "warnings": warnings}
     speech.release()
+    run.message_id = speech.id
     for observer in observers(config):
         observer.answered(step_of(config), answer)
     if (chain := chain_of(reading, run, fold)) is not None:

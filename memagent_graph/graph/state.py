@@ -478,6 +478,7 @@ class Run:
         opening: held while the document is opened again.
         task: id of the host's task that the graph runs in; "" without a host.
         host: config of the host's node, to stream the answer as its message.
+        message_id: id of the answer as a message of the stream.
     """
 
     document: Any = None
@@ -492,6 +493,7 @@ class Run:
     opening: threading.Lock = field(default_factory=threading.Lock)
     task: str = ""
     host: RunnableConfig | None = None
+    message_id: str | None = None
 
     def emit(self, event: Event) -> None:
         """Send an event to the stream of this run."""

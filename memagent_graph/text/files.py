@@ -12,6 +12,7 @@ import reprlib
 import shutil
 import stat
 import tempfile
+import warnings
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -619,8 +620,24 @@ def open_source(
     return source
 
 
+_PATH_CHARACTERS = 1024
+"""Longest text, in characters, that is looked up as the name of a file."""
+
+
+def _warn_of_path(text: str) -> None:
+    """Warn if a document is the name of a file: its text was perhaps meant."""
+    if len(text) <= _PATH_CHARACTERS and os.path.exists(text):  # noqa: PTH110 - of any text
+        message = (
+            f"The document is the text {text!r}, which is also the name of a file: to read the "
+            f"file, pass Path({text!r})."
+        )
+        # Not in the source's warnings: a client of a server could look for files with them.
+        warnings.warn(message, UserWarning, stacklevel=2)
+
+
 def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - a list of kinds
     if isinstance(document, str):
+        _warn_of_path(document)
         return TextSource(document, name or "text")
     if isinstance(document, os.PathLike):
         return _open_path(document, name)
