@@ -144,7 +144,7 @@ class MemAgentNode(RunnableCallable):
 
         result = "answer" if response_format is None else "structured_response"
 
-        def answered(
+        def update_of(
             output: dict[str, Any], run: Run, config: RunnableConfig
         ) -> Update | Command[Any]:
             update = {key: output[name] for name, key in wanted.items() if key is not None}
@@ -163,14 +163,14 @@ class MemAgentNode(RunnableCallable):
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
             asked, run = ask(state, config, runtime)
-            return answered(agent.invoke(asked, lend(config), context=run), run, config)
+            return update_of(agent.invoke(asked, lend(config), context=run), run, config)
 
         async def aread(
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
             asked, run = ask(state, config, runtime)
             output = await agent.ainvoke(asked, lend(config), context=run)
-            return answered(output, run, config)
+            return update_of(output, run, config)
 
         super().__init__(read, aread, name=name, trace=False)
         self.agent = agent
@@ -215,7 +215,7 @@ def _with_update(
     elsewhere = isinstance(made, Command) and made.graph is not None
     known = elsewhere or not channels
     if not isinstance(given, Mapping) or not (known or given.keys() <= channels.keys()):
-        raise _lost(answer, given, channels)
+        raise _wrong_update(answer, given, channels)
     update = {**update, **given}
     return replace(made, update=update) if isinstance(made, Command) else update
 
@@ -235,7 +235,7 @@ def _no_key(
     return ConfigurationError(message)
 
 
-def _lost(answer: str, given: object, channels: Mapping[str, object]) -> ConfigurationError:
+def _wrong_update(answer: str, given: object, channels: Mapping[str, object]) -> ConfigurationError:
     if isinstance(given, Mapping):
         wrong = f"an update of {_names({key: None for key in given if key not in channels})}"
     else:
