@@ -12,6 +12,9 @@ import typer
 
 from memagent_graph.cli.checkpoints import is_unfinished, open_saver, thread_of
 from memagent_graph.cli.options import (
+    COSTS,
+    MEMORIES,
+    READING,
     AnswerTokens,
     BaseUrl,
     ChunkTokens,
@@ -34,6 +37,7 @@ from memagent_graph.cli.options import (
     Verify,
     check_server,
     make_reader,
+    missing_store,
     parse_namespace,
     parse_segments,
 )
@@ -108,28 +112,30 @@ DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Print what the reading would cost, without reading.")
 ]
 Questions: TypeAlias = Annotated[
-    int, typer.Option(help="With --dry-run: number of questions to ask in one pass.")
+    int, typer.Option(help="Number of questions to ask in one pass.", rich_help_panel=COSTS)
 ]
 PriceOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--price",
         metavar="IN,OUT",
-        help="With --dry-run: dollars for a million tokens of prompts, and of replies.",
+        help="Dollars for a million tokens of prompts, and of replies.",
+        rich_help_panel=COSTS,
     ),
 ]
 Prices: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         envvar="MEMAGENT_PRICES",
-        help='With --dry-run: a JSON file of such prices: {"openai:MODEL": [IN, OUT]}.',
+        help='A JSON file of such prices: {"openai:MODEL": [IN, OUT]}.',
+        rich_help_panel=COSTS,
     ),
 ]
 TokensPerSecond: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        help="With --dry-run: tokens a second of one call, from its start, with other calls "
-        "under way."
+        help="Tokens a second of one call, from its start, with other calls under way.",
+        rich_help_panel=COSTS,
     ),
 ]
 
@@ -261,10 +267,16 @@ def ask(
     update_gate: UpdateGate = False,
     exit: Exit = "never",
     max_calls: Annotated[
-        int | None, typer.Option(help="Stop reading after this many model calls, and answer.")
+        int | None,
+        typer.Option(
+            help="Stop reading after this many model calls, and answer.", rich_help_panel=READING
+        ),
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option(help="Stop reading after this many seconds, and answer.")
+        float | None,
+        typer.Option(
+            help="Stop reading after this many seconds, and answer.", rich_help_panel=READING
+        ),
     ] = None,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
@@ -288,7 +300,8 @@ def ask(
     namespace: Namespace = None,
     reuse: Reuse = True,
     name: Annotated[
-        str | None, typer.Option(help="Name of a memory to continue, or to start.")
+        str | None,
+        typer.Option(help="Name of a memory to continue, or to start.", rich_help_panel=MEMORIES),
     ] = None,
     memory: Annotated[
         str | None,
@@ -302,12 +315,15 @@ def ask(
     restart: Annotated[
         bool,
         typer.Option(
-            "--restart", help="Ignore the stopped run in the checkpoint file, and start over."
+            "--restart",
+            help="Ignore the stopped run in the checkpoint file, and start over.",
+            rich_help_panel=MEMORIES,
         ),
     ] = False,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.errors import MemoryNotFoundError
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
     from memagent_graph.planning import plan
@@ -364,6 +380,9 @@ def ask(
             )
             print_plan(planned, as_json=as_json)
             return
+        if memory and (missing := missing_store(store)):
+            message = f"There is no memory {memory!r}: the store {missing} does not exist."
+            raise MemoryNotFoundError(message)
         check_server(reader)
         saver = stack.enter_context(open_saver(checkpoint)) if checkpoint else None
         kept_in = stack.enter_context(open_store(store))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,10 +37,11 @@ from memagent_graph.cli.options import (
     parse_namespace,
     parse_segments,
 )
-from memagent_graph.cli.terminal import report_errors
+from memagent_graph.cli.terminal import mask_controls, report_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from typing import TextIO
 
     from memagent_graph.batch import Result, Task
 
@@ -70,34 +72,28 @@ def _resolve_path(path: str) -> dict[str, str]:
     return {"path": str(Path(path).resolve())}
 
 
-def read_task_file(file: Path, answered: set[str]) -> Iterator[Task]:
-    """The tasks that have no answer yet, with their ids and documents.
+def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
+    """Return the tasks that have no answer yet, and how many lines are no tasks.
 
-    Raises:
-        ConfigurationError: A line is not a task.
+    Each of these is reported on stderr.
     """
-    from memagent_graph.errors import ConfigurationError
-
+    tasks: list[Task] = []
     seen: set[str] = set()
+    bad = 0
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
         if not line.strip():
             continue
         try:
-            task = json.loads(line)
-            name = str(task.setdefault("id", str(number)))
-            if "text" in task:
-                raise ValueError("`text` is now `document`")  # noqa: TRY301 - as its other faults
-            given = task["document"]
-            task["document"] = _document(given, file.parent)
+            task, given = _parse_task(line, str(number), file.parent, seen)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
+            bad += 1
             message = (
-                f"{file}:{number} is not a task: {error}. A task is a JSON object with "
-                '`question` and `document`: text, or {"path": ...}, or a list of these.'
+                f"memagent: error: {file}:{number} is not a task: {error}. A task is a JSON object "
+                'with `question` and `document`: text, or {"path": ...}, or a list of these.'
             )
-            raise ConfigurationError(message) from error
-        if name in seen:
-            message = f"{file}:{number}: the id {name!r} is there twice."
-            raise ConfigurationError(message)
+            print(mask_controls(message, sys.stderr), file=sys.stderr)
+            continue
+        name = str(task["id"])
         seen.add(name)
         if isinstance(given, str) and _names_file(given, file.parent):
             print(
@@ -106,7 +102,27 @@ def read_task_file(file: Path, answered: set[str]) -> Iterator[Task]:
                 file=sys.stderr,
             )
         if name not in answered:
-            yield task
+            tasks.append(task)
+    return tasks, bad
+
+
+def _parse_task(
+    line: str, number: str, folder: Path, seen: set[str]
+) -> tuple[dict[str, Any], object]:
+    """Return the task of a line, and its document as it was given.
+
+    Raises:
+        ValueError, TypeError, AttributeError, KeyError: The line is not a task.
+    """
+    task = json.loads(line)
+    name = str(task.setdefault("id", number))
+    if "text" in task:
+        raise ValueError("`text` is now `document`")
+    if name in seen:
+        message = f"the id {name!r} is there twice"
+        raise ValueError(message)
+    given = task["document"]
+    return {**task, "document": _document(given, folder)}, given
 
 
 def _document(given: object, folder: Path) -> object:
@@ -136,7 +152,7 @@ def _names_file(text: str, folder: Path) -> bool:
 
 _EXAMPLES = """Answer a file of questions, many at once.
 
-The same command resumes a run that was stopped.
+With --out, the same command resumes a run that was stopped.
 
 Each line of TASKS is one JSON object: `question`, `document`, and `id` if it has one. Other fields
 are kept. A `document` is text, or `{"path": ...}`, a file, folder or glob relative to TASKS, or a
@@ -145,13 +161,15 @@ list of these. Tasks about one document that follow one another are read in one 
 Examples:
 
 \b
+  memagent batch tasks.jsonl | jq .answer
   memagent batch tasks.jsonl --out results.jsonl --model openai:gpt-4o
   memagent batch tasks.jsonl --out results.jsonl --model vllm:MODEL
   memagent batch tasks.jsonl --out results/ --ray ray://head:10001
 
-Each result is added to RESULTS when it is done: the task's fields with `id`, and `answer`,
-`memory`, `evidence`, `usage`, ... or else `error`. What has an answer there is not asked again;
-what failed is.
+Each result is a JSON object on a line, as soon as it is done: the task's fields with `id`, and
+`answer`, `memory`, `evidence`, `usage`, ... or else `error`. With --out, what has an answer there
+is not asked again; what failed is. A line that is not a task is reported, and the others are
+answered.
 
 Exit codes: 0 all answered, 1 some failed, 2 wrong usage, 130 interrupted.
 """
@@ -164,8 +182,9 @@ def batch(
         Path, typer.Argument(help="File of tasks, a JSON object on each line.", show_default=False)
     ],
     out: Annotated[
-        Path, typer.Option(help="File to add the results to, a JSON object on each line.")
-    ],
+        Path | None,
+        typer.Option(help="File to add the results to; standard output by default."),
+    ] = None,
     model: Model = None,
     base_url: BaseUrl = None,
     concurrency: Annotated[int, typer.Option(help="Documents to read at once.")] = 64,
@@ -198,7 +217,7 @@ def batch(
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
 
-    with report_errors(_STOPPED):
+    with report_errors("memagent: stopped." if out is None else _STOPPED):
         config = ReadingConfig(
             chunk_tokens=chunk_tokens,
             exact_cuts=exact_cuts,
@@ -217,7 +236,9 @@ def batch(
         if ray is not None:
             if verify is not None or response_format is not None:
                 raise typer.BadParameter("--ray takes neither --verify nor --response-format.")
-            _on_ray(
+            if out is None:
+                raise typer.BadParameter("--ray needs --out, a folder for the results.")
+            failed = _on_ray(
                 ray,
                 tasks,
                 out,
@@ -227,13 +248,15 @@ def batch(
                 namespace=place,
                 config=config,
             )
+            if failed:
+                raise typer.Exit(1)
             return
-        answered = _mend(out)
-        asked = list(read_task_file(tasks, answered))
+        answered = set() if out is None else _mend(out)
+        asked, bad = read_task_file(tasks, answered)
         if answered:
             print(f"memagent: {len(answered)} were answered before.", file=sys.stderr)
         failed = 0
-        with open_store(store) as kept_in, out.open("a", encoding="utf-8") as results:
+        with open_store(store) as kept_in, _open_results(out) as results:
             reader = make_reader(
                 model,
                 base_url,
@@ -251,17 +274,24 @@ def batch(
                 agent, asked, concurrency=concurrency, progress=sys.stderr.isatty()
             ):
                 failed += result.error is not None
-                results.write(json.dumps(_record(result), ensure_ascii=False) + "\n")
+                line = json.dumps(_record(result), ensure_ascii=False)
+                results.write(f"{mask_controls(line) if out is None else line}\n")
                 results.flush()
-        print(f"memagent: {len(asked) - failed} answered, {failed} failed.", file=sys.stderr)
-    if failed:
+        counts = f"{len(asked) - failed} answered, {failed + bad} failed"
+        print(f"memagent: {counts}.", file=sys.stderr)
+    if failed or bad:
         raise typer.Exit(1)
 
 
 batch.__doc__ = _EXAMPLES
 
 
-def _on_ray(address: str, tasks: Path, out: Path, **options: object) -> None:
+def _open_results(out: Path | None) -> AbstractContextManager[TextIO]:
+    return nullcontext(sys.stdout) if out is None else out.open("a", encoding="utf-8")
+
+
+def _on_ray(address: str, tasks: Path, out: Path, **options: object) -> int:
+    """Read on a cluster, and return how many lines are no tasks."""
     from memagent_graph.errors import MissingDependencyError
 
     clusters = entry_points(group="memagent_graph.clusters", name="ray")
@@ -269,8 +299,9 @@ def _on_ray(address: str, tasks: Path, out: Path, **options: object) -> None:
         message = '--ray needs: pip install "memagent-graph[ray]"'
         raise MissingDependencyError(message)
     read_tasks = clusters["ray"].load()
-    rows = [row(task) for task in read_task_file(tasks, answered=set())]
-    read_tasks(rows, address, out, **options)
+    found, bad = read_task_file(tasks, answered=set())
+    read_tasks([row(task) for task in found], address, out, **options)
+    return bad
 
 
 def _record(result: Result) -> dict[str, object]:

@@ -7,21 +7,46 @@ import getpass
 import json
 import os
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
-from memagent_graph.cli.terminal import report_errors
+from memagent_graph.cli.terminal import mask_controls, report_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.readers.base import Reader
+
+READING = "Options of the reading"
+MODEL = "Options of the model and its replies"
+MEMORIES = "Options of the store"
+COSTS = "Options of --dry-run"
+
+
+class GroupedCommand(TyperCommand):
+    """Lists its options in its help under the headings of their `rich_help_panel`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the first options, and the others by heading."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (line := param.get_help_record(ctx)) is not None:
+                argument = param.param_type_name == "argument"
+                heading = getattr(param, "rich_help_panel", None) or "Options"
+                sections.setdefault("Arguments" if argument else heading, []).append(line)
+        for heading, lines in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(lines)
+
 
 Model: TypeAlias = Annotated[
     str | None,
@@ -39,13 +64,16 @@ ModelArgs: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Arguments of the model as JSON, such as '{\"max_model_len\": 8192}'."),
 ]
-ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
+ChunkTokens: TypeAlias = Annotated[
+    int, typer.Option(help="Longest chunk, in tokens.", rich_help_panel=READING)
+]
 ExactCuts: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--exact-cuts",
         help="Cut after exactly --chunk-tokens tokens, as the paper does, rather than at the end "
         "of a paragraph, sentence, line or word.",
+        rich_help_panel=READING,
     ),
 ]
 Segments: TypeAlias = Annotated[
@@ -61,6 +89,7 @@ Rounds: TypeAlias = Annotated[
     typer.Option(
         min=1,
         help="Most times to read the document, each time for what the memory still lacks.",
+        rich_help_panel=READING,
     ),
 ]
 Recalls: TypeAlias = Annotated[
@@ -69,17 +98,22 @@ Recalls: TypeAlias = Annotated[
         min=0,
         max=8,
         help="Passed passages that the model may ask to see again with the next chunk.",
+        rich_help_panel=READING,
     ),
 ]
 UpdateGate: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--update-gate", help="Let the model reply with one word if a chunk adds nothing."
+        "--update-gate",
+        help="Let the model reply with one word if a chunk adds nothing.",
+        rich_help_panel=READING,
     ),
 ]
 Exit: TypeAlias = Annotated[
     Literal["never", "safe", "model"],
-    typer.Option(help="Whether the model may end the reading when it has enough."),
+    typer.Option(
+        help="Whether the model may end the reading when it has enough.", rich_help_panel=READING
+    ),
 ]
 Skim: TypeAlias = Annotated[
     Literal["lexical"] | None,
@@ -88,34 +122,50 @@ Skim: TypeAlias = Annotated[
         "others if the answer is not found."
     ),
 ]
-MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
-AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+MemoryTokens: TypeAlias = Annotated[
+    int, typer.Option(help="Longest memory, in tokens.", rich_help_panel=READING)
+]
+AnswerTokens: TypeAlias = Annotated[
+    int, typer.Option(help="Longest answer, in tokens.", rich_help_panel=READING)
+]
 TokenizerFile: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--tokenizer", help="Tokenizer that counts: a tokenizer.json, its folder or a hub id."
+        "--tokenizer",
+        help="Tokenizer that counts: a tokenizer.json, its folder or a hub id.",
+        rich_help_panel=MODEL,
     ),
 ]
 PromptsFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--prompts", help="JSON or YAML file with the prompts `update` and `answer`."),
+    typer.Option(
+        "--prompts",
+        help="JSON or YAML file with the prompts `update` and `answer`.",
+        rich_help_panel=MODEL,
+    ),
 ]
 ResponseFormatFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--response-format", help="File with the JSON schema of an object: the form of the answer."
+        "--response-format",
+        help="File with the JSON schema of an object: the form of the answer.",
+        rich_help_panel=MODEL,
     ),
 ]
 Verify: TypeAlias = Annotated[
     str | None,
     typer.Option(
         help="Model that decides which statements of the memory the text supports: "
-        "cross-encoder/ and a hub id or a folder."
+        "cross-encoder/ and a hub id or a folder.",
+        rich_help_panel=MODEL,
     ),
 ]
 Unsupported: TypeAlias = Annotated[
     Literal["keep", "drop"],
-    typer.Option(help="Keep or drop statements of the memory that the text does not support."),
+    typer.Option(
+        help="Keep or drop statements of the memory that the text does not support.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Store: TypeAlias = Annotated[
     str | None,
@@ -127,7 +177,11 @@ Store: TypeAlias = Annotated[
 ]
 Reuse: TypeAlias = Annotated[
     bool,
-    typer.Option("--reuse/--no-reuse", help="Reuse what the store has from earlier readings."),
+    typer.Option(
+        "--reuse/--no-reuse",
+        help="Reuse what the store has from earlier readings.",
+        rich_help_panel=MEMORIES,
+    ),
 ]
 Namespace: TypeAlias = Annotated[
     str | None,
@@ -135,6 +189,7 @@ Namespace: TypeAlias = Annotated[
         envvar="MEMAGENT_NAMESPACE",
         help="Labels under which the store keeps memories, with / between them: ann/memagent. "
         "Other namespaces are invisible.  [default: memagent]",
+        rich_help_panel=MEMORIES,
     ),
 ]
 
@@ -156,7 +211,7 @@ def make_reader(
     verify: str | None = None,
     response_format: Path | None = None,
 ) -> Reader:
-    """Make the reader that the options name, and say so when they name none.
+    """Make the reader that the options name; on a terminal, say so when they name none.
 
     Raises:
         MemAgentError: There is no such model, prompts file or tokenizer, or the model's arguments
@@ -166,7 +221,7 @@ def make_reader(
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.resolve import EXTRACTIVE, resolve_reader
 
-    if model is None:
+    if model is None and sys.stderr.isatty():
         print(_NO_MODEL, file=sys.stderr)
     reader = resolve_reader(
         model,
@@ -284,17 +339,42 @@ MemoryStore: TypeAlias = Annotated[
 
 
 @contextmanager
-def open_users(store: str | None, namespace: str | None) -> Iterator[Users]:
-    """The users of a chatbot."""
+def open_users(
+    store: str | None, namespace: str | None, *, create: bool = False
+) -> Iterator[Users]:
+    """Open the users of a chatbot and their memories.
+
+    Args:
+        store: see `open_store`.
+        namespace: labels of the memories, with / between them.
+        create: whether to create a store that does not exist; if not, there is nothing in it.
+    """
     from memagent_graph.conversation.users import Users
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
 
-    with report_errors("memagent: stopped."), open_store(store) as found:
+    with report_errors("memagent: stopped."), ExitStack() as stack:
+        found: BaseStore | None
+        if not create and (missing := missing_store(store)):
+            from langgraph.store.memory import InMemoryStore
+
+            message = f"memagent: there is no store {missing} yet; the first reading makes it."
+            print(mask_controls(message, sys.stderr), file=sys.stderr)
+            found = InMemoryStore()
+        else:
+            found = stack.enter_context(open_store(store))
         if found is None:
             message = "There are no memories in the store 'none': name another with --store."
             raise ConfigurationError(message)
         yield Users(found, parse_namespace(namespace))
+
+
+def missing_store(store: str | None) -> Path | None:
+    """Return the SQLite file of a store, if it does not exist."""
+    from memagent_graph.memory.stores import sqlite_file
+
+    file = sqlite_file(store)
+    return None if file is None or file.exists() else file
 
 
 def bank_of(users: Users, user: str | None) -> MemoryBank:

@@ -32,17 +32,32 @@ def open_store(where: str | None = None) -> Iterator[BaseStore | None]:
         StoreError: The store cannot be opened or closed.
         MissingDependencyError: The package for SQLite is not installed.
     """
-    where = where or os.environ.get("MEMAGENT_STORE") or str(default_file())
-    if where == NO_STORE:
+    where = _place(where)
+    file = sqlite_file(where)
+    if file is not None:
+        with _sqlite(file) as store:
+            yield store
+    elif where == NO_STORE:
         yield None
-    elif "://" in where:
+    else:
         from memagent_graph.memory.redis import RedisStore
 
         with RedisStore.from_url(where) as store:
             yield store
-    else:
-        with _sqlite(Path(where)) as store:
-            yield store
+
+
+def sqlite_file(where: str | None = None) -> Path | None:
+    """Return the SQLite file that `open_store` opens; None for Redis and for no store.
+
+    Args:
+        where: see `open_store`.
+    """
+    where = _place(where)
+    return None if where == NO_STORE or "://" in where else Path(where)
+
+
+def _place(where: str | None) -> str:
+    return where or os.environ.get("MEMAGENT_STORE") or str(default_file())
 
 
 def default_file() -> Path:

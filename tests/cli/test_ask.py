@@ -67,6 +67,34 @@ def test_a_reading_whose_memory_is_held_says_so_and_when_it_reads_on(book, tmp_p
     assert "memagent: paused, the memory is held by ann.\nmemagent: reading on.\n" in done.stderr
 
 
+def test_only_a_terminal_is_told_that_no_model_was_named(book):
+    command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)]
+    environment = {name: value for name, value in os.environ.items() if "MEMAGENT" not in name}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**environment, "MEMAGENT_STORE": "none"},
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"no model was named" not in shown and (part := _read_terminal(ours)):
+            shown += part
+        process.kill()
+    os.close(ours)
+
+    assert b"no model was named" in shown
+    assert memagent("ask", QUESTION, book).stderr == ""
+
+
+def _read_terminal(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # the other end is closed
+        return b""
+
+
 def test_a_skipped_file_is_named_with_the_reason(book):
     (book.parent / "cut.bin").write_bytes(b"\0\xff" * 50)
 

@@ -64,6 +64,15 @@ def test_each_task_gets_one_line_with_its_own_fields_and_its_answer(tasks):
     assert "Traceback" not in done.stderr
 
 
+def test_without_out_the_results_are_all_that_standard_output_gets(tasks):
+    done = PYTHON.run([*COMMAND, str(tasks)], env=WITHOUT_STORE)
+
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {str(record["id"]) for record in found} == {str(number) for number in range(12)}
+    assert done.stderr == "memagent: 12 answered, 0 failed.\n"
+
+
 def test_exact_cuts_take_fewer_calls(tasks):
     text = "The rain went on over the harbour and nobody spoke of it again.\n\n" * 900
     tasks.write_text(json.dumps({"id": 1, "question": "Who spoke?", "document": text}) + "\n")
@@ -132,22 +141,27 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{not json}", "tasks.jsonl:1"),
+        ("{not json}", "tasks.jsonl:13"),
         ('{"question": "?"}', "document"),
-        ("[1, 2]", "tasks.jsonl:1"),
-        ('{"id": 1, "question": "?", "document": "a"}\n' * 2, "twice"),
+        ("[1, 2]", "tasks.jsonl:13"),
+        ('{"id": 99, "question": "?", "document": "a"}\n' * 2, "twice"),
         ('{"question": "?", "text": "a"}', "`text` is now `document`"),
         ('{"question": "?", "document": {"file": "a"}}', '{"path": ...}'),
         ('{"question": "?", "document": []}', "`document` is []"),
     ],
 )
-def test_a_file_that_holds_no_tasks_is_said_to_in_one_line(content, words, tasks):
-    tasks.write_text(content)
+def test_a_line_that_is_no_task_is_reported_and_the_others_are_answered(content, words, tasks):
+    tasks.write_text(tasks.read_text() + content)
 
-    done, _ = run(tasks)
+    done, out = run(tasks)
 
     assert done.returncode == 1
-    assert words in done.stderr
+    [said] = [line for line in done.stderr.splitlines() if "is not a task" in line]
+    assert words in said
+    assert said.startswith(f"memagent: error: {tasks}:")
+    answered = len(records(out))
+    assert {str(record["id"]) for record in records(out)} >= {str(each) for each in range(12)}
+    assert f"{answered} answered, 1 failed" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -62,6 +62,44 @@ def test_a_named_memory_is_listed_shown_and_its_history_told(memagent):
     )
 
 
+LOOKS = [
+    "list",
+    "users",
+    "show diary",
+    "search ferry",
+    "history diary",
+    "diff a b",
+    "watch diary",
+    "readings",
+    "release diary",
+    "edit diary",
+    "delete diary",
+    "forget diary --yes",
+    "prune --versions 1",
+    "check",
+    "export",
+]
+
+
+@pytest.mark.parametrize("words", LOOKS)
+def test_a_store_that_does_not_exist_is_named_and_not_created(words, memagent, tmp_path):
+    done = memagent("memory", *words.split(), check=False)
+
+    assert done.stdout == ""
+    assert f"there is no store {tmp_path / 'store.sqlite'} yet" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_memory_of_a_store_that_does_not_exist_is_not_asked(memagent, tmp_path):
+    done = memagent("ask", QUESTION, "--memory", "diary", check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("memagent: error: There is no memory 'diary': the store ")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.usefixtures("diary")
 def test_a_store_in_which_nothing_is_read_says_so(memagent):
     done = memagent("memory", "readings")
 
@@ -169,7 +207,7 @@ def test_a_memory_is_followed_while_it_is_written(memagent, tmp_path):
     assert watching.returncode == 130
 
 
-@pytest.mark.parametrize("store", ["redis://127.0.0.1:9/0", "/proc/nowhere/store.sqlite", "none"])
+@pytest.mark.parametrize("store", ["redis://127.0.0.1:9/0", "/proc", "none"])
 def test_a_store_that_is_not_there_is_one_line(memagent, store):
     done = memagent("memory", "list", "--store", store, check=False)
 

@@ -45,7 +45,8 @@ def test_a_str_is_text_even_when_a_file_has_that_name(tmp_path, monkeypatch):
     write(tmp_path / "secret.txt", "do not read me")
     monkeypatch.chdir(tmp_path)
 
-    source = open_source("secret.txt")
+    with pytest.warns(UserWarning, match="the name of a file"):
+        source = open_source("secret.txt")
 
     assert whole(source) == "secret.txt"
     assert source.uri is None

@@ -193,7 +193,7 @@ def import_lines(
     """Store what `export` printed; names and users that exist keep their memories."""
     from memagent_graph.conversation.users import is_of_users
 
-    with open_users(store, namespace) as users:
+    with open_users(store, namespace, create=True) as users:
         text = sys.stdin.read() if str(file) == "-" else _read(file)
         lines = text.splitlines()
         if is_of_users(lines):

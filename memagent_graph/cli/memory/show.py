@@ -16,6 +16,7 @@ from memagent_graph.cli.options import (
     Reference,
     User,
     bank_of,
+    missing_store,
     named,
     open_users,
     operator,
@@ -200,6 +201,7 @@ def watch(
     namespace: Namespace = None,
 ) -> None:
     """Follow a memory live: print each new version's changes until you stop it."""
+    from memagent_graph.errors import StoreError
     from memagent_graph.memory.bank import diff
 
     async def follow(bank: MemoryBank) -> None:
@@ -212,6 +214,8 @@ def watch(
             sys.stdout.flush()
 
     with open_users(store, namespace) as users:
+        if missing_store(store):
+            raise StoreError("There is nothing to follow: begin a reading, then watch it.")
         asyncio.run(follow(bank_of(users, user)))
 
 
@@ -266,7 +270,7 @@ def hold(
     MEMORY is a name, or a key that `memagent memory readings` prints. While it is held,
     `memagent memory edit MEMORY` edits what the reading continues from.
     """
-    with open_users(store, namespace) as users:
+    with open_users(store, namespace, create=True) as users:
         bank = bank_of(users, None)
         bank.hold(memory, operator(), seconds=minutes * _MINUTE)
         count = len(bank.under_way(memory))
