@@ -48,7 +48,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(137, 0),
     "lines of the largest module": Ceiling(882, 500),
     "modules": Ceiling(160, 130),
-    "lines": Ceiling(45_400, 39_000),
+    "lines": Ceiling(47_500, 39_000),
 }
 
 
