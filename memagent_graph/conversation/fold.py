@@ -137,7 +137,8 @@ async def fold_within(
     warnings = []
     if again:
         warnings.append(
-            f"The memory was over {budget}, and the model was asked once more, for a shorter one."
+            f"A reply was over {budget}, or was cut off, and the model was asked once more, for a "
+            "shorter one."
         )
     if room.dropped:
         lines = plural(room.dropped, "line")

@@ -105,31 +105,60 @@ def whole_sentences(reply: AIMessage, text: str) -> str:
 
 _FINAL = "<|channel|>final<|message|>"
 """What begins the answer of a model that replies in channels (gpt-oss)."""
-_CHANNELS = (
-    ("<|channel|>analysis<|message|>", "<|end|>"),
-    ("<|channel|>commentary<|message|>", "<|end|>"),
-    ("[THINK]", "[/THINK]"),  # Magistral
-    ("◁think▷", "◁/think▷"),  # Kimi
-    ("<seed:think>", "</seed:think>"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
-    ("<|begin_of_thought|>", "<|end_of_thought|>"),
-    ("<|thinking|>", "<|/thinking|>"),
+_THOUGHT = re.compile(
+    r"\A[<\[◁][|｜]?(?:[a-z]+:)?(?:(?:begin|start)[_▁](?:of[_▁])?)?"
+    r"(?P<word>think(?:ing)?|thoughts?|reason(?:ing)?|analysis|reflection|scratchpad"
+    r"|inner[_ ]monologue)"
+    r"[|｜]?[>\]▷]",
+    re.IGNORECASE,
 )
-"""Marks of reasoning at the beginning of a reply, by family, where a server leaves them in."""
+"""A mark that begins reasoning at the beginning of a reply, in the forms of all known families."""
+_CHANNELS = {
+    "<|channel|>analysis<|message|>": "<|end|>",
+    "<|channel|>commentary<|message|>": "<|end|>",
+    "Here is my thought process:": "Here is my response:",  # Granite
+}
+"""What else begins reasoning there, and what ends it."""
 _MARKS = re.compile(
-    r"\A(?:<\|start\|>assistant|<\|START_RESPONSE\|>|<\|begin_of_solution\|>)"
-    r"|(?:<\|(?:return|end|END_RESPONSE|end_of_solution)\|>)\Z"
+    r"\A(?:<\|(?:im_)?start\|>\s?assistant\b|<\|START_RESPONSE\|>|<\|begin_of_solution\|>"
+    r"|<\|start_header_id\|>\s?assistant\s?<\|end_header_id\|>|<\|assistant\|>|\[/INST\]|<\|message\|>"
+    r"|<start_of_turn>\s?model\b)"
+    r"|(?<![\s\"'`“‘(])(?:<[|｜](?:return|end|END_RESPONSE|end_of_solution|im_end|eot_id|eom_id|endoftext|end▁of▁sentence"
+    r"|end_of_text|eos|END_OF_TURN_TOKEN)[|｜]>|</s>|<eos>|<end_of_turn>|\[EOS\])\Z"
 )
+"""Control tokens around a reply that some servers leave in it."""
 
 
 def without_channels(text: str) -> str:
     """The reply without reasoning in the marks of families that write no `<think>`."""
     _, final, answer = text.rpartition(_FINAL)
-    text = answer.strip() if final else text.strip()
-    while (found := next((one for one in _CHANNELS if text.startswith(one[0])), None)) is not None:
-        _, _, text = text.partition(found[1])  # nothing is left of reasoning that was cut off
-        text = _MARKS.sub("", text.strip()).strip()
-    return _MARKS.sub("", text).strip()
+    text = _without_marks(answer if final else text)
+    while closed := _end_of_thought(text):
+        text = _without_marks(text[closed:])
+    return text
+
+
+def _end_of_thought(text: str) -> int:
+    """Where the reasoning that a reply begins with ends; 0 if it begins with none."""
+    for opening, closing in _CHANNELS.items():
+        if text.startswith(opening):
+            at = text.find(closing)
+            return len(text) if at < 0 else at + len(closing)
+    opened = _THOUGHT.match(text)
+    if opened is None or opened[0].startswith(("<think>", "<thinking>", "<reasoning>")):
+        return 0  # see `without_reasoning`
+    word = re.escape(opened["word"])
+    closing = rf"[<\[◁][|｜]?(?:/|(?:/?[a-z]+:)?end[_▁](?:of[_▁])?)(?:[a-z]+:)?{word}[|｜]?[>\]▷]"
+    closed = re.compile(closing, re.IGNORECASE).search(text, opened.end())
+    if closed is not None:
+        return closed.end()
+    # Nothing is left of reasoning that was cut off, but a tag may also be what is talked of.
+    return len(text) if opened["word"].casefold().startswith("th") else 0
+
+
+def _without_marks(text: str) -> str:
+    bare = _MARKS.sub("", text.strip()).strip()
+    return bare if bare == text else _without_marks(bare)
 
 
 def without_reasoning(text: str) -> str:

@@ -9,6 +9,7 @@ Everything here is a rule over words: it takes texts and returns texts, and call
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
@@ -216,14 +217,16 @@ def notes_in(
     own = {line.strip() for text in known for line in text.splitlines()}
     text = _without_echoes(reply, tags, question)
     for _ in range(_LAYERS):
-        bare = _without_coda(_without_preface(_without_fence(text.strip()), own), own).strip()
-        if bare == text:
+        bare = text.strip()
+        for take_off in (_without_fence, _without_preface, _without_coda, _without_element):
+            bare = take_off(bare, own)
+        if bare.strip() == text:
             break
-        text = bare
-    return text
+        text = bare.strip()
+    return text if any(map(str.isalnum, text)) else ""
 
 
-_LAYERS = 4
+_LAYERS = 6
 """Most wrappings around each other that are taken off: a preface, a fence, a heading, tags."""
 _PLACEHOLDER = regex.compile(
     rf"{regex.escape(NO_MEMORY)}"
@@ -233,8 +236,10 @@ _PLACEHOLDER = regex.compile(
     regex.IGNORECASE | regex.MULTILINE,
 )
 _FENCE = regex.compile(
-    r"\A(?P<before>[^\n`]*\n\s*)?```[\w-]*\n(?P<inside>.*?)\n?```\s*\Z", regex.DOTALL
+    r"\A(?P<before>[^\n`~]*\n\s*)?(?P<mark>```|~~~)[\w-]*\n(?P<inside>.*?)(?:\n?(?P=mark)\s*)?\Z",
+    regex.DOTALL,
 )
+_ELEMENT = regex.compile(r"\A<(?P<name>[\w-]+)>(?P<inside>.*)</(?P=name)>\Z", regex.DOTALL)
 _NOTES_WORD = (
     r"(?:notes?|notizen|mémo(?:ire)?s?|notas?|appunti|заметк\w+|memor(?:y|ies)|summary|"
     r"zusammenfassung|résumé|resumen|facts?|笔记|筆記|记忆|メモ|노트)"
@@ -243,7 +248,22 @@ _PREFACE = regex.compile(
     rf"\A[\s#*_>-]*(?:[^\n.!?。]{{0,60}}[,!.]\s*)?[^\n.!?。]{{0,80}}{_NOTES_WORD}[^\n.!?。:：]{{0,80}}"
     r"[:：][\s*_]*(?:\n|\Z)"
     r"|\A[\s#*_>-]*(?:(?:new|updated?|final|current|old|neue|aktualisierte|nouvelles?|nuevas?)\s+)?"
-    r"(?:notes?|notizen|notas?|笔记|筆記)[\s*_]*[:：]?[\s*_]*\n",
+    r"(?:notes?|notizen|notas?|笔记|筆記)[\s*_]*[:：]?[\s*_]*\n"
+    r"|\A[\s#*_>-]*(?:final|updated) (?:answer|output|result|response)[\s*_]*[:：]?[\s*_]*\n",
+    regex.IGNORECASE,
+)
+_ABOUT_NOTES = regex.compile(
+    r"(?:\w*[_-])?(?:notes?|memor(?:y|ies)|summary|answer|output|response|result|facts?)(?:[_-]\w*)?",
+    regex.IGNORECASE,
+)
+_RULES = regex.compile(r"\A[-=*_]{3,}[^\S\n]*\n|\n[-=*_]{3,}[^\S\n]*\Z")
+_SPEAKER = regex.compile(
+    r"\A(?:assistant|model)[^\S\n]*[:：]\s*(?=\d{4}-|[-*#•])|\A(?:assistant|model)[:：]?[^\S\n]*\n",
+    regex.IGNORECASE,
+)
+_ANNOUNCES = regex.compile(
+    r"\A[\s#*_>]*+(?:sure|certainly|of course|ok(?:ay)?|here|below|the following|this is|final"
+    r"|output|result|answer|response|voici|voilà|hier|aquí|ecco|вот|以下|これ|好的|다음)\b",
     regex.IGNORECASE,
 )
 _CODA = regex.compile(
@@ -282,21 +302,58 @@ def _without_tags(text: str, names: str) -> str:
     return text
 
 
-def _without_fence(text: str) -> str:
-    """The inside of a fence round all of a text, but perhaps for a line before it."""
+def _without_fence(text: str, own: Collection[str]) -> str:
+    """The inside of a fence round all of a text, but perhaps for a line that announces it."""
     found = _FENCE.match(text)
-    if found is None or "```" in found["inside"]:
+    if found is None or found["mark"] in found["inside"]:
         return text
-    before = found["before"] or ""
-    return found["inside"] if not before or before.rstrip().endswith((":", "：")) else text
+    before = (found["before"] or "").strip()
+    if not before:
+        return found["inside"]
+    announced = before.endswith((":", "：")) and before not in own
+    about = _PREFACE.match(f"{before}\n") or _ANNOUNCES.match(before)
+    return found["inside"] if announced and about else text
 
 
 def _without_preface(text: str, own: Collection[str]) -> str:
-    """A text without a first line that announces notes, and says nothing else."""
+    """A text without a first line that announces notes, or who speaks, and says nothing else."""
     found = _PREFACE.match(text)
     if found is None or found[0].strip() in own or not text[found.end() :].strip():
-        return text
+        found = _SPEAKER.match(text)
+        if found is None or text.partition("\n")[0].strip() in own:
+            return text
     return text[found.end() :]
+
+
+def _without_element(text: str, own: Collection[str]) -> str:
+    """The inside of one element or JSON value round all of a text, or what stands between rules."""
+    if text in own:
+        return text
+    found = _ELEMENT.match(text)
+    if (
+        found
+        and _ABOUT_NOTES.fullmatch(found["name"])
+        and f"</{found['name']}" not in found["inside"]
+    ):
+        return found["inside"].strip()
+    return _from_json(_RULES.sub("", text).strip())
+
+
+def _from_json(text: str) -> str:
+    """The text in a JSON string, list of strings, or object with notes alone; else as it is."""
+    if text[:1] not in {"{", "[", '"'}:
+        return text
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(found, dict) and len(found) == 1:
+        name, value = next(iter(found.items()))
+        found = value if _ABOUT_NOTES.fullmatch(name) else found
+    lines = [found] if isinstance(found, str) else found
+    if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
+        return "\n".join(lines)
+    return text
 
 
 def _without_coda(text: str, own: Collection[str]) -> str:
@@ -335,8 +392,16 @@ _NOTHING_NEW = regex.compile(
     |нет\s+(?:новой|новых|изменений)[^\n.!]{0,80}|geen\s+(?:nieuwe|wijzigingen)[^\n.!]{0,80}|ongewijzigd
     |(?:没有|沒有|无|無|未有|暂无|並無|并无)(?:任何)?(?:新的?|变化|更新|變化|变更|需要|可|其他|额外|更多|相关)[^\n。！]{0,40}|(?:笔记|筆記)?(?:保持)?不变|無變化|无变化
     |(?:新しい|追加(?:の|すべき)?|特に)[^\n。]{0,20}(?:ありません|なし|ない)|変更(?:は)?(?:なし|ありません)
+    |لا\s+(?:توجد|يوجد|جديد|شيء)[^\n.!]{0,80}|لم\s+يتغير[^\n.!]{0,80}|(?:אין\s+(?:מידע|שינוי|חדש)|ללא\s+שינוי)[^\n.!]{0,60}
+    |कोई\s+(?:नई|नया|नयी|अतिरिक्त|बदलाव|जानकारी)[^\n.!।]{0,60}नहीं[^\n.!।]{0,20}|ไม่มี(?:ข้อมูล|สิ่ง|อะไร|การ)[^\n]{0,60}
+    |(?:καμία|δεν\s+υπάρχ\w+|τίποτα\s+νέο)[^\n.!]{0,60}|(?:yeni|ek)\s+bilgi\s+yok\w*|değişiklik\s+yok\w*
+    |(?:brak|nie\s+ma)\s+(?:nowych|zmian|żadnych|dodatkowych)[^\n.!]{0,60}|bez\s+zmian|(?:žádné|žádná)\s+(?:nové|změny)[^\n.!]{0,60}
+    |beze\s+změn\w*|(?:inga?|ingen|ingenting|intet)\s+(?:nya?|nye?|nytt|ytterligere|ändringar|endringer|ændringer)[^\n.!]{0,60}
+    |oförändra\w+|u(?:e|æ)ndre\w+|ei\s+(?:uutta|uusia|muutoksia)[^\n.!]{0,60}|nincs\s+(?:új|változás)[^\n.!]{0,60}
+    |(?:nicio|nu\s+există)\s+(?:informați\w+|modific\w+)[^\n.!]{0,60}|(?:немає|нема)\s+(?:нової|нових|змін)[^\n.!]{0,60}|без\s+змін
+    |không\s+có\s+(?:thông\s+tin|gì|thay\s+đổi)[^\n.!]{0,60}|tidak\s+ada\s+(?:informasi|perubahan|yang\s+baru)[^\n.!]{0,60}
     |(?:새로운|추가)[^\n.]{0,20}(?:없습니다|없음|없다)|변경\s*(?:사항)?\s*없음|변경\s*사항이\s*없습니다
-    )[\s"'`*_)\]”]*(?:[.!。！;:,—–-]|\n|\Z)""",
+    )[\s"'`*_)\]”]*(?:[.!。！।;:,—–-]|\n|\Z)""",
     regex.IGNORECASE | regex.VERBOSE,
 )
 _REASON = regex.compile(
@@ -356,6 +421,11 @@ _REFUSAL = regex.compile(
       (?:assist|help|provide|answer|comply|fulfil\w*|complete|continue|do|create|generate|write|process|support|
       engage|discuss|share|respond|participate|take|proceed|perform|give|keep|note|record|summari[sz]e|access)\b
     |as\s+an?\s+(?:ai|artificial|large\s+language|language|assistant|helpful)\b
+    |i\s+(?:do\s+not|don['’]t|can['’]t|cannot)\s+(?:see|have|find)\s+(?:any\s+|the\s+|access\s+to\s+)*(?:notes|memor\w+|conversation|text|context)\b
+    |(?:please\s+|(?:could|can|would)\s+you\s+(?:please\s+)?)(?:provide|share|clarify|specify|paste|send)\b
+    |as\s+requested,?\s+(?:the|i|no)\b[^\n]{0,40}\b(?:not|no|nothing|unchanged)\b
+    |(?:got\s+it|understood|noted|alright|okay|ok|sure|certainly|thank\s+you|thanks|you['’]re\s+welcome|done)\b[^\n\w]{0,3}[^\n:]{0,50}\Z
+    |i(?:['’]ll|['’]ve|\s+will|\s+have)\s+(?:remember\w*|not(?:e|ed)\b|updat\w+|keep|kept|record\w*|sav\w+|stor\w+|add\w*)\b[^\n:]{0,60}\Z
     |(?:this|that|your|the)\s+(?:request|content|conversation|text|message|section)\s+(?:violates|goes\s+against|is\s+(?:against|
       not\s+allowed)|cannot\s+be|can['’]t\s+be|may\s+violate)\b
     |(?:es\s+)?tut\s+mir\s+(?:sehr\s+)?leid|entschuldigung,|leider\s+kann\s+ich|ich\s+kann\s+(?:ihnen|dir|dabei|das|diese\w*|hier)\b[^\n]{0,40}\bnicht
@@ -363,6 +433,11 @@ _REFUSAL = regex.compile(
     |(?:me\s+)?desculpe\b|sinto\s+muito\b|não\s+posso\s+(?:ajudar|fornecer|atender)|mi\s+(?:dispiace|scuso)\b|non\s+posso\s+(?:aiutar|fornire|assister)
     |извините\b|к\s+сожалению,?\s+я\b|простите\b|я\s+не\s+могу\b|het\s+spijt\s+me\b|przepraszam\b|niestety\s+nie\s+mog
     |(?:很|非常|十分)?(?:抱歉|对不起|對不起|遗憾|遺憾)|我(?:无法|無法|不能|不可以)(?:提供|帮助|幫助|协助|協助|回答|满足|滿足|处理|處理|完成|继续)
+    |عذر|آسف|أعتذر|للأسف|لا\s+(?:أستطيع|يمكنني)\b|מצטער|סליחה|אני\s+לא\s+יכול|क्षमा|माफ\p{M}*\s|खेद\s|ขออภัย|ขอโทษ|ฉันไม่สามารถ|ผมไม่สามารถ
+    |συγγνώμη|λυπάμαι|δεν\s+μπορώ\b|üzgünüm|maalesef\b|tyvärr\b|(?:jag\s+är\s+)?ledsen,|(?:jeg\s+)?beklager\b|undskyld,|desværre\b
+    |valitettavasti\b|anteeksi,|olen\s+pahoillani|omlouvám\s+se|bohužel\b|sajnálom|sajnos\b|elnézést|îmi\s+pare\s+rău|din\s+păcate
+    |вибачте|на\s+жаль,?\s+я\b|я\s+не\s+можу\b|xin\s+lỗi|rất\s+tiếc|tôi\s+không\s+thể|(?:mohon\s+)?maaf\b|saya\s+tidak\s+(?:bisa|dapat)\b
+    |no\s+se\s+puede\s+(?:responder|ayudar)
     |(?:大変)?申し訳(?:ありません|ございません)|すみませんが|죄송(?:하지만|합니다)|미안하지만
     )""",
     regex.IGNORECASE | regex.VERBOSE,

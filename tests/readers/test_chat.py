@@ -305,6 +305,38 @@ async def test_notes_that_name_a_tag_of_reasoning_keep_it(said):
 
 
 @pytest.mark.parametrize(
+    "reply",
+    [
+        "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>{}<|return|>",
+        "[THINK]so[/THINK]{}",
+        "◁think▷so◁/think▷{}",
+        "<seed:think>so</seed:think>{}",
+        "<|START_THINKING|>so<|END_THINKING|><|START_RESPONSE|>{}<|END_RESPONSE|>",
+        "<｜begin▁of▁thinking｜>so<｜end▁of▁thinking｜>{}",
+        "<|begin_of_thought|>so<|end_of_thought|>\n<|begin_of_solution|>{}<|end_of_solution|>",
+        "<analysis>so</analysis>\n\n{}",
+        "<thought>so</thought><reflection>no</reflection>{}",
+        "<scratchpad>so</scratchpad>{}",
+        "Here is my thought process:\nso\nHere is my response:\n{}",
+        "[/INST] {}</s>",
+        "<|im_start|>assistant\n{}<|im_end|>",
+        "<|start_header_id|>assistant<|end_header_id|>\n\n{}<|eot_id|>",
+        "<start_of_turn>model\n{}<end_of_turn>",
+    ],
+)
+async def test_reasoning_and_control_tokens_of_all_families_are_taken_off(reply):
+    assert (await update(reply.format("He keeps 14 lamps."))).memory.text == "He keeps 14 lamps."
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["<analysis> is the first tag in the log.", "The lines end with </s>", "[/THINK] it said."],
+)
+async def test_notes_that_name_such_marks_keep_them(said):
+    assert (await update(said)).memory.text == said
+
+
+@pytest.mark.parametrize(
     ("metadata", "whole"),
     [
         ({"finish_reason": "stop"}, True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,16 @@ def check(reply, before=OLD, read=READ, **more):
         f"以下是更新后的笔记：\n{OLD}\n\n如有需要，请告诉我。",
         f"No new information.\n\n{OLD}",
         f"{OLD}\n\nI hope this helps!",
+        f"~~~\n{OLD}\n~~~",
+        f"```\n{OLD}",
+        f"<updated_notes>\n{OLD}\n</updated_notes>",
+        f"<memory>{OLD}</memory>",
+        f"---\n{OLD}\n---",
+        f"assistant: {OLD}",
+        f"Final answer:\n{OLD}",
+        json.dumps(OLD),
+        json.dumps({"notes": OLD}),
+        json.dumps(OLD.split("\n")),
         f"{OLD}\n<notes>\n{NO_MEMORY}\n</notes>\n\n<notes>\n{NO_MEMORY}\n</notes>",
     ],
 )
@@ -60,6 +72,11 @@ def test_what_models_put_round_notes_is_taken_off(reply):
     "notes",
     [
         "Keeps two lists:\n- boats\n- goats",
+        "- Prefers:\n```python\nx = 1\nx = 1\n```",
+        "Assistant: recommended Lisbon.",
+        '{"theme": "dark", "notes": "short"}',
+        "<b>Never</b>",
+        "Says that \"I'm sorry, but I can't assist\" is what her bot replies.",
         "Prefers this config:\n```\na: 1\na: 1\na: 1\na: 1\n```\nLives in Husum.",
         "Wants answers between <b> and </b>.",
         "Facts about the boat: sold on 2026-03-03.",
@@ -102,6 +119,16 @@ def test_notes_that_merely_look_so_stay_as_they_are(notes):
         "変更なし",
         "新しい情報はありません。",
         "변경 사항 없음",
+        "لا توجد معلومات جديدة",
+        "אין מידע חדש.",
+        "कोई नई जानकारी नहीं है।",
+        "ไม่มีข้อมูลใหม่",
+        "Yeni bilgi yok.",
+        "Brak nowych informacji.",
+        "Inga nya uppgifter.",
+        "Không có thông tin mới.",
+        "Tidak ada informasi baru.",
+        "Немає нових відомостей.",
     ],
 )
 def test_a_reply_that_only_says_that_nothing_is_new_leaves_the_notes_as_they_are(reply):
@@ -125,6 +152,15 @@ def test_a_reply_that_only_says_that_nothing_is_new_leaves_the_notes_as_they_are
         "很抱歉，我无法提供帮助。",
         "申し訳ありませんが、お手伝いできません。",
         "죄송하지만 도와드릴 수 없습니다.",
+        "عذراً، لا أستطيع المساعدة في ذلك.",
+        "ขออภัย ฉันไม่สามารถช่วยได้",
+        "Xin lỗi, tôi không thể giúp.",
+        "Üzgünüm, bu konuda yardımcı olamam.",
+        "Understood.",
+        "Got it, thanks!",
+        "I've updated the notes.",
+        "I don't see any notes to update.",
+        "Could you please provide the conversation?",
     ],
 )
 def test_a_refusal_is_a_fault(reply):
@@ -140,7 +176,18 @@ def test_a_refusal_that_was_read_is_a_note():
 
 
 @pytest.mark.parametrize(
-    "reply", [NO_MEMORY, "None", "N/A", f"<notes>\n{NO_MEMORY}\n</notes>\n" * 9]
+    "reply",
+    [
+        NO_MEMORY,
+        "None",
+        "N/A",
+        "-",
+        "...",
+        "{}",
+        "[]",
+        "```\n```",
+        f"<notes>\n{NO_MEMORY}\n</notes>\n" * 9,
+    ],
 )
 def test_words_of_the_prompt_are_a_fault_and_with_nothing_noted_yet_are_nothing(reply):
     assert check(reply).fault == "placeholder"
@@ -152,7 +199,6 @@ def test_words_of_the_prompt_are_a_fault_and_with_nothing_noted_yet_are_nothing(
     [
         ("The weather is lovely in Paris today and croissants cost little.", "foreign"),
         ("2026-03-03: Sold the boat.", "loss"),
-        ("Understood.", "loss"),
         ("2026-03-01: Lives in Husum.", "loss"),
     ],
 )
