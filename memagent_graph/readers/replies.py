@@ -253,7 +253,7 @@ _PREFACE = regex.compile(
     regex.IGNORECASE,
 )
 _ABOUT_NOTES = regex.compile(
-    r"(?:\w*[_-])?(?:notes?|memor(?:y|ies)|summary|answer|output|response|result|facts?)(?:[_-]\w*)?",
+    r"(?:\w{0,20}[_-])?(?:notes?|memor(?:y|ies)|summary|answer|output|response|result|facts?)(?:[_-]\w{0,20})?",
     regex.IGNORECASE,
 )
 _RULES = regex.compile(r"\A[-=*_]{3,}[^\S\n]*\n|\n[-=*_]{3,}[^\S\n]*\Z")
