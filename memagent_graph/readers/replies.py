@@ -279,13 +279,17 @@ _CODA = regex.compile(
 )
 
 
+_LINES = regex.IGNORECASE | regex.MULTILINE
+
+
 def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
-    """A reply without the prompt's own delimiters, placeholder, and question between its tags."""
+    """A reply without the prompt's own delimiters, placeholder, and question in tags or alone."""
     names = "|".join(map(regex.escape, sorted({*tags, "notes"})))
     text = reply
     if question.strip():
         asked = r"\s+".join(map(regex.escape, question.split()))
         text = regex.sub(rf"<(\w+)>\s*{asked}\s*</\1>", "", text)
+        text = regex.sub(rf"^[^\w\n]*+(?:question[^\w\n]*+)?{asked}[^\w\n]*+$", "", text, flags=_LINES)
     text = _without_tags(text, names)
     return _PLACEHOLDER.sub("", text).strip()
 
@@ -610,10 +614,10 @@ def _is_loss(lost: Sequence[str], before: str, after: str, question: str) -> boo
     been put in other words.
     """
     had = [statement.text for statement in statements(before)]
-    if len(lost) <= _MOST_LOST * len(had):
-        return False
+    most = len(lost) > _MOST_LOST * len(had)
     if not question:
-        return True
-    asked = set(telling_terms(question))
-    gone = asked & {term for one in lost for term in telling_terms(one)}
-    return bool(gone - set(telling_terms(after)))
+        return most
+    asked, kept = set(telling_terms(question)), set(telling_terms(after))
+    known = asked & set(telling_terms(before))
+    gone = asked & {term for one in lost for term in telling_terms(one)} - kept
+    return bool(gone) and (most or len(known & kept) < _MOST_LOST * len(known))

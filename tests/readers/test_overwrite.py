@@ -227,6 +227,22 @@ def test_what_does_not_bear_on_the_question_may_be_left_out():
     assert check(after, before, **asked, question="Who built the party?").fault == "loss"
 
 
+def test_what_bears_on_the_question_may_not_go_though_half_of_the_notes_stay():
+    before = "The keeper is Odo Brandt.\nRain fell on the island."
+    after = "Rain fell on the island, and the sea was calm."
+    asked = {"read": "The sea was calm.", "standing": False}
+
+    assert check(after, before, **asked, question="Who is the keeper?").fault == "loss"
+    assert check(after, before, **asked, question="How was the weather?").fault is None
+
+
+@pytest.mark.parametrize("reply", ["Who is the keeper?", "**Question:** who is the keeper?\n"])
+def test_the_question_is_no_note(reply):
+    assert check(reply, question="Who is the keeper?").fault == "placeholder"
+    said = f"{reply}\nThe keeper is Odo Brandt."
+    assert check(said, "", said, question="Who is the keeper?").text == "The keeper is Odo Brandt."
+
+
 def test_a_reply_that_was_cut_off_may_lose_no_statement():
     reply = "2026-03-01: Lives in Husum.\n2026-03-02: Sister Edda breeds goats."
 
