@@ -279,9 +279,6 @@ _CODA = regex.compile(
 )
 
 
-_LINES = regex.IGNORECASE | regex.MULTILINE
-
-
 def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
     """A reply without the prompt's own delimiters, placeholder, and question in tags or alone."""
     names = "|".join(map(regex.escape, sorted({*tags, "notes"})))
@@ -289,7 +286,8 @@ def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
     if question.strip():
         asked = r"\s+".join(map(regex.escape, question.split()))
         text = regex.sub(rf"<(\w+)>\s*{asked}\s*</\1>", "", text)
-        text = regex.sub(rf"^[^\w\n]*+(?:question[^\w\n]*+)?{asked}[^\w\n]*+$", "", text, flags=_LINES)
+        alone = rf"^[^\w\n]*+(?:question[^\w\n]*+)?{asked}[^\w\n]*+$"
+        text = regex.sub(alone, "", text, flags=regex.IGNORECASE | regex.MULTILINE)
     text = _without_tags(text, names)
     return _PLACEHOLDER.sub("", text).strip()
 
