@@ -100,8 +100,8 @@ class ReadingConfig(BaseModel):
         keep_versions: versions of a memory to keep after its reading, the newest; None for all.
             Without the others, a document that has grown is read from its beginning.
         ttl: minutes that stored memories live on without being read; None for the store's default.
-        unsupported: treatment of statements that nothing in the text supports: "keep" warns of
-            them, "drop" removes them before the memory is stored.
+        unsupported: treatment of statements of memory and answer that nothing in the text, or in
+            the memory, supports: "keep" warns of them, "drop" leaves them out.
         strict: whether to fail, instead of warn, if a memory could not be stored.
         retry_interval: seconds before the first repeat; they double each time, up to a minute.
 

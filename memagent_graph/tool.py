@@ -213,4 +213,11 @@ def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
         text += f"\n\nIt stands at {'; '.join(list(places)[:_MOST_PLACES])}."
     if output["coverage"] < 1:
         text += f"\n\nOnly {output['coverage']:.0%} of the source was read."
+    if output["found"] is False and output["unsupported"]:
+        text += f"\n\n{_NO_SUPPORT}"
+    elif missing := dict.fromkeys(item["text"] for item in output["unsupported"]):
+        text += f"\n\nNot supported by the notes: {' '.join(missing)}"
     return text
+
+
+_NO_SUPPORT = "Do not rely on this answer: it is not supported by what was noted."

@@ -11,6 +11,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
 from memagent_graph.graph.events import Observer
+from memagent_graph.graph.reading import NOTHING_SUPPORTED
 
 FIRST = "Ann Kestrel signed the lease in Husum. The rent is 1,480 euros a month."
 SECOND = "The harbour was dredged in spring. Gulls came back to the quay."
@@ -151,6 +152,46 @@ class TestAnswer:
 
         assert out["found"] is True
         assert out["unsupported"] == []
+
+    @pytest.mark.parametrize(
+        "answer", [SORRY, "empty", "(empty: this is the first section)", ASKED, "Bo Tern."]
+    )
+    def test_an_answer_that_gives_nothing_of_the_memory_is_warned_of_or_dropped(self, answer):
+        dropping = CONFIG.model_copy(update={"unsupported": "drop"})
+
+        out, _ = read(NOTES, NOTES, answer)
+        dropped, _ = read(NOTES, NOTES, answer, config=dropping)
+
+        assert (out["answer"], out["found"]) == (answer, False)
+        assert out["warnings"][-1].startswith("The answer has no support in the memory: ")
+        assert (dropped["answer"], dropped["found"]) == (NOTHING_SUPPORTED, False)
+        assert dropped["response"] == answer
+        assert dropped["warnings"][-1].startswith("Left out of the answer, without support")
+
+    def test_the_document_s_own_refusal_is_an_answer(self):
+        out, _ = read(f"The clerk said: {SORRY}", f"The clerk said: {SORRY}", SORRY)
+
+        assert out["found"] is True
+
+    def test_of_an_answer_only_the_statements_without_support_are_dropped(self):
+        config = CONFIG.model_copy(update={"unsupported": "drop"})
+        answer = "Ann Kestrel signed the lease. Bo Tern witnessed it in 1999."
+        model = Hearing(messages=iter(map(AIMessage, [NOTES, NOTES, answer])), heard=[])
+        agent = create_memagent(model, config=config)
+
+        pieces = [*agent.stream({"question": ASKED, "document": DOCUMENT}, stream_mode="messages")]
+        out, _ = read(NOTES, NOTES, answer, config=config)
+
+        assert out["answer"] == "Ann Kestrel signed the lease."
+        assert "".join(piece.text for piece, _ in pieces) == out["answer"]
+        assert [mark["text"] for mark in out["unsupported"]] == ["Bo Tern witnessed it in 1999."]
+
+    def test_a_recorded_answer_stays_as_it_is(self):
+        config = CONFIG.model_copy(update={"unsupported": "drop", "exact_cuts": True})
+
+        out, _ = read(NOTES, NOTES, "Bo Tern.", config=config)
+
+        assert out["answer"] == "Bo Tern."
 
     def test_a_statement_that_nothing_supports_is_marked_and_warned_of(self):
         answer = "Ann Kestrel signed the lease. Bo Tern witnessed it in 1999."

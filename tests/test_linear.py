@@ -57,6 +57,16 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("not given ", "a", ""),
         ("i can", " ", "a"),
     ],
+    "memagent_graph.readers.replies._DENIAL_ELSEWHERE": [
+        ("", "text ", ""),
+        ("", "notas ", ""),
+        ("text", " ", "a"),
+        ("no hay", " a", ""),
+        ("wird nicht ", "a ", ""),
+        ("", "nicht angegeben ", ""),
+        ("", "n'est pas ", ""),
+        ("", "記載", ""),
+    ],
     "memagent_graph.readers.scope._ALL": [
         ("", "how many ", ""),
         ("", "what ", ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import pytest
 from doubles import ChainReader
@@ -217,3 +217,32 @@ async def test_wrong_input_says_what_is_right(asked, problem):
         made.invoke(asked)
     with pytest.raises(QuestionError, match=problem):
         await made.ainvoke(asked)
+
+
+@pytest.mark.parametrize(
+    ("plain", "found", "missing"),
+    [
+        (PLAIN, True, "1480"),
+        ({"tenant": "Bo Tern"}, False, "Tern"),
+        ({"tenant": ""}, False, None),
+    ],
+)
+def test_values_that_the_memory_lacks_are_marked(plain, found, missing):
+    out = agent(json.dumps(plain)).invoke(ASKED)
+
+    assert out["found"] is found
+    assert any(missing in mark["missing"] for mark in out["unsupported"]) is (missing is not None)
+
+
+def test_a_choice_of_the_schema_needs_no_support():
+    class Kind(BaseModel):
+        kind: Literal["Residential", "Commercial"]
+        is_signed: bool
+
+    made = create_memagent(
+        model('{"kind": "Residential", "is_signed": true}'), response_format=Kind
+    )
+
+    out = made.invoke(ASKED)
+
+    assert (out["found"], out["unsupported"]) == (True, [])

@@ -241,3 +241,24 @@ def test_prompts_tokenizer_config_and_namespace_shape_the_reading():
     assert {space[:2] for space in store.list_namespaces(limit=100)} == {("ann", "memagent")}
     with pytest.raises(TypeError, match="top_k"):
         create_reading_tool(sources={"text": "a"}, top_k=3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "ending"),
+    [
+        ("Mr. Fox", "Fox\n\nIt stands at text:1."),
+        ("Bo Tern", "Do not rely on this answer: it is not supported by what was noted."),
+        (
+            "Mr. Fox pays. Bo Tern pays 17 euros.",
+            "Not supported by the notes: Bo Tern pays 17 euros.",
+        ),
+    ],
+)
+def test_an_agent_is_told_what_of_an_answer_has_no_support(answer, ending):
+    notes = "The rent is paid by Mr. Fox."
+    model = Hearing(messages=iter(map(AIMessage, [notes, answer])), heard=[])
+    tool = create_reading_tool(model, sources={"text": notes})
+
+    message = tool.invoke(call(source="text"))
+
+    assert message.content.endswith(ending)

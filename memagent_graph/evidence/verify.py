@@ -17,12 +17,12 @@ from memagent_graph.errors import (
     ModelError,
 )
 from memagent_graph.evidence.align import remember
+from memagent_graph.text.terms import telling_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memagent_graph.evidence.align import Aligned
-    from memagent_graph.evidence.places import Memory
 
 Verify = str | Callable[[str, str], float | Awaitable[float]]
 """A function (passage, statement) that returns the probability, 0 to 1, that the passage supports
@@ -116,20 +116,24 @@ def resolve_verifier(verify: Verify | None) -> Verifier | None:
     return CrossEncoder(rest if "/" in rest else verify)
 
 
-async def decide(aligned: Aligned, verifier: Verifier) -> Memory:
-    """Return the memory, with notes marked as the verifier decides.
+async def decide(aligned: Aligned, verifier: Verifier, question: str = "") -> Aligned:
+    """Return the memory or answer, with statements marked as the verifier decides.
 
     Args:
-        aligned: the memory, aligned by words. Notes without a passage keep their marks.
-        verifier: judges all other notes in one call.
+        aligned: the memory or answer, aligned by words. Statements without a passage keep their
+            marks.
+        verifier: judges all other statements in one call.
+        question: the question that an answer is for. It is put before a short answer, which states
+            nothing by itself.
 
     Raises:
         ModelError: The verifier failed.
     """
     asked = [note for note in aligned.notes if note.passage]
     if not asked:
-        return aligned.memory
-    found = await verifier.probabilities([(note.passage, note.text) for note in asked])
+        return aligned
+    stated = [(note.passage, _stated(note.text, question)) for note in asked]
+    found = await verifier.probabilities(stated)
     likely = dict(zip((note.start for note in asked), found, strict=True))
     judged = []
     for note in aligned.notes:
@@ -139,7 +143,16 @@ async def decide(aligned: Aligned, verifier: Verifier) -> Memory:
             judged.append(replace(note, state="supported", missing=()))
         elif note.is_new:  # else the older note stays as it was
             judged.append(replace(note, state="unsupported"))
-    return remember(aligned.memory.text, aligned.before, judged)
+    memory = remember(aligned.memory.text, aligned.before, judged)
+    return replace(aligned, memory=memory, notes=tuple(judged))
+
+
+_SHORT = 3
+"""Most words of an answer that states nothing without its question."""
+
+
+def _stated(text: str, question: str) -> str:
+    return f"{question} {text}" if question and len(telling_terms(text)) <= _SHORT else text
 
 
 _BATCH = 32

@@ -284,11 +284,16 @@ class Speech:
         self.id = f"answer-{uuid4()}"
         self._held: list[str] | None = [] if held else None
 
-    def release(self) -> None:
-        """Stream the pieces that were kept."""
+    def release(self, instead: str | None = None) -> None:
+        """Stream the pieces that were kept, if there are any.
+
+        Args:
+            instead: what to stream in their place; None for the pieces themselves.
+        """
         held, self._held = self._held, None
         if held:
-            self._hear("".join(held), True)  # noqa: FBT003 - the listener's signature
+            said = "".join(held) if instead is None else instead
+            self._hear(said, True)  # noqa: FBT003 - the listener's signature
 
     def _hear(self, piece: str, last: bool) -> None:  # noqa: FBT001 - the listener's signature
         if self._held is not None:

@@ -35,7 +35,7 @@ from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import closed
 from memagent_graph.graph.layers.look_back import looks_of
-from memagent_graph.graph.reading import warn, warn_of_answer, where
+from memagent_graph.graph.reading import drop_from_answer, warn, warn_of_answer, where
 from memagent_graph.graph.segments import (
     Merged,
     calls_each,
@@ -491,7 +491,9 @@ async def write_answer(
     memory, warnings = await finish(reading, run, fold)
     # If the answer is not found, what the fold has skipped is read after all.
     again = not state.get("version") and _further(reading, fold) is not None
-    speech = Speech(config, run.host, held=again)
+    exact = reading.config.exact_cuts or bool(observers(config))
+    drops = reading.config.unsupported == "drop" and not exact
+    speech = Speech(config, run.host, held=again or drops)
     started = monotonic()
     try:
         answer = await _respond(reading, state["question"], memory, speech.config)
@@ -515,10 +517,11 @@ async def write_answer(
         if further is not None:
             run.emit(fallback_event(reading, run, fold, further))
             return {"document": None, "progress": further, "warnings": warnings}
-    speech.release()
-    run.message_id = speech.id
     for observer in observers(config):
         observer.answered(step_of(config), answer)
+    answer = drop_from_answer(answer) if drops else answer
+    speech.release(answer.final if drops and answer.unsupported else None)
+    run.message_id = speech.id
     if (chain := chain_of(reading, run, fold)) is not None:
         await chain.answered(fold)
     coverage = covered(progress, 0, source["length"]) / source["length"]
@@ -563,7 +566,7 @@ async def write_answer(
             *_lost(reading, progress),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
             *warn(memory),
-            *warn_of_answer(answer),
+            *warn_of_answer(answer, dropped=drops and answer.structured is None),
         ],
     }
 
@@ -585,7 +588,8 @@ async def _respond(
         ModelError: The reader failed.
     """
     reader, exact = reading.reader, reading.config.exact_cuts or bool(observers(config))
-    if memory.text.strip() or exact or not reader.shortens or getattr(reader, "shape", None):
+    asks = exact or not reader.shortens or reader.answers_without_notes(config)
+    if memory.text.strip() or asks:
         return await reader.respond(question, memory, config=config)
     if (listener := listener_of(config)) is not None:
         listener.hear(NOTHING_NOTED.final, True)  # noqa: FBT003 - the listener's signature

@@ -60,13 +60,35 @@ def drop_unsupported(memory: Memory) -> Memory:
     return replace(backed(text, memory), unsupported=(), dropped=dropped)
 
 
-def warn_of_answer(answer: Answer) -> list[str]:
-    """Return a warning about an answer of which the memory does not hold all."""
+def drop_from_answer(answer: Answer) -> Answer:
+    """Return the answer without its unsupported statements; a structured one stays as it is."""
+    if not answer.unsupported or answer.structured is not None:
+        return answer
+    texts = {item.text for item in answer.unsupported}
+    final = "" if answer.final in texts else leave_out(answer.final, texts)
+    if final.strip():
+        return replace(answer, final=final)
+    return replace(answer, final=NOTHING_SUPPORTED, found=False, evidence=())
+
+
+NOTHING_SUPPORTED = "Nothing in what was read supports an answer."
+"""The answer in place of one of which every statement was dropped."""
+
+
+def warn_of_answer(answer: Answer, *, dropped: bool) -> list[str]:
+    """Return a warning about an answer of which the memory does not hold all.
+
+    Args:
+        answer: the answer.
+        dropped: whether its unsupported statements were left out.
+    """
     if not answer.unsupported:
         return []
     first = answer.unsupported[0]
     quoted = first.text if len(first.text) <= _SHOWN else f"{first.text[: _SHOWN - 1]}…"
     names = f" ({', '.join(first.missing)})" if first.missing else ""
+    if dropped:
+        return [f'Left out of the answer, without support in the memory: "{quoted}"{names}.']
     what = "The answer has" if answer.found is False else "A statement of the answer has"
     return [f'{what} no support in the memory: "{quoted}"{names}.']
 

@@ -76,6 +76,11 @@ class Shape:
     schema: Mapping[str, Any]
     adapter: TypeAdapter[Any] | None = None
 
+    @property
+    def choices(self) -> frozenset[str]:
+        """The strings that the schema offers to choose from."""
+        return frozenset(_choices(self.schema))
+
     def load(self, plain: Mapping[str, Any]) -> Any:
         """Return the value: an instance of the class, or `plain` itself if the shape is a schema.
 
@@ -112,6 +117,17 @@ class Shape:
             else:
                 return found
         raise ValueError(problem)
+
+
+def _choices(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        schema = {str(number): part for number, part in enumerate(schema)}
+    if not isinstance(schema, dict):
+        return
+    offered = [*schema["enum"]] if isinstance(schema.get("enum"), list) else []
+    yield from (value for value in [*offered, schema.get("const")] if isinstance(value, str))
+    for part in schema.values():
+        yield from _choices(part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,14 @@ class Reader(Protocol):
     shortens: bool = False
     concurrency: int = 16
 
+    def answers_without_notes(self, config: RunnableConfig | None) -> bool:
+        """Whether to ask for an answer though nothing was noted, if the reader is a model.
+
+        A model would make one up. Ask if more than the memory is there to answer from, or if the
+        answer must have a shape.
+        """
+        return False
+
     async def prepare(self) -> Identity:
         """Return the identity, completed by what the model's server reports.
 

@@ -17,7 +17,7 @@ from langgraph.constants import TAG_NOSTREAM
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError
 from memagent_graph.evidence.align import align, align_answer, carry
-from memagent_graph.evidence.places import Memory, cite
+from memagent_graph.evidence.places import Memory, Unsupported, cite
 from memagent_graph.evidence.verify import decide, resolve_verifier
 from memagent_graph.models.structured import call_constrained, constraint, fill, shape_of
 from memagent_graph.prompts import LookBack, Prompts, join_query
@@ -34,9 +34,9 @@ from memagent_graph.readers.completion import (
 from memagent_graph.readers.replies import (
     check_overwrite,
     find_boxed,
-    is_refusal,
     is_unchanged,
     says_not_found,
+    says_nothing,
     split_enough,
     split_look_back,
     take_verdict,
@@ -134,6 +134,10 @@ class ChatReader(Reader):
         self._memory_tokens = config.memory_tokens
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
+
+    def answers_without_notes(self, config: RunnableConfig | None) -> bool:
+        """Whether the answer must have a shape."""
+        return self.shape is not None
 
     async def prepare(self) -> Identity:
         """Prepare the verifier, and ask the model's server, if it has one, for its context length.
@@ -241,10 +245,10 @@ class ChatReader(Reader):
         listener = listener_of(config)
         if listener is None:
             reply = await self._ask(prompt, config, self._answer_options)
-            return _answer(*reply, question, memory)
+            return await self._answer(*reply, question, memory)
         telling = Telling(listener, boxed=r"\boxed" in self.prompts.answer)
         reply = await self._ask(prompt, _unheard(config, telling), self._answer_options)
-        answer = _answer(*reply, question, memory)
+        answer = await self._answer(*reply, question, memory)
         telling.finish(answer.final)
         return answer
 
@@ -267,7 +271,8 @@ class ChatReader(Reader):
         """
         prompt = self.prompts.for_answer(question, memory.text)
         parts = self.model.astream([HumanMessage(prompt)], config, **self._answer_options)
-        return _answer(*await take_reply(_listen(parts, hear), prompt), question, memory)
+        reply = await take_reply(_listen(parts, hear), prompt)
+        return await self._answer(*reply, question, memory)
 
     async def _fill(
         self, shape: Shape, question: str, memory: Memory, config: RunnableConfig | None
@@ -286,10 +291,16 @@ class ChatReader(Reader):
         text = json.dumps(filled.plain, ensure_ascii=False)
         if (listener := listener_of(config)) is not None:
             Telling(listener, boxed=False).finish(text)
+        leaves, choices = [*_leaves(filled.plain)], shape.choices
+        stated = "\n".join(leaf for leaf in leaves if leaf not in choices)
+        aligned = await self._align_answer(stated, memory, question)
+        is_filled = any(value not in (None, "", [], {}) for value in filled.plain.values())
         return Answer(
             text,
             text,
-            evidence=cite("\n".join(_leaves(filled.plain)), memory, question),
+            found=is_filled and bool(memory.text.strip()) and _has_support(aligned),
+            evidence=cite("\n".join(leaves), memory, question),
+            unsupported=aligned.memory.unsupported,
             usage=sum(map(usage_of, filled.replies), Usage()),
             finish_reason=finish_reason(filled.replies[-1]),
             structured=filled.plain,
@@ -297,7 +308,33 @@ class ChatReader(Reader):
 
     async def _mark(self, aligned: Aligned) -> Memory:
         """The memory, with its unsupported statements marked."""
-        return aligned.memory if self._verifier is None else await decide(aligned, self._verifier)
+        if self._verifier is not None:
+            aligned = await decide(aligned, self._verifier)
+        return aligned.memory
+
+    async def _align_answer(self, answer: str, memory: Memory, question: str) -> Aligned:
+        """The answer, aligned with the memory, with its unsupported statements marked."""
+        aligned = align_answer(answer, memory, question)
+        if self._verifier is None:
+            return aligned
+        return await decide(aligned, self._verifier, question)
+
+    async def _answer(self, reply: AIMessage, text: str, question: str, memory: Memory) -> Answer:
+        final = find_boxed(text)
+        aligned = await self._align_answer(final, memory, question)
+        found = not says_nothing(final, memory.text, question) and _has_support(aligned)
+        unsupported = aligned.memory.unsupported
+        if not (found or unsupported or says_not_found(final)):
+            unsupported = (Unsupported(final),)
+        return Answer(
+            text,
+            final,
+            found=found,
+            evidence=cite(final, memory, question),
+            unsupported=unsupported,
+            usage=usage_of(reply),
+            finish_reason=finish_reason(reply),
+        )
 
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
@@ -342,24 +379,8 @@ async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bo
     return add_ai_message_chunks(*heard)
 
 
-def _answer(reply: AIMessage, text: str, question: str, memory: Memory) -> Answer:
-    final = find_boxed(text)
-    aligned = align_answer(final, memory, question)
-    return Answer(
-        text,
-        final,
-        found=_is_found(final, memory, aligned),
-        evidence=cite(final, memory, question),
-        unsupported=aligned.memory.unsupported,
-        usage=usage_of(reply),
-        finish_reason=finish_reason(reply),
-    )
-
-
-def _is_found(final: str, memory: Memory, aligned: Aligned) -> bool:
-    """Whether the memory held an answer: it says something, and something of that stands there."""
-    if not memory.text.strip() or says_not_found(final) or is_refusal(final):
-        return False
+def _has_support(aligned: Aligned) -> bool:
+    """Whether anything of an answer stands in the memory, or nothing of it can be missing there."""
     states = {note.state for note in aligned.notes}
     return "unsupported" not in states or "supported" in states
 

@@ -175,7 +175,28 @@ def test_graph_node_tool_and_retriever_take_it():
     config = ReadingConfig(unsupported="drop")
     retriever = MemAgentRetriever(corpus=TEXT, model=model(), config=config, verify=refusing)
 
-    assert create_memagent(model(), verify=refusing).invoke(asked)["warnings"] == [wanted]
-    assert node.agent.invoke(asked)["warnings"] == [wanted]
-    assert message.artifact["warnings"] == [wanted]
+    answered = f'The answer has no support in the memory: "{PAINTER}".'
+    assert create_memagent(model(), verify=refusing).invoke(asked)["warnings"] == [wanted, answered]
+    assert node.agent.invoke(asked)["warnings"] == [wanted, answered]
+    assert message.artifact["warnings"] == [wanted, answered]
     assert retriever.invoke("Who?") == []
+
+
+async def test_answers_are_verified_against_the_memory_a_short_one_with_its_question():
+    asked = []
+
+    def verify(passage, statement):
+        asked.append((passage, statement))
+        return 0.0 if "Oslo" in statement else 1.0
+
+    memory = Memory("Mary Okafor painted in Oslo. Ann Lee painted in Bergen.")
+    answers = ["Oslo", "Ann Lee painted in Bergen."]
+    reader = ChatReader(FakeListChatModel(responses=answers), verify=verify)
+
+    refused = await reader.respond("Where did Mary Okafor paint?", memory)
+    passed = await reader.respond("Where did Mary Okafor paint?", memory)
+
+    assert asked[0] == ("Mary Okafor painted in Oslo.", "Where did Mary Okafor paint? Oslo")
+    assert (refused.found, refused.unsupported) == (False, (Unsupported("Oslo"),))
+    assert asked[1][1] == answers[1]
+    assert (passed.found, passed.unsupported) == (True, ())

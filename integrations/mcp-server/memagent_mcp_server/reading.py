@@ -55,6 +55,7 @@ class ReadingResult(BaseModel):
         places: the answer's places in the source, as far as they are known.
         memory: name of the stored memory; None if it could not be stored.
         coverage: share of the source that was read, 0 to 1.
+        found: whether the memory held the answer; None if that is not known.
         warnings: problems that did not stop the reading.
     """
 
@@ -62,6 +63,7 @@ class ReadingResult(BaseModel):
     places: list[Place]
     memory: str | None
     coverage: float
+    found: bool | None
     warnings: list[str]
 
 
@@ -160,6 +162,7 @@ def _result(output: dict[str, Any], memory: str | None) -> CallToolResult:
         places=[Place(**{key: item[key] for key in Place.model_fields}) for item in cited],
         memory=memory,
         coverage=output["coverage"],
+        found=output["found"],
         warnings=output["warnings"],
     )
     return CallToolResult(

@@ -47,6 +47,10 @@ class Around(Reader):
         """See `Reader`."""
         return self._reader.shortens
 
+    def answers_without_notes(self, config: RunnableConfig | None) -> bool:
+        """See `Reader`."""
+        return self._reader.answers_without_notes(config)
+
     async def prepare(self) -> Identity:
         """Prepare the reader."""
         return await self._reader.prepare()

@@ -10,6 +10,7 @@ import openai
 import pytest
 from snippets import run, snippets
 
+from memagent_graph.graph.reading import NOTHING_SUPPORTED
 from memagent_openai_server.http.delivery import ALIVE
 from memagent_openai_server.http.refusals import Refusal
 from memagent_openai_server.upstream.streams import events as passed_events
@@ -152,6 +153,41 @@ def test_a_long_request_is_read_and_answered_in_the_standard_shape(behind, upstr
     assert raw.headers["x-memagent-memory"] == completion.memagent["memory"]
     assert raw.headers["x-request-id"].startswith("req_")
     assert completion.memagent["coverage"] == 1.0
+    assert completion.memagent["found"] is True
+    assert completion.memagent["unsupported"] == completion.memagent["warnings"] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_the_memory_lacks_is_passed_on_as_such(behind, upstream, asked, stream):
+    reply, made_up = upstream.reply, "Bo Tern opens it at 9:15."
+    upstream.reply = lambda body: reply(body) if "<section>" in str(body) else made_up
+
+    completion = behind.client().chat.completions.create(
+        model="small", messages=asked(), stream=stream
+    )
+    found = [*completion][-1].memagent if stream else completion.memagent
+
+    assert found["found"] is False
+    assert found["unsupported"] == [made_up]
+    assert made_up in found["warnings"][-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_unsupported_statements_can_be_kept_from_clients(serve, upstream, asked, small, stream):
+    reply = upstream.reply
+    upstream.reply = lambda body: reply(body) if "<section>" in str(body) else "Bo Tern did."
+    config = small.model_copy(update={"unsupported": "drop"})
+    server = serve("openai:small", base_url=upstream.base_url, config=config)
+
+    completion = server.client().chat.completions.create(
+        model="small", messages=asked(), stream=stream
+    )
+
+    if stream:
+        text = "".join(part.choices[0].delta.content or "" for part in completion)
+    else:
+        text = completion.choices[0].message.content
+    assert text == NOTHING_SUPPORTED
 
 
 def test_while_a_long_request_is_read_the_memory_comes_as_reasoning(behind, asked, needle):

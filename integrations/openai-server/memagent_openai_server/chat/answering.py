@@ -46,6 +46,11 @@ class Answerer(Around):
         """Return the config of a reading, with an answer to `speech` or without one."""
         return {"configurable": {_SPEECH: speech}, "callbacks": [self._habits]}
 
+    def answers_without_notes(self, config: RunnableConfig | None) -> bool:
+        """Whether something is remembered of the user."""
+        speech: Speech | None = (config or {}).get("configurable", {}).get(_SPEECH)
+        return bool(speech and speech.known)
+
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:

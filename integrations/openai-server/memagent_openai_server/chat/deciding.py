@@ -254,7 +254,7 @@ class Answering:
             self.service.counter,
             stop=stops(self.request),
             limit=self.request.max_completion_tokens or self.request.max_tokens,
-            streams=bool(self.request.stream),
+            streams=bool(self.request.stream) and self.service.config.unsupported == "keep",
             known=self.turn.notes if self.turn else "",
         )
         reference = self.place.reference
@@ -341,6 +341,9 @@ class Answering:
             coverage=output["coverage"],
             chunks=chunks,
             finish_reason=finish_reason,
+            found=None if self.more else output["found"],
+            unsupported=tuple(item["text"] for item in output["unsupported"]),
+            warnings=tuple(output["warnings"]),
         )
 
 

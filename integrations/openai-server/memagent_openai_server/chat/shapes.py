@@ -48,6 +48,9 @@ class Read:
         coverage: share of the new text that was read, 0 to 1.
         chunks: number of chunks read for this answer.
         finish_reason: "stop", or "length" for an answer that was cut.
+        found: whether the memory held the answer; None if that is not known.
+        unsupported: statements of the answer that nothing in the memory supports.
+        warnings: problems that did not stop the reading.
     """
 
     text: str
@@ -57,6 +60,9 @@ class Read:
     coverage: float
     chunks: int
     finish_reason: str = "stop"
+    found: bool | None = None
+    unsupported: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def usage(self) -> dict[str, int]:
@@ -70,7 +76,14 @@ class Read:
     @property
     def memagent(self) -> dict[str, Any]:
         """Fields that OpenAI's format does not have."""
-        return {"memory": self.memory, "chunks": self.chunks, "coverage": self.coverage}
+        return {
+            "memory": self.memory,
+            "chunks": self.chunks,
+            "coverage": self.coverage,
+            "found": self.found,
+            "unsupported": [*self.unsupported],
+            "warnings": [*self.warnings],
+        }
 
 
 @dataclass(frozen=True)

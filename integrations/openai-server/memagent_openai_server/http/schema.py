@@ -38,6 +38,9 @@ class Reading(BaseModel):
     memory: str | None
     chunks: int
     coverage: float
+    found: bool | None
+    unsupported: list[str]
+    warnings: list[str]
 
 
 class ChatCompletion(chat.ChatCompletion):
