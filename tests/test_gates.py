@@ -10,6 +10,7 @@ from doubles import Hearing, ScriptedReader, chain, numbered
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -407,6 +408,127 @@ class TestExit:
         assert "12 May 1904" in out["answer"]
         assert (out["stopped"], whole["stopped"]) == ("done", "end")
         assert out["coverage"] < 0.2
+
+
+CAPTAIN = "The captain of the Tern is Ann Kestrel."
+STORY = f"""{numbered(60)}
+The crew of the Tern came from Husum.
+
+{CAPTAIN} She has sailed since 1999.
+
+{numbered(9)}"""
+WHO = "Who is the captain of the Tern?"
+
+
+class Shy(Hearing):
+    """Takes each way out that it is offered; otherwise notes what there is of the captain."""
+
+    ways: tuple[str, ...] = ("unchanged",)
+
+    def _generate(self, messages, *args, **options):
+        prompt = str(messages[-1].content)
+        self.heard.append(prompt)
+        reply = "Ann Kestrel" if CAPTAIN in prompt else "Bo Tern"
+        if "boxed" not in prompt:  # a merge
+            reply = CAPTAIN
+        if "<section>" in prompt:
+            section = prompt.partition("<section>")[2].partition("</section>")[0]
+            notes = prompt.partition("<notes>")[2].partition("</notes>")[0].strip()
+            reply = CAPTAIN if CAPTAIN in section + notes else section.strip().splitlines()[0]
+            if "unchanged" in self.ways and "single word" in prompt:
+                reply = "unchanged"
+            if "enough" in self.ways and "ENOUGH" in prompt:
+                reply = "ENOUGH: Bo Tern"
+        message = AIMessage(reply)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def shy(*ways):
+    return Shy(messages=iter(()), heard=[], ways=ways)
+
+
+class TestMisuse:
+    @pytest.mark.parametrize("segments", [1, 2])
+    def test_a_gate_that_is_always_closed_is_switched_off_and_everything_is_read(self, segments):
+        model = shy("unchanged")
+        config = ON.model_copy(update={"segments": segments})
+
+        out = read(model, config=config, question=WHO, document=STORY)
+
+        assert (out["answer"], out["found"]) == ("Ann Kestrel", True)
+        assert CAPTAIN in out["memory"]
+        assert out["coverage"] == 1
+        assert [one for one in out["warnings"] if "update gate was switched off" in one]
+
+    def test_what_had_been_passed_over_is_read_without_the_gate(self):
+        model = shy("unchanged")
+
+        read(model, question=WHO, document=STORY)
+
+        ungated = [prompt for prompt in model.heard if "single word" not in prompt]
+        for number in range(60):
+            assert any(f"Line {number}" in prompt for prompt in ungated)
+
+    def test_asking_again_costs_one_call(self):
+        store = InMemoryStore()
+        first = read(shy("unchanged"), store, question=WHO, document=STORY)
+
+        again = read(shy("unchanged"), store, question=WHO, document=STORY)
+
+        assert (again["memory"], again["answer"]) == (first["memory"], first["answer"])
+        assert again["usage"]["calls"] == 1
+
+    def test_a_resumed_reading_knows_that_the_gate_is_off(self):
+        agent = create_memagent(shy("unchanged"), config=ON, checkpointer=InMemorySaver())
+        thread, asked = {"configurable": {"thread_id": "1"}}, {"question": WHO, "document": STORY}
+
+        out = agent.invoke(asked, thread, interrupt_after=["overwrite_memory"])
+        while out.get("answer") is None:
+            out = agent.invoke(None, thread, interrupt_after=["overwrite_memory"])
+
+        whole = read(shy("unchanged"), question=WHO, document=STORY)
+        assert (out["memory"], out["warnings"]) == (whole["memory"], whole["warnings"])
+        assert out["usage"]["calls"] == whole["usage"]["calls"]
+
+    def test_a_gate_that_is_used_well_costs_no_further_call(self):
+        model = scripted("unchanged", "At nine.", "unchanged", r"\boxed{nine}")
+
+        out = read(model, document=numbered(14))
+
+        assert (out["usage"]["calls"], out["usage"]["gated"]) == (4, 2)
+        assert not any("switched off" in warning for warning in out["warnings"])
+
+    def test_a_gate_stays_where_the_section_adds_nothing_to_be_noted(self):
+        model = scripted("unchanged", "None", "None")
+
+        out = read(model, question=WHO, document="Who is the captain of the Tern, they asked.")
+
+        assert (out["memory"], out["found"], out["warnings"]) == ("", False, [])
+
+    @pytest.mark.parametrize("exit", ["model", "safe"])
+    def test_an_exit_without_an_answer_in_the_notes_is_not_taken(self, exit):
+        config = OFF.model_copy(update={"exit": exit})
+
+        out = read(shy("enough"), config=config, question=WHO, document=STORY)
+
+        assert (out["stopped"], out["coverage"]) == ("end", 1)
+        assert out["answer"] == "Ann Kestrel"
+        assert any("exit was switched off" in warning for warning in out["warnings"])
+
+    def test_with_both_ways_out_misused_the_document_is_read(self):
+        config = ON.model_copy(update={"exit": "model"})
+
+        out = read(shy("enough", "unchanged"), config=config, question=WHO, document=STORY)
+
+        assert (out["answer"], out["coverage"]) == ("Ann Kestrel", 1)
+
+    def test_replies_that_are_taken_word_for_word_are_left_alone(self):
+        config = ON.model_copy(update={"exact_cuts": True})
+
+        out = read(shy("unchanged"), config=config, question=WHO, document=STORY)
+
+        assert out["memory"] == ""
+        assert not any("switched off" in warning for warning in out["warnings"])
 
 
 def _steps(reader):

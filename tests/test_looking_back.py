@@ -976,3 +976,21 @@ def test_any_setting_keeps_to_its_budgets_and_reads_all(
     if stored and most is None:
         assert read(again := Asking(asks), config, store, document=text)["memory"] == out["memory"]
         assert again.steps == []
+
+
+FERRY = "The ferry leaves the old harbour at nine."
+
+
+@pytest.mark.parametrize("off", [True, False])
+def test_look_back_that_brings_nothing_is_switched_off(off):
+    def reply(number):
+        noted = FERRY if number % 2 and not off else "Nothing."
+        return f"{noted}\nLOOK BACK: ferry harbour line"
+
+    model = saying(reply)
+    document = f"{FERRY}\n{numbered(60)}"
+
+    out = create_memagent(model, config=ON).invoke({"question": "Which?", "document": document})
+
+    assert any("look-back was switched off" in one for one in out["warnings"]) is off
+    assert (out["usage"]["recalled"] == 5) is off

@@ -132,7 +132,7 @@ async def decide(aligned: Aligned, verifier: Verifier, question: str = "") -> Al
     asked = [note for note in aligned.notes if note.passage]
     if not asked:
         return aligned
-    stated = [(note.passage, _stated(note.text, question)) for note in asked]
+    stated = [(note.passage, _statement_for(note.text, question)) for note in asked]
     found = await verifier.probabilities(stated)
     likely = dict(zip((note.start for note in asked), found, strict=True))
     judged = []
@@ -151,7 +151,7 @@ _SHORT = 3
 """Most words of an answer that states nothing without its question."""
 
 
-def _stated(text: str, question: str) -> str:
+def _statement_for(text: str, question: str) -> str:
     return f"{question} {text}" if question and len(telling_terms(text)) <= _SHORT else text
 
 

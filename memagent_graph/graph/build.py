@@ -220,9 +220,9 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
             builder.add_conditional_edges("merge_memories", _after_merge, after)
             builder.add_conditional_edges("begin_round", _next_step, ["fold", "merge_memories"])
     builder.add_node("write_answer", waiting_node(write_answer, reading), retry_policy=retry)
-    if reading.config.skim is None:
+    if reading.config.skim is None and not reading.config.update_gate:
         builder.add_edge("write_answer", END)
-    else:  # if the answer is not found, skipped chunks are read after all
+    else:  # what was skipped may be read after all
         builder.add_conditional_edges("write_answer", _until_it_stops, ["read_chunk", END])
     return steps
 

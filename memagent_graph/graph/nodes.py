@@ -18,7 +18,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.graph.chunks import Cutter, cutter_of
-from memagent_graph.graph.coverage import covered, reopen
+from memagent_graph.graph.coverage import covered, merge_spans, reopen
 from memagent_graph.graph.events import (
     AnswerEvent,
     MergeEvent,
@@ -34,7 +34,8 @@ from memagent_graph.graph.events import (
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import closed
-from memagent_graph.graph.layers.look_back import looks_of
+from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
+from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
 from memagent_graph.graph.reading import drop_from_answer, warn, warn_of_answer, where
 from memagent_graph.graph.segments import (
     Merged,
@@ -489,6 +490,12 @@ async def write_answer(
     """
     fold = await wait_while_held(reading, run, fold_of(state))
     memory, warnings = await finish(reading, run, fold)
+    if (spans := unread_spans(fold)) and not state.get("version"):
+        further = _further(reading, fold, spans)
+        if further is not None:
+            run.emit(fallback_event(reading, run, fold, further))
+            earlier = state.get("warnings", ()) if is_segmented(fold["source"]) else ()
+            return {"document": None, "progress": further, "warnings": [*earlier, *warnings]}
     # If the answer is not found, what the fold has skipped is read after all.
     again = not state.get("version") and _further(reading, fold) is not None
     exact = reading.config.exact_cuts or bool(observers(config))
@@ -565,6 +572,8 @@ async def write_answer(
             *warnings,
             *_lost(reading, progress),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
+            *warn_of_misuse(fold),
+            *warn_of_looks(fold),
             *warn(memory),
             *warn_of_answer(answer, dropped=drops and answer.structured is None),
         ],
@@ -596,12 +605,18 @@ async def _respond(
     return NOTHING_NOTED
 
 
-def _further(reading: Reading, fold: Fold) -> Progress | None:
-    """The progress from which to read what was skipped; None if that is not done."""
-    most = fold["source"].get("calls")
-    if not reading.config.fallback or (most is not None and fold["progress"]["calls"] >= most):
+def _further(
+    reading: Reading, fold: Fold, unread: list[list[int]] | None = None
+) -> Progress | None:
+    """The progress from which to read what was skipped, or `unread`; None if that is not done."""
+    most, progress = fold["source"].get("calls"), fold["progress"]
+    allowed = reading.config.fallback or unread is not None
+    if not allowed or (most is not None and progress["calls"] >= most):
         return None
-    return reopen(fold["progress"], span_of(fold["source"]).end)
+    if unread is not None:
+        skipped = merge_spans(sorted([*progress["skipped"], *unread]))
+        progress = {**progress, "skipped": skipped}
+    return reopen(progress, span_of(fold["source"]).end)
 
 
 def _lost(reading: Reading, progress: Progress) -> list[str]:

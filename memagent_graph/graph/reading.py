@@ -24,6 +24,7 @@ from memagent_graph.graph.layers.hold import HoldLayer
 from memagent_graph.graph.layers.look_back import LookBackLayer
 from memagent_graph.graph.layers.pace import Pace
 from memagent_graph.graph.layers.skim import Skim
+from memagent_graph.graph.layers.trust import Trust
 from memagent_graph.graph.layers.versions import Versions
 from memagent_graph.graph.state import backed, round_of
 from memagent_graph.memory.items import NAMESPACE
@@ -145,6 +146,7 @@ class Reading:
             *([LookBackLayer(config, indexes)] if config.recalls else ()),
             *([Gates(config)] if gated else ()),
             Versions(),
+            *([Trust(indexes)] if gated and self.reader.shortens else ()),
             *([CheckLayer()] if self.reader.shortens else ()),
         )
 

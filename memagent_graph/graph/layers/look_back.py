@@ -7,7 +7,7 @@ asking step was shown.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NotRequired, cast
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -18,6 +18,7 @@ from memagent_graph.evidence.statements import statements
 from memagent_graph.graph.coverage import move, spans_of
 from memagent_graph.graph.fold import FoldUpdate, Layer
 from memagent_graph.graph.state import backed, span_of
+from memagent_graph.readers.replies import adds_anything
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.source import JoinedSource
 from memagent_graph.text.terms import content_terms, terms
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _MOST_READ = 16
 """Code points read of a span, per token of room."""
+_MOST_VAIN = 4
+"""Requests in a row without use after which look-back is switched off."""
 _LONGEST_PLACE = 64
 """Longest name of a shown passage or memory, in tokens."""
 
@@ -64,12 +67,14 @@ class Looks(TypedDict):
         more: whether there is one, for which the fold takes another step after the last chunk.
         shown: number of passages and memories shown so far.
         after: number of steps after the last chunk.
+        vain: number of times in a row that the notes took nothing from what was shown.
     """
 
     wanted: Wanted | None
     more: bool
     shown: int
     after: int
+    vain: NotRequired[int]
 
 
 class LookBackLayer(Layer):
@@ -97,12 +102,15 @@ class LookBackLayer(Layer):
         if not (chunk.text or recalled):
             none = Looks(wanted=None, more=False, shown=looks["shown"], after=looks["after"])
             return FoldUpdate(None, chunk="left", layers={self.name: none})
+        vain = looks.get("vain", 0)
         asks = self._may_ask(step, looks)
         update = await read(
             replace(step, recalled=recalled, look_back=asks, recall_from=self._from)
         )
         wanted = None
-        if asks and update.recall is not None and not _ends(step, update):
+        # A model that asks with each reply would write its request into the notes if it might not.
+        heard = asks and vain < _MOST_VAIN
+        if heard and update.recall is not None and not _ends(step, update):
             wanted = wanted_of(update.recall, [(chunk.start, chunk.end), *spans_of(recalled)])
         after = Looks(
             wanted=wanted,
@@ -110,6 +118,10 @@ class LookBackLayer(Layer):
             shown=looks["shown"] + len(recalled),
             after=looks["after"] + (not chunk.text),
         )
+        if recalled and step.call.reading.reader.shortens and vain < _MOST_VAIN:
+            vain = 0 if _took(step, update, recalled) else vain + 1
+        if vain:
+            after["vain"] = vain
         return replace(update, recalled=recalled, layers={**update.layers, self.name: after})
 
     def settings(self) -> list[object]:
@@ -124,7 +136,10 @@ class LookBackLayer(Layer):
         """Return the state after a round: nothing is wanted."""
         after = max(state["after"] for state in states)  # for what is read after all
         shown = sum(state["shown"] for state in states)
-        return Looks(wanted=None, more=False, shown=shown, after=after)
+        joined = Looks(wanted=None, more=False, shown=shown, after=after)
+        if vain := max(state.get("vain", 0) for state in states):
+            joined["vain"] = vain
+        return joined
 
     def restart(self, state: Looks) -> Looks:
         """Return the state without a request."""
@@ -175,6 +190,26 @@ def looks_of(fold: Fold) -> Looks:
     """Return the state of a fold's look-back."""
     none = Looks(wanted=None, more=False, shown=0, after=0)
     return cast("Looks", fold["layers"].get(LookBackLayer.name, none))
+
+
+def warn_of_looks(fold: Fold) -> list[str]:
+    """Return a warning if look-back was switched off."""
+    if looks_of(fold).get("vain", 0) < _MOST_VAIN:
+        return []
+    message = (
+        f"The model asked to look back {_MOST_VAIN} times in a row and noted nothing of what it "
+        "was shown: look-back was switched off. Leave recalls at 0 for this model."
+    )
+    return [message]
+
+
+def _took(step: FoldStep, update: FoldUpdate, recalled: Sequence[Recalled]) -> bool:
+    """Whether the notes have something new of what was shown again, and only there."""
+    if update.memory is None:
+        return False
+    shown = "\n".join(item.text for item in recalled)
+    known = f"{step.memory.text}\n{step.chunk.text}"
+    return adds_anything(update.memory.text, known, shown)
 
 
 def _position(step: FoldStep) -> int:
