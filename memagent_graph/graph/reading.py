@@ -146,9 +146,14 @@ class Reading:
             *([LookBackLayer(config, indexes)] if config.recalls else ()),
             *([Gates(config)] if gated else ()),
             Versions(),
-            *([Trust(indexes)] if gated and self.reader.shortens else ()),
+            *([Trust(indexes)] if gated and self._is_watched else ()),
             *([CheckLayer()] if self.reader.shortens else ()),
         )
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether a language model looks for an answer, and may misuse a way out."""
+        return self.reader.shortens and not self.reader.standing
 
     def steps(self, *, stored: bool, others: bool) -> Advance:
         """Return the function that takes a step of a fold.

@@ -196,11 +196,14 @@ class Reader(Protocol):
         identity: name, fingerprint, tokenizer and window.
         shortens: whether an update repeated with `Step.shorter` is likely to keep to the budget.
             If not, a memory over its budget is cut at once.
+        standing: whether every statement bears on the question, so that none may be left out, as in
+            a memory of a user.
         concurrency: number of calls that can run at once in about the time of one.
     """
 
     identity: Identity
     shortens: bool = False
+    standing: bool = False
     concurrency: int = 16
 
     def answers_without_notes(self, config: RunnableConfig | None) -> bool:

@@ -94,8 +94,6 @@ class ChatReader(Reader):
     shortens = True
     reply_share = 1.0
     """Token limit of a reply with a new memory, as a multiple of the memory's budget."""
-    standing = False
-    """Whether every statement bears on the question, so that none may be left out."""
 
     def __init__(
         self,

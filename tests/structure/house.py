@@ -47,7 +47,7 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(137, 0),
     "lines of the largest module": Ceiling(882, 500),
-    "modules": Ceiling(160, 130),
+    "modules": Ceiling(161, 130),
     "lines": Ceiling(47_500, 39_000),
 }
 
