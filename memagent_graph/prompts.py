@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 _FIELD = re.compile(r"\{(question|memory|memories|chunk|words)\}")
+_TAG = re.compile(r"</?\w+>")
 NO_MEMORY = "(empty: this is the first section)"
 
 UPDATE_PROMPT = """\
@@ -336,6 +337,14 @@ class Prompts(BaseModel):
             names = ", ".join(f'"{name}"' for name in look_back.memories)
             prompt += fill(_OTHER_MEMORIES, self._disarm({"names": names}, delimiters))
         return prompt
+
+    @property
+    def instructions(self) -> list[str]:
+        """The texts that ask for notes, without fields and delimiters."""
+        own = (self.update, self.merge, self.lead)
+        additions = (self.shorter, self.repeat, self.unchanged, self.enough, self.look_back)
+        texts = [part for template in own for part in _TAG.split(template)]
+        return [_FIELD.sub("", text) for text in (*texts, *additions)]
 
     def for_answer(self, question: str, memory: str) -> str:
         """Make the prompt that asks for the answer."""

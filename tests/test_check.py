@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 import pytest
 from doubles import Hearing
 from langchain_core.callbacks import BaseCallbackHandler
@@ -12,6 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
 from memagent_graph.graph.events import Observer
 from memagent_graph.graph.reading import NOTHING_SUPPORTED
+from memagent_graph.prompts import MERGE_PROMPT, REPEAT_PROMPT, SHORTER_PROMPT, UPDATE_PROMPT
 
 FIRST = "Ann Kestrel signed the lease in Husum. The rent is 1,480 euros a month."
 SECOND = "The harbour was dredged in spring. Gulls came back to the quay."
@@ -127,6 +130,44 @@ def test_a_merge_that_is_no_notes_keeps_what_was_to_be_merged(reply):
 
     assert sorted(out["memory"].splitlines()) == [NOTES, "Gulls came."]
     assert len(warned(out)) == 1
+
+
+@pytest.mark.parametrize("verdict", ["ENOUGH", "ENOUGH\n", "LOOK FOR: the rent"])
+@pytest.mark.parametrize("segments", [1, 2])
+def test_a_verdict_without_notes_leaves_the_notes(verdict, segments):
+    config = CONFIG.model_copy(update={"segments": segments, "rounds": 2})
+    model = Hearing(messages=repeat(AIMessage(NOTES)), heard=[])
+    model.messages = (
+        AIMessage(verdict if "ENOUGH" in model.heard[-1] else NOTES) for _ in repeat(None)
+    )
+    agent = create_memagent(model, config=config)
+
+    out = agent.invoke({"question": ASKED, "document": DOCUMENT})
+
+    assert set(out["memory"].splitlines()) == {NOTES}
+    assert out["found"] is True
+
+
+@pytest.mark.parametrize("echo", [UPDATE_PROMPT, SHORTER_PROMPT, REPEAT_PROMPT, MERGE_PROMPT])
+@pytest.mark.parametrize("segments", [1, 2])
+def test_the_prompt_s_own_sentences_are_never_memory(echo, segments):
+    instructions = [line for line in echo.replace("{words}", "71").splitlines() if line.strip()]
+    config = CONFIG.model_copy(update={"segments": segments, "memory_tokens": 400})
+
+    for line in (line for line in instructions if len(line.split()) > 8):
+        model = Hearing(messages=repeat(AIMessage(f"{line}\n{NOTES}")), heard=[])
+        out = create_memagent(model, config=config).invoke(
+            {"question": ASKED, "document": DOCUMENT}
+        )
+        assert set(out["memory"].splitlines()) == {NOTES}
+
+
+def test_a_document_may_speak_as_the_prompt_does():
+    line = "You cannot go back to earlier sections: only your notes stay."
+
+    out, _ = read(line, line, line, document=line, question="What stays?")
+
+    assert out["memory"] == line
 
 
 class TestAnswer:

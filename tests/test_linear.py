@@ -147,6 +147,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.models.failures._TRANSIENT_NAME": [("", "APIError", "a"), ("", "Timeou", "")],
     "memagent_graph.templates.fill": [("", "{", ""), ("", "{memor", "")],
     "memagent_graph.prompts._FIELD": [("", "{questio", "")],
+    "memagent_graph.prompts._TAG": [("<", "a", ""), ("", "<", ""), ("", "<a", "")],
     "memagent_graph.templates._TAG": [("<a", "a", ""), ("<a", "-", ""), ("", "<a", "")],
     "memagent_graph.templates._forgery_pattern": [
         ("<", " ", "a"),

@@ -18,6 +18,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError
 from memagent_graph.evidence.align import align, align_answer, carry
 from memagent_graph.evidence.places import Memory, Unsupported, cite
+from memagent_graph.evidence.statements import notes
 from memagent_graph.evidence.verify import decide, resolve_verifier
 from memagent_graph.models.structured import call_constrained, constraint, fill, shape_of
 from memagent_graph.prompts import LookBack, Prompts, join_query
@@ -129,6 +130,8 @@ class ChatReader(Reader):
         self._leads = config.rounds > 1
         self._exact = config.exact_cuts
         self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
+        texts = self.prompts.instructions
+        self._instructions = [note.text for text in texts for note in notes(text)]
         self._memory_tokens = config.memory_tokens
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
@@ -198,6 +201,7 @@ class ChatReader(Reader):
             "\n".join([step.chunk.text, *(item.text for item in step.recalled)]),
             question="" if self.standing else step.question,
             tags=self._tags,
+            prompt=self._instructions,
             unfinished=update.unfinished,
         )
         update = replace(update, fault=found.fault)
@@ -226,12 +230,21 @@ class ChatReader(Reader):
         text = whole_sentences(reply, text)
         before = "\n".join(texts)
         found = check_overwrite(
-            text, before, "", question=question, tags=self._tags, unfinished=is_cut_off(reply)
+            text,
+            before,
+            "",
+            question=question,
+            tags=self._tags,
+            prompt=self._instructions,
+            unfinished=is_cut_off(reply),
         )
+        fault = found.fault
         if not self._exact:
-            text = before if found.unchanged else found.text or text
+            # A verdict without notes leaves one memory as it is.
+            fault = None if not text and len(memories) == 1 else fault
+            text = before if found.unchanged else found.text or text or before
         aligned = carry(text, memories, question)
-        return Merge(await self._mark(aligned), done, wanted, usage_of(reply), found.fault)
+        return Merge(await self._mark(aligned), done, wanted, usage_of(reply), fault)
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None

@@ -16,7 +16,7 @@ import regex
 
 from memagent_graph.evidence.claims import scripts
 from memagent_graph.evidence.places import Recall
-from memagent_graph.evidence.statements import statements
+from memagent_graph.evidence.statements import leave_out, notes, statements
 from memagent_graph.prompts import NO_MEMORY, UNCHANGED
 from memagent_graph.text.terms import telling_terms, terms
 
@@ -228,6 +228,7 @@ def check_overwrite(
     *,
     question: str = "",
     tags: Collection[str] = ("notes",),
+    prompt: Sequence[str] = (),
     standing: bool = False,
     unfinished: bool = False,
 ) -> Overwrite:
@@ -239,11 +240,13 @@ def check_overwrite(
         read: the text that the model was shown besides them: the chunk, and what was recalled.
         question: the question of the reading.
         tags: names of the prompt's delimiters.
+        prompt: the prompt's own sentences, which are no notes.
         standing: whether all statements bear on the question, as in a conversation. Otherwise a
             statement that shares no word with the question may be dropped.
         unfinished: whether the reply was cut off: then it may not lose any statement.
     """
     text = notes_in(reply, tags=tags, known=(before, read), question=question)
+    text = _without_instructions(text, prompt, read)
     if not text:
         return Overwrite("", fault="placeholder") if before else Overwrite("", unchanged=True)
     text, said = _without_nothing_new(text, before, read)
@@ -263,6 +266,30 @@ def check_overwrite(
 
 
 # --- What models put round notes
+
+
+def _without_instructions(text: str, prompt: Sequence[str], read: str) -> str:
+    """Notes without sentences that repeat one of the prompt, and not of what was read."""
+    said = [*map(_words, prompt)]
+
+    def repeats(sentence: str) -> bool:
+        has = _words(sentence)
+        if not has or sentence in read:
+            return False
+        if len(has) < _LEAST_JUDGED:
+            return has in said
+        return any(len(has & own) >= _REPEATED * len(has) for own in said)
+
+    repeated = {note.text for note in notes(text) if repeats(note.text)}
+    return leave_out(text, repeated).strip() if repeated else text
+
+
+def _words(sentence: str) -> frozenset[str]:
+    return frozenset(term for term in telling_terms(sentence) if not term.isdigit())
+
+
+_REPEATED = 0.8
+"""Share of a sentence's words that a sentence of the prompt has, if it is repeated."""
 
 
 def notes_in(
