@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
 
+    from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.user_memory import UserId
 
 if TYPE_CHECKING:
-    Fold = Callable[[Sequence[BaseMessage]], Awaitable[object]]
+    Fold = Callable[[Sequence[BaseMessage], Collection[str]], Awaitable[object]]
 
 _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
@@ -52,10 +53,14 @@ _log = logging.getLogger(__name__)
 
 
 class _WaitingMessages(NamedTuple):
-    """One thread's messages that wait, by id, each with when it is due (`monotonic`)."""
+    """One thread's messages that wait, by id, each with when it is due (`monotonic`).
+
+    Those of `fresh` are known to be new.
+    """
 
     fold: Fold
     waiting: dict[str, tuple[float, BaseMessage]]
+    fresh: set[str]
 
 
 class Backlog:
@@ -74,6 +79,8 @@ class Backlog:
         self._lock = threading.Lock()
         self._threads: dict[str, _WaitingMessages] = {}
         self._last: OrderedDict[str, str] = OrderedDict()
+        self._recorded: OrderedDict[str, list[Recorded]] = OrderedDict()
+        self._trusted: set[str] = set()
         self._home: asyncio.AbstractEventLoop | None = None
         self._under_way: tuple[Future[None], asyncio.AbstractEventLoop] | None = None
         self._failed = False
@@ -86,17 +93,50 @@ class Backlog:
         with self._lock:
             return sum(len(said.waiting) for said in self._threads.values())
 
-    def add(self, thread: str, messages: Iterable[tuple[float, BaseMessage]], fold: Fold) -> None:
+    def trust(self, thread: str) -> None:
+        """Note that the messages of a thread keep their ids from turn to turn."""
+        with self._lock:
+            if len(self._trusted) >= _MOST_THREADS:
+                self._trusted.clear()
+            self._trusted.add(thread)
+
+    def trusts(self, thread: str) -> bool:
+        """Whether the messages of a thread are known to keep their ids."""
+        with self._lock:
+            return thread in self._trusted
+
+    def recorded(self, thread: str) -> list[Recorded] | None:
+        """Return the newest messages of a thread that were added in this process; None if none."""
+        with self._lock:
+            return self._recorded.get(thread)
+
+    def add(
+        self,
+        thread: str,
+        messages: Iterable[tuple[float, BaseMessage]],
+        fold: Fold,
+        *,
+        recorded: list[Recorded],
+        fresh: Collection[str],
+    ) -> None:
         """Let messages of a thread wait; none is due later than it was before.
 
         Args:
             thread: whose.
             messages: each with the seconds from now on until it is due; infinity for never.
             fold: folds them; messages that are folded already do no harm.
+            recorded: the newest messages of the thread, these among them.
+            fresh: ids of those that are known to be new.
         """
         now = monotonic()
         with self._lock:
-            known = self._threads[thread].waiting if thread in self._threads else {}
+            self._recorded[thread] = recorded
+            self._recorded.move_to_end(thread)
+            while len(self._recorded) > _MOST_THREADS:
+                self._recorded.popitem(last=False)
+            before_now = self._threads.get(thread)
+            known, new = ({}, set()) if before_now is None else before_now[1:]
+            new.update(fresh)
             for seconds, message in messages:
                 key = str(message.id)
                 before = known[key][0] if key in known else math.inf
@@ -104,7 +144,7 @@ class Backlog:
             while len(known) > _MOST_WAITING:
                 del known[next(iter(known))]
             if known:
-                self._threads[thread] = _WaitingMessages(fold, known)
+                self._threads[thread] = _WaitingMessages(fold, known, new & {*known})
             self._home = running_loop()
             self._failed = False
         soon(self._arm)
@@ -151,6 +191,7 @@ class Backlog:
         with self._lock:
             self._threads.clear()
             self._last.clear()
+            self._recorded.clear()
             self.told = ""
         await self._others_end(None)
         self.told = ""
@@ -182,9 +223,9 @@ class Backlog:
         failed: set[str] = set()
         try:
             while taken := self._due(due, failed):
-                thread, fold, messages = taken
+                thread, fold, messages, fresh = taken
                 try:
-                    await fold(messages)
+                    await fold(messages, fresh)
                 except Exception as error:  # noqa: BLE001 - it is tried again at the next turn
                     failed.add(thread)
                     self._failed = True
@@ -214,12 +255,14 @@ class Backlog:
             while len(self._last) > _MOST_THREADS:
                 self._last.popitem(last=False)
 
-    def _due(self, due: float, failed: set[str]) -> tuple[str, Fold, list[BaseMessage]] | None:
+    def _due(
+        self, due: float, failed: set[str]
+    ) -> tuple[str, Fold, list[BaseMessage], set[str]] | None:
         with self._lock:
             for thread, said in self._threads.items():
                 messages = [message for when, message in said.waiting.values() if when <= due]
                 if messages and thread not in failed:
-                    return thread, said.fold, messages
+                    return thread, said.fold, messages, {*said.fresh}
         return None
 
     def _arm(self) -> None:

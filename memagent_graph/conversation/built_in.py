@@ -247,6 +247,23 @@ def _user_statements(chunk: Chunk) -> Iterator[Fact]:
                 yield Fact(begins["day"], begins["speaker"], text)
 
 
+def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
+    """Return a memory without statements that their speakers took back.
+
+    Args:
+        memory: the memory.
+        replaced: the day of each message that was edited, its text before, and its text now.
+    """
+    gone: set[tuple[str, tuple[str, ...]]] = set()
+    for day, before, now in replaced:
+        stay = {_words(statement.text) for statement in statements(now)}
+        said = (_words(statement.text.lstrip("@ ")) for statement in statements(before))
+        gone |= {(day, words) for words in said if words not in stay}
+    facts = [*read_facts(memory)]
+    left = [fact for fact in facts if (fact.day, _words(fact.text)) not in gone]
+    return memory if len(left) == len(facts) else write_facts(left)
+
+
 def _once(facts: Iterable[Fact]) -> list[Fact]:
     """Facts by speaker and day, each once a day whatever its case and punctuation."""
     kept: dict[tuple[str, str, tuple[str, ...]], Fact] = {}

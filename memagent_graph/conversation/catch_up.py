@@ -78,7 +78,9 @@ async def _fold(
     known = mark_messages(values.get("messages") or [])
     said = [m for m in after(known, values.get("memory_folded")) if not is_instruction(m)]
     user = AnonymousUser.restore(values["memory_user"])
-    return await memory.talk(user, thread, store, None).fold(said)
+    return await memory.talk(user, thread, store, None).fold(
+        said, {str(message.id) for message in said}
+    )
 
 
 async def _newest(checkpointer: BaseCheckpointSaver[Any]) -> dict[str, dict[str, Any]]:

@@ -77,6 +77,14 @@ class KeptMessage:
         return self.at[:10]
 
 
+class Recorded(NamedTuple):
+    """A message of a thread as it was recorded: its id, a digest of what it says, and its day."""
+
+    id: str
+    digest: str
+    day: str
+
+
 _KEYS = [field.name for field in fields(KeptMessage)]
 
 

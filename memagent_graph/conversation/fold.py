@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 
-from memagent_graph.conversation.built_in import topics
+from memagent_graph.conversation.built_in import NewestReader, topics, withdraw
 from memagent_graph.conversation.episodes import Page
-from memagent_graph.conversation.messages import render, select_unfolded, word_for_word
+from memagent_graph.conversation.messages import align, record_message, render, word_for_word
 from memagent_graph.conversation.profile import MessageStart, Past, attest
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
@@ -33,14 +33,14 @@ from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.episodes import KeptMessage
+    from memagent_graph.conversation.episodes import KeptMessage, Recorded
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import Fields
     from memagent_graph.conversation.user_memory import UserMemory
@@ -283,14 +283,16 @@ class Folding:
         thread: str,
         config: RunnableConfig,
         folding: Sequence[BaseMessage],
+        fresh: Container[str] = (),
     ) -> int:
-        """Fold new messages onto the newest version, and return their number.
+        """Fold new and edited messages onto the newest version, and return their number.
 
         Args:
             memory: the user's memory.
             thread: id of the conversation.
             config: configuration of the model's calls.
             folding: messages with ids.
+            fresh: ids of those that are known to be new, whatever they say.
 
         Raises:
             ModelError: The model failed; nothing was folded.
@@ -299,6 +301,7 @@ class Folding:
             ConfigurationError: The memory is a profile, and this one has no schema.
         """
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
+        redact = self.keeping.redact
         before: MemoryVersion | None = None
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
@@ -308,29 +311,48 @@ class Folding:
             self._check(head)
             before = head
             done = await memory.folded(thread)
-            new = select_unfolded(folding, done, whole=len(done) < self._known)
+            whole = len(done) < self._known
+            found = align(folding, done, whole=whole, fresh=fresh, redact=redact)
+            replaced = await self._replaced(memory, thread, found.edited)
+            changed = {str(message.id): message for message in (*found.edited, *found.new)}
+            given = [message for message in found.known if str(message.id) not in found.resent]
             step = await memory.episodes.keep(
-                self.keeping.said(folding, thread),
-                new={str(message.id) for message in new},
+                self.keeping.said(given, thread),
+                new={str(message.id) for message in found.new},
                 clean=self.keeping.clean,
             )
-            if not new:
+            if not changed:
                 if step.puts and not await memory.bank.records.commit(step.puts, step.given):
                     continue
                 return 0
+            now = {key: record_message(message, redact) for key, message in changed.items()}
+            recorded = [now.pop(one.id, one) for one in done]
             # Others may still want to fold what left the thread only now.
-            known = done[-self._known :]
-            fresh = [str(message.id) for message in new]
-            ids = (*known, *fresh)
-            version = await self._version(head, new, thread, ids, config)
+            recorded = [*recorded[-self._known :], *now.values()]
+            new = [message for message in found.known if str(message.id) in changed]
+            version = await self._version(head, new, thread, recorded, replaced, config)
             done_now = await memory.add(
-                version, after=head, new=fresh, model=self._model, step=step
+                version,
+                after=head,
+                new=[*changed],
+                model=self._model,
+                step=step._replace(puts=[memory.mark(thread, recorded), *step.puts]),
             )
             if done_now:
                 await _prepare(memory, version.text)
                 return len(new)
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
         raise MemoryConflictError(message)
+
+    async def _replaced(
+        self, memory: UserMemory, thread: str, edited: Sequence[BaseMessage]
+    ) -> dict[str, KeptMessage]:
+        """Return what edited messages said before, by their ids, as far as it is kept."""
+        if not edited or memory.episodes.off:
+            return {}
+        ids = {str(message.id) for message in edited}
+        kept = await memory.episodes.read()
+        return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
 
     def _check(self, head: MemoryVersion | None) -> None:
         if head is None or not head.told or isinstance(self.reading.reader, ProfileReader):
@@ -346,14 +368,16 @@ class Folding:
         head: MemoryVersion | None,
         new: Sequence[BaseMessage],
         thread: str,
-        messages: tuple[str, ...],
+        recorded: Sequence[Recorded],
+        replaced: Mapping[str, KeptMessage],
         config: RunnableConfig,
     ) -> MemoryVersion:
         reading, profiling = self.reading, None
+        built_in = isinstance(reading.reader, NewestReader)
         if isinstance(reading.reader, ProfileReader):
             profiling = reading.reader.for_one_fold(() if head is None else head.told)
             reading = replace(reading, reader=profiling)
-        said, text = self._rendered(new)
+        said, text = self._rendered(new, {} if built_in else replaced)
         source = TextSource(text, thread)
         fingerprint = reading_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
@@ -363,6 +387,10 @@ class Folding:
         if head is not None:
             parent, root = head.id, head.root
             fold["memory"] = head.text
+            if built_in:
+                now = {one.id: one.text for one in self.keeping.said(new, thread)}
+                edits = [(was.day, was.text, now.get(key, "")) for key, was in replaced.items()]
+                fold["memory"] = withdraw(head.text, edits)
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
         told: tuple[Told, ...] = ()
@@ -389,16 +417,25 @@ class Folding:
             fingerprint=fingerprint,
             cut=progress["cut"],
             thread=thread,
-            messages=messages,
+            messages=tuple(one.id for one in recorded),
             told=told,
             warnings=warnings,
         )
 
-    def _rendered(self, messages: Sequence[BaseMessage]) -> tuple[list[MessageStart], str]:
+    def _rendered(
+        self, messages: Sequence[BaseMessage], replaced: Mapping[str, KeptMessage]
+    ) -> tuple[list[MessageStart], str]:
         """The messages as text, and where each begins in it."""
         said, parts, start = [MessageStart(0, "", "")], [], 0
-        for message, at, text in render(messages, self._redact):
+        for message, at, line in render(messages, self._redact):
+            text, before = line, replaced.get(str(message.id))
             said.append(MessageStart(start, str(message.id), at))
+            if before is not None:
+                words = line.partition("] ")[2].partition(": ")[2]
+                instead = f"(instead of: {' '.join(before.text.split())!r}) "
+                text = (
+                    line.removesuffix(speaker + colon + words) + speaker + colon + instead + words
+                )
             parts.append(text)
             start += len(text)
         return said[1:] or said, "".join(parts)

@@ -282,8 +282,11 @@ class ConversationMemory(Generic[Shape]):
             store: store of the host graph, used if this memory has no store of its own.
             config: configuration of the run, whose `configurable` a model may need.
         """
-        known = mark_messages(convert_to_messages(messages))
+        given = convert_to_messages(messages)
+        known = mark_messages(given)
         talk = self.talk(user, thread, store, config)
+        if any(message.id for message in given):
+            talk.backlog.trust(talk.thread)
         await talk.begin(known)
         talk.note(known, None, ended=is_reply(known))
         return await talk.shorten(known, None)
@@ -299,7 +302,8 @@ class ConversationMemory(Generic[Shape]):
     ) -> Shape:
         """Fold a whole conversation now, for example at its end, and return the memory.
 
-        Messages that were folded before are not folded again, if they have the same ids.
+        Messages that were folded before are not folded again: they are known by their ids, or by
+        their places, roles and texts.
 
         Raises:
             ModelError: The model failed; nothing was folded.
@@ -417,6 +421,7 @@ class ConversationMemory(Generic[Shape]):
             self.remember_within,
             self.window,
             self._folding.reading.config.chunk_tokens,
+            self._folding.keeping.redact,
         )
 
     async def _kept(self, personal: UserMemory, about: str) -> Kept:

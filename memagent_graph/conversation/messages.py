@@ -8,7 +8,9 @@ import math
 import re
 from collections import deque
 from datetime import UTC, date, datetime, timedelta
+from difflib import SequenceMatcher
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -24,7 +26,7 @@ from langchain_core.messages import (
 )
 from langchain_core.messages.utils import count_tokens_approximately
 
-from memagent_graph.conversation.episodes import KeptMessage
+from memagent_graph.conversation.episodes import KeptMessage, Recorded
 from memagent_graph.conversation.privacy import redact_nothing
 
 if TYPE_CHECKING:
@@ -144,21 +146,111 @@ def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage
     return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
 
 
-def select_unfolded(
-    messages: Sequence[BaseMessage], done: Sequence[str], *, whole: bool
-) -> list[BaseMessage]:
-    """Return the messages of a thread that were not folded.
+class Alignment(NamedTuple):
+    """The result of `align`: messages under the ids that they were recorded with.
+
+    Attributes:
+        known: all messages, in their order.
+        new: those that were not recorded.
+        edited: those that say something else than what was recorded.
+        resent: ids of those that were recognized by what they say, not by their ids.
+    """
+
+    known: list[BaseMessage]
+    new: list[BaseMessage]
+    edited: list[BaseMessage]
+    resent: set[str]
+
+
+def align(
+    messages: Sequence[BaseMessage],
+    recorded: Sequence[Recorded],
+    *,
+    whole: bool = True,
+    fresh: Container[str] = (),
+    redact: Redact = redact_nothing,
+) -> Alignment:
+    """Recognize the messages of a thread, also from a client that sends them without ids.
+
+    A message is known by its id, or else by its place among the others, its role and its content.
+    One that says something else at the place of a recorded one replaces it. If no reply is among
+    the messages, they must be of the recorded day, too: what is said again on another day is new.
 
     Args:
-        messages: the messages, in order.
-        done: ids of those that were folded.
-        whole: whether `done` is complete. If not, messages before the first of them were folded,
-            too.
+        messages: the messages, with ids; without those of the application.
+        recorded: those that were recorded, in order.
+        whole: whether `recorded` is complete. If not, messages before the first of them are known.
+        fresh: ids of messages that are known to be new.
+        redact: function that a text passes through before its digest is taken.
     """
-    ids = {*done}
-    known = (at for at, message in enumerate(messages) if str(message.id) in ids)
-    first = 0 if whole else next(known, 0)
-    return [message for message in messages[first:] if str(message.id) not in ids]
+    given = [record_message(message, redact) for message in messages]
+    places = _find_places(messages, given, recorded, fresh)
+    first = next((at for at, place in enumerate(places) if place is not None), 0)
+    found = Alignment([], [], [], set())
+    for at, (message, one, place) in enumerate(zip(messages, given, places, strict=True)):
+        if place is None:
+            found.known.append(message)
+            if whole or at >= first:
+                found.new.append(message)
+            continue
+        before = recorded[place]
+        same = message if before.id == one.id else message.model_copy(update={"id": before.id})
+        found.known.append(same)
+        if before.digest and before.digest != one.digest:
+            found.edited.append(same)
+        elif same is not message:
+            found.resent.add(before.id)
+    return found
+
+
+def record_message(message: BaseMessage, redact: Redact = redact_nothing) -> Recorded:
+    """Return what `align` recognizes a message by."""
+    said = "\n".join(f"{speaker}: {text}" for speaker, text in _text_of(message, redact))
+    role = _role(message)
+    told = message.additional_kwargs.get(TOLD_AT) if role == USER else None
+    digest = sha256(f"{role} {said}".encode(errors="replace")).hexdigest()[:12]
+    return Recorded(str(message.id), f"{role[:1]}{digest}", (read_time(told) or "")[:10])
+
+
+def _find_places(
+    messages: Sequence[BaseMessage],
+    given: Sequence[Recorded],
+    recorded: Sequence[Recorded],
+    fresh: Container[str],
+) -> list[int | None]:
+    """Return the place of each message among the recorded ones; None for a new message."""
+    numbers = {one.id: at for at, one in enumerate(recorded)}
+    places = [numbers.get(one.id) for one in given]
+    unsure = {one.id for one in given if one.id not in numbers and one.id not in fresh}
+    if not recorded or not unsure:
+        return places
+    dated = not any(isinstance(message, AIMessage) for message in messages)
+    ids = {one.id for one in given}
+    now = [_key(one, dated=dated) if one.id in unsure else one.id for one in given]
+    old = [one.id if one.id in ids else _key(one, dated=dated) for one in recorded]
+    # Backwards, so that of two equal places the later one is chosen.
+    matcher = SequenceMatcher(None, now[::-1], old[::-1], autojunk=False)
+    equal = {
+        len(now) - 1 - at - index: len(old) - 1 - place - index
+        for at, place, size in matcher.get_matching_blocks()
+        for index in range(size)
+    }
+    if not any(at == place or given[at].digest[:1] == USER[:1] for at, place in equal.items()):
+        return places  # replies such as "Noted." are found anywhere
+    places = [equal.get(at, place) for at, place in enumerate(places)]
+    used = {*places}
+    for at, one in enumerate(given):
+        before = places[at - 1] if at else -1 if equal.get(1) == 1 else None
+        place = len(recorded) if before is None else before + 1
+        free = places[at] is None and one.id in unsure and place < len(recorded)
+        if free and place not in used and recorded[place].digest[:1] == one.digest[:1]:
+            places[at] = place
+            used.add(place)
+    return places
+
+
+def _key(one: Recorded, *, dated: bool) -> tuple[str, str]:
+    return one.digest, one.day if dated else ""
 
 
 def count_tokens(message: BaseMessage) -> int:

@@ -132,9 +132,11 @@ async def begin(
     When another user talks in the thread now, what was said before is theirs who said it.
     """
     talk = memory.talk(*speaker, store, config)
+    known = state.get("memory_user")
+    if known:  # the thread is kept, and so are the ids of its messages
+        talk.backlog.trust(talk.thread)
     await talk.begin(messages)
     update: dict[str, object] = {}
-    known = state.get("memory_user")
     last = talk.backlog.last(speaker.thread)
     if known and known != speaker.user:
         humans = [at for at, m in enumerate(messages) if isinstance(m, HumanMessage)]

@@ -15,10 +15,12 @@ from langgraph.runtime import Runtime
 
 from memagent_graph.conversation.messages import (
     after,
+    align,
     beyond,
     count_tokens,
     first_leaving,
     is_instruction,
+    record_message,
 )
 from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
 from memagent_graph.errors import ConfigurationError
@@ -28,9 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from memagent_graph.conversation.backlog import Backlog
+    from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.user_memory import UserMemory
 
 Remember = Literal["turn", "window", "end"]
+
+_NEWEST = 100
+"""Messages of a thread that a process knows, and compares with what a turn brings, at most."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,16 +56,18 @@ class Talk:
         within: seconds after a turn in which it is to be folded.
         window: most messages that stay.
         tokens: most tokens that stay.
+        redact: function that texts pass through before anything of them is stored.
     """
 
     thread: str
     personal: UserMemory
     backlog: Backlog
-    fold: Callable[[Sequence[BaseMessage]], Awaitable[int]]
+    fold: Callable[..., Awaitable[int]]
     remember: Remember
     within: float
     window: int
     tokens: int
+    redact: Redact
 
     async def begin(self, messages: Sequence[BaseMessage]) -> None:
         """Fold the messages of the user's other threads when a thread starts.
@@ -78,14 +87,36 @@ class Talk:
         """
         if self.remember == "window":
             return
-        said = [m for m in after(messages, folded) if not is_instruction(m)]
+        said, recorded, fresh = self._unrecorded(messages, folded)
         humans = [at for at, message in enumerate(said) if isinstance(message, HumanMessage)]
         closed = len(said) if ended or not humans else humans[-1]
         soon, late = self.within / 2, self.within  # the fold takes time, too
         if self.remember == "end":
             soon = late = math.inf
         waiting = ((soon if at < closed else late, message) for at, message in enumerate(said))
-        self.backlog.add(self.thread, waiting, self.fold)
+        self.backlog.add(self.thread, waiting, self.fold, recorded=recorded, fresh=fresh)
+
+    def _unrecorded(
+        self, messages: Sequence[BaseMessage], folded: str | None
+    ) -> tuple[list[BaseMessage], list[Recorded], set[str]]:
+        """Return messages that may have to be folded, what the thread has now, and what is new.
+
+        In a thread that this process does not know yet, a fold finds out what is new: that reads
+        the store.
+        """
+        said = [message for message in messages if not is_instruction(message)]
+        known = self.backlog.recorded(self.thread)
+        if known is None:
+            new = [m for m in after(messages, folded) if not is_instruction(m)]
+            said = said[-max(len(new), _NEWEST) :]
+            return said, [*map(record_message, said)][-_NEWEST:], self._fresh(said)
+        whole = len(known) < _NEWEST
+        said = said if whole else said[-2 * _NEWEST :]
+        found = align(said, known, whole=whole, fresh=self._fresh(said))
+        changed = {str(m.id): record_message(m) for m in (*found.edited, *found.new)}
+        waits = [message for message in found.known if str(message.id) in changed]
+        recorded = [changed.pop(one.id, one) for one in known]
+        return waits, [*recorded, *changed.values()][-_NEWEST:], {str(m.id) for m in found.new}
 
     async def shorten(
         self, messages: Sequence[BaseMessage], folded: str | None
@@ -107,14 +138,14 @@ class Talk:
                 new = after(stay, folded)
                 done = {str(message.id) for message in stay[: len(stay) - len(new)]}
                 if any(str(message.id) not in done for message in folding):
-                    done.update(await self.personal.folded(self.thread))
+                    done.update(await self._folded(stay))
                 stay = _without(stay, first_leaving(folding, done))
                 folding = self._beyond(stay)
                 if folding and _tokens(stay) <= self.tokens:
                     self.backlog.hurry()
                     return stay
             if folding:
-                await self.fold(folding)
+                await self.fold(folding, self._fresh(folding))
                 self.backlog.remove(self.thread, folding)
         except GraphBubbleUp:
             raise
@@ -123,6 +154,23 @@ class Talk:
             _log.warning("Folding %s failed, and the conversation keeps all: %s", what, error)
             return stay
         return _without(stay, folding)
+
+    def _fresh(self, messages: Sequence[BaseMessage]) -> set[str]:
+        """Return the ids of messages that are new unless their ids are known."""
+        trusted = self.backlog.trusts(self.thread)
+        return {str(message.id) for message in messages} if trusted else set()
+
+    async def _folded(self, messages: Sequence[BaseMessage]) -> set[str]:
+        """Return the ids, as they are here, of the messages that were folded."""
+        said = [message for message in messages if not is_instruction(message)]
+        recorded = await self.personal.folded(self.thread)
+        found = align(said, recorded, fresh=self._fresh(said), redact=self.redact)
+        changed = {str(message.id) for message in (*found.new, *found.edited)}
+        return {
+            str(message.id)
+            for message, known in zip(said, found.known, strict=True)
+            if str(known.id) not in changed
+        }
 
     def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return beyond(messages, window=self.window, tokens=self.tokens, count=count_tokens)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
-from memagent_graph.conversation.episodes import EpisodePuts, Episodes
+from memagent_graph.conversation.episodes import EpisodePuts, Episodes, Recorded
 from memagent_graph.errors import (
     BadRecordError,
     ConfigurationError,
@@ -299,22 +299,34 @@ class UserMemory:
         records = self.bank.records
         return tuple(sorted(await records.keys(records.threads)))
 
-    async def folded(self, thread: str) -> list[str]:
-        """Return the ids of the thread's messages that were folded last, the newest at the end.
-
-        Messages of earlier folds have left the thread.
-        """
+    async def folded(self, thread: str) -> list[Recorded]:
+        """Return the thread's messages that were folded last, the newest at the end."""
         records = self.bank.records
         (mark,) = await records.values([(records.threads, thread)])
         if mark is None:
             return []
         found = mark.get("messages") if isinstance(mark, dict) else None
-        return [*map(str, found)] if isinstance(found, list) else await self._folded_last(thread)
+        if not isinstance(found, list):
+            return [Recorded(one, "", "") for one in await self._folded_last(thread)]
+        said = mark.get("said") if isinstance(mark, dict) else None
+        said = said if isinstance(said, list) and len(said) == len(found) else [""] * len(found)
+        return [
+            Recorded(str(one), *(f"{text} ".split(" ")[:2]))
+            for one, text in zip(found, said, strict=True)
+        ]
 
     async def _folded_last(self, thread: str) -> list[str]:
-        """The result of `folded` from the versions, if the mark cannot be read."""
+        """The ids of `folded` from the versions, if the mark cannot be read."""
         history = await self.bank.ahistory(MEMORY)
         return [*next((v.messages for v in history if v.thread == thread and v.messages), ())]
+
+    def mark(self, thread: str, recorded: Sequence[Recorded]) -> PutOp:
+        """Return the put that records which messages of a thread were folded last."""
+        value = {
+            "messages": [one.id for one in recorded],
+            "said": [f"{one.digest} {one.day}" for one in recorded],
+        }
+        return self.bank.records.put(self.bank.records.threads, thread, value)
 
     async def add(
         self,
@@ -328,18 +340,14 @@ class UserMemory:
         """Make `version` the newest unless `after` no longer is, and return whether it was done.
 
         Args:
-            version: the version; its `messages` are those that its thread has folded last.
+            version: the version.
             after: the version that it follows; None for the first.
             new: ids of the messages folded now.
             model: name of the model that folded them.
-            step: the step that keeps the messages.
+            step: the step that keeps and marks the messages.
         """
-        mark = {"messages": [*version.messages]}
         change = change_of(version, "folded", CONVERSATION, messages=new, model=model)
-        records = self.bank.records
-        step = step or EpisodePuts()
-        also = [records.put(records.threads, version.thread or "", mark), *step.puts]
-        if not await self._advance(version, after, change, step._replace(puts=also)):
+        if not await self._advance(version, after, change, step):
             return False
         if self._keep is not None or self._days is not None:
             await self.thin(self._keep, self._days)

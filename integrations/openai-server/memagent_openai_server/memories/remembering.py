@@ -81,7 +81,7 @@ class Remembering:
         await talk.begin(known)
         told = await memory.atold(user, about=known)
         replies = [at for at, message in enumerate(known) if isinstance(message, AIMessage)]
-        new = known[replies[-1] + 1 :] if replies else known
+        new = known[replies[-1] + 1 :] if replies and not session else known
         return Turn(_accounted(talk, sessions, user), new, *told)
 
     async def aclose(self) -> None:
@@ -138,7 +138,7 @@ class Turn:
 
     Args:
         talk: the conversation.
-        new: the user's messages since the last reply.
+        new: the user's messages since the last reply; in a session, all, so that edits are seen.
         memory: the memory of that user.
         passages: relevant passages of earlier messages.
 
