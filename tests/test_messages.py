@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 
 from memagent_graph.conversation.messages import (
     LINE,
+    align,
     beyond,
     count_tokens,
     groups,
@@ -19,6 +20,7 @@ from memagent_graph.conversation.messages import (
     is_later,
     mark_messages,
     read_time,
+    record_message,
     render_messages,
 )
 
@@ -303,3 +305,81 @@ def test_instants_decide_which_of_two_times_is_later_and_days_if_one_has_no_time
     assert is_later("2026-01-02", "2026-01-01T23:00:00-08:00")
     assert not is_later("2026-01-02", "2026-01-02T23:00")
     assert is_later("2026-01-01", "")
+
+
+def sent(*texts, told_at="2026-03-05T10:00+00:00"):
+    """What a client sends: users and replies in turn, each time with other ids."""
+    kinds = (HumanMessage, AIMessage)
+    said = [kinds[at % 2](text) for at, text in enumerate(texts)]
+    marked = mark_messages(said)
+    for message in marked[::2]:
+        message.additional_kwargs["told_at"] = told_at
+    return marked
+
+
+def recorded(*texts):
+    return [record_message(message) for message in sent(*texts)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "new", "edited"),
+    [
+        ((), ("A", "1"), ["A", "1"], []),
+        (("A",), ("A", "1", "B"), ["1", "B"], []),
+        (("A", "1", "B", "2"), ("A", "1", "B", "2", "C"), ["C"], []),
+        (("A", "ok", "B", "ok"), ("A", "ok", "B", "ok", "A", "ok"), ["A", "ok"], []),  # said again
+        (("A", "ok", "B", "ok"), ("B", "ok", "C"), ["C"], []),  # only the newest are sent
+        (("A", "ok", "B", "ok"), ("A", "ok", "C", "ok", "D"), ["D"], ["C"]),
+        (("A", "ok"), ("C", "ok", "D"), ["D"], ["C"]),
+        (("A", "ok", "B", "2"), ("A", "ok", "B", "3"), [], ["3"]),  # another reply to the same
+        (("A", "1", "B", "2"), ("A", "1"), [], []),
+        (("A", "1", "B", "2", "C", "3"), ("A", "1", "C", "3", "D"), ["D"], []),  # B is gone
+    ],
+)
+def test_messages_without_ids_are_known_by_place_role_and_text(before, now, new, edited):
+    found = align(sent(*now), recorded(*before))
+
+    assert ([m.text for m in found.new], [m.text for m in found.edited]) == (new, edited)
+
+
+def test_the_newest_of_many_messages_are_enough_to_know_those_that_come_again():
+    texts = [f"{kind}{number}" for number in range(50) for kind in ("said ", "reply ")]
+
+    found = align(sent(*texts, "and now"), recorded(*texts)[-20:], whole=False)
+
+    assert [message.text for message in found.new] == ["and now"]
+
+
+def test_without_a_reply_only_what_was_said_on_the_same_day_is_the_same():
+    said = recorded("I ran five kilometres.", "Well done!")
+
+    same = align(sent("I ran five kilometres."), said)
+    later = align(sent("I ran five kilometres.", told_at="2026-03-06T10:00+00:00"), said)
+
+    assert (len(same.new), len(later.new)) == (0, 1)
+
+
+def test_ids_decide_where_they_are_known():
+    before = sent("A", "ok", "A", "ok")
+    edited = [before[0].model_copy(update={"content": "B"}), *before[1:], *sent("A")]
+
+    found = align(edited, [*map(record_message, before)])
+
+    assert ([m.text for m in found.new], [m.text for m in found.edited]) == (["A"], ["B"])
+
+
+def test_messages_whose_ids_are_trusted_are_new_whatever_they_say():
+    again = sent("A", "ok")
+
+    assert align(again, recorded("A", "ok"), fresh={m.id for m in again}).new == again
+
+
+@given(st.lists(st.sampled_from(["A", "B", "ok"]), max_size=12), st.integers(0, 12))
+def test_a_history_that_is_sent_whole_each_time_is_new_once(texts, cut):
+    cut = min(cut, len(texts))
+
+    found = align(sent(*texts), recorded(*texts[:cut]))
+
+    if cut > 1 or texts[1:2]:
+        assert [message.text for message in found.new] == texts[cut:]
+        assert found.edited == []

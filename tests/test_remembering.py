@@ -696,3 +696,65 @@ def test_what_a_reader_writes_for_itself_is_in_no_token_stream_but_its_answer_is
     heard = "".join(message.text for _, (message, _) in parts)
 
     assert heard == "The answer."
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts):
+    reader, store, history = Keeper(), InMemoryStore(), []
+    memory = ConversationMemory(reader, store=store, config=ROOMY, **SOON)
+    for number in range(5):
+        agent = create_agent(model(), [], middleware=[MemAgentMiddleware(memory)])
+        history.append({"role": "user", "content": f"I bought boat number {number}."})
+        done = agent.invoke({"messages": history}, of("ann", "monday"))
+        memory.flush()
+        history.append({"role": "assistant", "content": done["messages"][-1].text})
+        if restarts:  # another process knows only what the store has
+            memory.people.backlog("ann", None)._recorded.clear()
+
+    assert [memory.load("ann").count(f"boat number {n}.") for n in range(5)] == [1] * 5
+
+
+def test_a_thread_whose_messages_keep_their_ids_may_say_the_same_again():
+    memory = ConversationMemory(Keeper(), store=InMemoryStore(), config=ROOMY, **SOON)
+    agent = agent_with(memory, chat=Model(messages=iter([AIMessage("Noted.")] * 3)))
+    for _ in range(3):
+        agent.invoke(human("I had a coffee."), of("ann", "monday"))
+
+    assert memory.load("ann").count("I had a coffee.") == 3
+
+
+@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_an_edited_message_corrects_notes_and_passages(ids, flushed):
+    memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
+    first = {"id": "m1"} if ids else {}
+    said = [HumanMessage("I live in Hamburg. I have a dog.", **first), AIMessage("Reply 0.")]
+    agent = create_agent(model(), [], middleware=[MemAgentMiddleware(memory)])
+    agent.invoke({"messages": said[:1]}, of("ann", "monday"))
+    if flushed:
+        memory.flush()
+    said[0] = HumanMessage("I live in Husum. I have a dog.", **first)
+    agent.invoke({"messages": [*said, HumanMessage("Thanks.")]}, of("ann", "monday"))
+
+    (prompt,) = (memory.flush(), memory.prompt("ann", about="Where do I live?"))[1]
+    assert "Hamburg" not in memory.load("ann") + prompt.text
+    assert "I live in Husum." in memory.load("ann")
+    assert memory.load("ann").count("I have a dog.") == 1
+
+
+def test_a_model_reads_what_an_edited_message_said_before():
+    reader = Keeper()
+    memory = ConversationMemory(reader, store=InMemoryStore(), config=ROOMY)
+    memory.save([HumanMessage("I live in Hamburg.", id="m1")], user="ann", thread="monday")
+    memory.save([HumanMessage("I live in Husum.", id="m1")], user="ann", thread="monday")
+
+    assert reader.read[1].endswith("user: (instead of: 'I live in Hamburg.') I live in Husum.\n")
+
+
+def test_a_message_that_is_gone_from_a_history_that_is_sent_again_is_not_forgotten():
+    memory = ConversationMemory("extractive", store=InMemoryStore())
+    said = [("human", "I live in Husum."), ("ai", "Nice."), ("human", "I have a dog."), ("ai", "O")]
+    memory.save(said, user="ann", thread="monday")
+    memory.save([*said[2:], ("human", "I sail.")], user="ann", thread="monday")
+
+    assert memory.load("ann").splitlines()[1:] == ["I live in Husum.", "I have a dog.", "I sail."]

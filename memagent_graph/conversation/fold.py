@@ -433,9 +433,7 @@ class Folding:
             if before is not None:
                 words = line.partition("] ")[2].partition(": ")[2]
                 instead = f"(instead of: {' '.join(before.text.split())!r}) "
-                text = (
-                    line.removesuffix(speaker + colon + words) + speaker + colon + instead + words
-                )
+                text = line.removesuffix(words) + instead + words
             parts.append(text)
             start += len(text)
         return said[1:] or said, "".join(parts)

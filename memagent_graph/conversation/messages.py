@@ -228,13 +228,15 @@ def _find_places(
     ids = {one.id for one in given}
     now = [_key(one, dated=dated) if one.id in unsure else one.id for one in given]
     old = [one.id if one.id in ids else _key(one, dated=dated) for one in recorded]
-    # Backwards, so that of two equal places the later one is chosen.
-    matcher = SequenceMatcher(None, now[::-1], old[::-1], autojunk=False)
-    equal = {
-        len(now) - 1 - at - index: len(old) - 1 - place - index
-        for at, place, size in matcher.get_matching_blocks()
-        for index in range(size)
-    }
+    equal = {at: at for at in range(len(old))}
+    if now[: len(old)] != old:
+        # Backwards, so that of two equal places the later one is chosen.
+        matcher = SequenceMatcher(None, now[::-1], old[::-1], autojunk=False)
+        equal = {
+            len(now) - 1 - at - index: len(old) - 1 - place - index
+            for at, place, size in matcher.get_matching_blocks()
+            for index in range(size)
+        }
     if not any(at == place or given[at].digest[:1] == USER[:1] for at, place in equal.items()):
         return places  # replies such as "Noted." are found anywhere
     places = [equal.get(at, place) for at, place in enumerate(places)]
