@@ -12,18 +12,18 @@ import os
 import sys
 
 from langchain_core.messages import AIMessage
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import END, START, StateGraph
 
-from memagent_graph import ConversationMemory, ConversationNode
+from memagent_graph import ConversationMemory, ConversationNode, ConversationState
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.resolve import resolve_model
 
 
-def reply(state: MessagesState) -> MessagesState:
+def reply(state: ConversationState) -> ConversationState:
     """Answer from the recent messages and the memory."""
     if model is None:
         return {"messages": [AIMessage("I see.")]}
-    said = state["messages"]
+    said = state["memory_view"]
     return {"messages": [model.invoke([*memory.prompt(user, about=said), *said])]}
 
 
@@ -36,7 +36,7 @@ user = sys.argv[1] if len(sys.argv) > 1 else "me"
 
 with open_store() as store:
     memory = ConversationMemory("extractive" if small else named, store=store)
-    builder = StateGraph(MessagesState)
+    builder = StateGraph(ConversationState)
     builder.add_node("remember", ConversationNode(memory))
     builder.add_node("reply", reply)
     builder.add_node("note", ConversationNode(memory))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.conversation.middleware import MemAgentMiddleware as MemAgentMiddleware
-    from memagent_graph.conversation.node import ConversationNode
+    from memagent_graph.conversation.node import ConversationNode, ConversationState
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.graph.node import MemAgentNode
     from memagent_graph.memory.bank import MemoryBank
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConversationMemory",
     "ConversationNode",
+    "ConversationState",
     "MemAgentNode",
     "MemAgentRetriever",
     "MemoryBank",
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ConversationMemory": "conversation.memory",
     "ConversationNode": "conversation.node",
+    "ConversationState": "conversation.node",
     "MemAgentMiddleware": "conversation.middleware",
     "MemAgentNode": "graph.node",
     "MemAgentRetriever": "retriever",

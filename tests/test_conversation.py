@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import create_react_agent
 from langgraph.store.base import SearchOp
@@ -24,7 +24,13 @@ from langgraph.store.sqlite import SqliteStore
 from pydantic import BaseModel
 from servers.redis_server import RedisServer
 
-from memagent_graph import ConversationMemory, ConversationNode, ReadingConfig, RedisStore
+from memagent_graph import (
+    ConversationMemory,
+    ConversationNode,
+    ConversationState,
+    ReadingConfig,
+    RedisStore,
+)
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
@@ -349,13 +355,13 @@ def test_whatever_fails_each_message_is_folded_once_or_still_there(
     ]
 
 
-def remembering_graph(memory, saver=None, store=None):
+def remembering_graph(memory, saver=None, store=None, **options):
     def answer(state):
         assert is_valid(state["messages"])
         return {"messages": [AIMessage(f"heard {len(state['messages'])}")]}
 
-    builder = StateGraph(MessagesState)
-    builder.add_node("remember", ConversationNode(memory))
+    builder = StateGraph(ConversationState)
+    builder.add_node("remember", ConversationNode(memory, **options))
     builder.add_node("answer", answer)
     builder.add_edge(START, "remember")
     builder.add_edge("remember", "answer")
@@ -363,11 +369,12 @@ def remembering_graph(memory, saver=None, store=None):
     return builder.compile(checkpointer=saver, store=store)
 
 
+@pytest.mark.parametrize("shorten_state", [False, True])
 @pytest.mark.parametrize("how", ["sync", "async"])
-async def test_a_node_keeps_the_messages_short_and_the_memory_up_to_date(how):
+async def test_a_node_keeps_the_view_short_and_the_memory_up_to_date(how, shorten_state):
     store = InMemoryStore()
     memory = ConversationMemory(window=4, remember="window")
-    graph = remembering_graph(memory, InMemorySaver(), store)
+    graph = remembering_graph(memory, InMemorySaver(), store, shorten_state=shorten_state)
     config = {"configurable": {"thread_id": "t", "user_id": "ann"}}
     for number in range(10):
         asked = {"messages": [("human", f"My aunt Ida number {number} sails.")]}
@@ -376,10 +383,25 @@ async def test_a_node_keeps_the_messages_short_and_the_memory_up_to_date(how):
         else:
             out = await graph.ainvoke(asked, config)
 
-    assert len(out["messages"]) <= 6
+    assert len(out["messages" if shorten_state else "memory_view"]) <= 6
+    assert shorten_state or len(out["messages"]) == 20
     told = ConversationMemory(store=store).load("ann")
     assert "My aunt Ida number 0 sails." in told
     assert "Ida number 3" in told
+
+
+def test_two_memory_nodes_run_in_one_step():
+    notes, other = (ConversationMemory(namespace=[n], store=InMemoryStore()) for n in "ab")
+    builder = StateGraph(ConversationState)
+    for name, memory in (("notes", notes), ("other", other)):
+        builder.add_node(name, ConversationNode(memory)).add_edge(START, name)
+    graph = builder.compile(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "t", "user_id": "ann"}}
+    for number in range(3):
+        out = graph.invoke({"messages": [("human", f"I own boat {number}.")]}, config)
+
+    assert [m.text for m in out["memory_view"]] == [f"I own boat {n}." for n in range(3)]
+    assert notes.load("ann") == other.load("ann") != ""
 
 
 def test_a_run_without_a_user_has_a_memory_for_its_thread_and_without_a_thread_none():
@@ -419,7 +441,7 @@ def test_the_node_is_a_pre_model_hook():
     assert "Rolf number 0" in heard[-1][0].text
     assert heard[-1][0].type == "system"
     assert max(len(messages) for messages in heard) <= 5
-    assert len(agent.get_state(config).values["messages"]) <= 5
+    assert len(agent.get_state(config).values["messages"]) == 12
 
 
 def test_a_conversation_goes_on_when_the_store_is_away(caplog):

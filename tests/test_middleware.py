@@ -11,22 +11,26 @@ from conversations import is_valid
 from doubles import ScriptedReader
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
     ModelCallLimitMiddleware,
     SummarizationMiddleware,
     dynamic_prompt,
     wrap_model_call,
 )
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
 from pydantic import Field
 
 from memagent_graph import ConversationMemory, MemAgentMiddleware
 from memagent_graph.conversation.built_in import NewestReader
+from memagent_graph.conversation.messages import view
 from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
 
 ANN = {"configurable": {"thread_id": "monday", "user_id": "ann"}}
@@ -126,7 +130,8 @@ def test_three_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(c
     assert max(late) <= 1.25 * max(early)
     assert max(late) < 3_000
     folded = {number for text in reader.read for number in turns_in(text)}
-    left = agent.get_state(ANN).values["messages"]
+    state = agent.get_state(ANN).values
+    left = view(state["messages"], state["memory_left"])
     staying = {int(m.id.removeprefix("turn-")) for m in left if isinstance(m, HumanMessage)}
     assert folded | staying == {*range(1, 301)}
     assert sum(len(turns_in(text)) for text in reader.read) == len(folded)  # each once
@@ -371,3 +376,74 @@ def test_nothing_that_fails_in_the_memory_ends_a_turn(remember, monkeypatch):
     out = agent.invoke({"messages": [("human", "a"), ("ai", "b"), ("human", "c")]}, ANN)
 
     assert "noted" in out["messages"][-1].text
+
+
+def test_the_thread_keeps_all_and_the_model_sees_the_recent_messages():
+    memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
+    agent = agent_with(MemAgentMiddleware(memory), model=(model := Agent()))
+    for number in range(8):
+        agent.invoke({"messages": [HumanMessage(f"I own boat {number}.", id=f"m{number}")]}, ANN)
+        memory.flush()
+
+    kept = agent.get_state(ANN).values["messages"]
+    assert [m.id for m in kept if isinstance(m, HumanMessage)] == [f"m{n}" for n in range(8)]
+    assert max(len(heard) for heard in model.heard) <= 9
+    assert all(m.id in {k.id for k in kept} for m in model.heard[-1][1:])
+
+
+def test_the_thread_is_shortened_if_asked_to():
+    memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
+    middleware = MemAgentMiddleware(memory, shorten_state=True)
+    agent = agent_with(middleware, model=Agent())
+    for number in range(8):
+        agent.invoke({"messages": [("human", f"I own boat {number}.")]}, ANN)
+        memory.flush()
+
+    assert len(agent.get_state(ANN).values["messages"]) <= 8
+
+
+def test_a_fork_sees_what_was_recent_where_it_begins():
+    memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
+    agent = agent_with(MemAgentMiddleware(memory), model=(model := Agent()))
+    for number in range(6):
+        agent.invoke({"messages": [HumanMessage(f"I own boat {number}.", id=f"m{number}")]}, ANN)
+        memory.flush()
+    early = [s for s in agent.get_state_history(ANN) if not s.next and s.metadata["step"] > 0][-2]
+    agent.invoke({"messages": [HumanMessage("I sold it.", id="fork")]}, early.config)
+    memory.flush()
+
+    assert [m.id for m in model.heard[-1] if isinstance(m, HumanMessage)][-1] == "fork"
+    assert {m.id for m in model.heard[-1]}.isdisjoint({"m2", "m3", "m4", "m5"})
+    assert "boat 5" in memory.load("ann")  # what another branch said is not forgotten
+    assert "I sold it." in memory.load("ann")
+
+
+def test_other_middleware_may_drop_the_messages_that_left_the_view():
+    class Drops(AgentMiddleware):
+        def before_model(self, state, runtime):
+            stay = {m.id for m in view(state["messages"], state.get("memory_left"))}
+            return {
+                "messages": [RemoveMessage(m.id) for m in state["messages"] if m.id not in stay]
+            }
+
+    memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
+    for order in (1, -1):
+        both = [MemAgentMiddleware(memory), Drops()][::order]
+        agent = agent_with(*both, model=(model := Agent()))
+        for number in range(8):
+            agent.invoke({"messages": [("human", f"I own boat {number}.")]}, ANN)
+            memory.flush()
+        assert max(len(heard) for heard in model.heard) <= 10
+        memory.forget("ann")
+
+
+def test_a_pause_for_a_person_within_a_turn_changes_nothing():
+    memory = ConversationMemory("extractive", window=2, store=InMemoryStore())
+    pauses = HumanInTheLoopMiddleware(interrupt_on={"price": True})
+    agent = agent_with(MemAgentMiddleware(memory), pauses, model=Agent())
+    agent.invoke({"messages": [("human", "I own boat 1.")]}, ANN)
+    done = agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), ANN)
+    memory.flush()
+
+    assert [m.type for m in done["messages"]] == ["human", "ai", "tool", "tool", "ai"]
+    assert "I own boat 1." in memory.load("ann")

@@ -140,6 +140,29 @@ def first_leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[
     return [message for group in found[:ends] for message in group]
 
 
+def view(messages: Sequence[BaseMessage], left: str | None) -> list[BaseMessage]:
+    """Return the messages of a thread that the model still sees.
+
+    Args:
+        messages: the whole thread.
+        left: id of the first message of the last group that left the view; see `find_left`.
+    """
+    found = groups(messages)
+    at = next((at for at, group in enumerate(found) if str(group[0].id) == left), None)
+    if at is None:
+        return [*messages]
+    humans = [group for group in found if isinstance(group[0], HumanMessage)]
+    gone = {id(m) for group in found[: at + 1] if group is not (humans or [[]])[-1] for m in group}
+    return [message for message in messages if id(message) not in gone]
+
+
+def find_left(messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]) -> str | None:
+    """Return the id of the first message of the last group that is not among those that stay."""
+    ids = {message.id for message in stays}
+    gone = (group[0].id for group in reversed(groups(messages)) if group[0].id not in ids)
+    return next(gone, None)
+
+
 def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage]:
     """Return the messages after the one with this id; all if it is not among them."""
     ids = [message.id for message in messages]

@@ -9,8 +9,8 @@ from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
 
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.messages import mark_messages
-from memagent_graph.conversation.node import begin, changes
+from memagent_graph.conversation.messages import view
+from memagent_graph.conversation.node import begin, shorten
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import MissingDependencyError
@@ -46,10 +46,12 @@ class MemAgentState(AgentState[Any]):
     Attributes:
         memory_user: id of the user whose memory the thread's messages went to last.
         memory_folded: id of the thread's message that was folded last, as far as known.
+        memory_left: id of a message: what precedes it, and its group, the model does not see.
     """
 
     memory_user: NotRequired[Annotated[str, PrivateStateAttr]]
     memory_folded: NotRequired[Annotated[str, PrivateStateAttr]]
+    memory_left: NotRequired[Annotated[str, PrivateStateAttr]]
 
 
 class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
@@ -59,11 +61,14 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     `{"configurable": {"user_id": ..., "thread_id": ...}}`. The memory is kept in its own store
     or else in the agent's.
 
+    The model sees the memory and the recent messages. The thread keeps all of them.
+
     Args:
         memory: the memory of the users; by default, a `ConversationMemory` with its defaults.
         user: function of the run's runtime and config that returns the id of the user instead.
             Without a user, the thread has a memory of its own, and that is logged once.
         strict: whether a run without a user is an error instead.
+        shorten_state: whether to remove messages that the model no longer sees from the thread.
 
     Raises:
         MissingDependencyError: On import, if `langchain` is not installed.
@@ -85,8 +90,10 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         *,
         user: UserOf | None = None,
         strict: bool = False,
+        shorten_state: bool = False,
     ) -> None:
         super().__init__()
+        self._shorten_state = shorten_state
         self.memory = memory or ConversationMemory()
         self._speakers = Speakers(user, strict=strict)
 
@@ -107,12 +114,10 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     async def abefore_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
-        """Let messages beyond the window leave."""
-        before = state["messages"]
+        """Let messages beyond the window leave what the model sees."""
         talk = self._talk(state, runtime, config)
-        stays = await talk.shorten(mark_messages(before), state.get("memory_folded"))
-        changed = changes(before, stays)
-        return {"messages": changed} if changed else None
+        _, changed = await shorten(talk, state, {}, in_state=self._shorten_state)
+        return changed or None
 
     def before_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
@@ -140,6 +145,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         handler: Callable[[_Request], Awaitable[_Response]],
     ) -> _Response:
         """Tell the model what is remembered."""
+        request = _without_left(request)
         return await handler(_add_memory(request, await self._told(request)))
 
     def wrap_model_call(
@@ -148,6 +154,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         handler: Callable[[_Request], _Response],
     ) -> _Response:
         """Do what `awrap_model_call` does."""
+        request = _without_left(request)
         return handler(_add_memory(request, wait_for(self._told(request))))
 
     async def _told(self, request: _Request) -> list[SystemMessage]:
@@ -158,6 +165,20 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     def _talk(self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig) -> Talk:
         speaker = self._speakers.of(runtime, config, state.get("memory_user"))
         return self.memory.talk(*speaker, runtime.store, config)
+
+
+def _without_left(request: _Request) -> _Request:
+    """Return a request without the messages that the model no longer sees, by their ids.
+
+    Other middleware may have changed the request's messages.
+    """
+    state = cast("MemAgentState", request.state)
+    left = state.get("memory_left")
+    if not left:
+        return request
+    stay = {message.id for message in view(state["messages"], left)}
+    gone = {message.id for message in state["messages"]} - stay
+    return request.override(messages=[m for m in request.messages if m.id not in gone])
 
 
 def _add_memory(request: _Request, told: list[SystemMessage]) -> _Request:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
+from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
 
-from memagent_graph.conversation.messages import is_reply, mark_messages
+from memagent_graph.conversation.messages import (
+    find_left,
+    is_reply,
+    mark_messages,
+    view,
+)
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.seams import RunnableCallable
@@ -20,9 +26,14 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.session import Speaker
+    from memagent_graph.conversation.session import Speaker, Talk
 
 _HOOK = "pre_model_hook"
+
+
+def _take_last(_: Any, value: Any) -> Any:
+    """Reduce what several memory nodes write in one step."""
+    return value
 
 
 class RememberingState(TypedDict):
@@ -32,22 +43,36 @@ class RememberingState(TypedDict):
         messages: the conversation.
         memory_user: id of the user whose memory the thread's messages went to last.
         memory_folded: id of the thread's message that was folded last, as far as known.
+        memory_left: id of a message: what precedes it, and its group, is not in the view.
+        memory_view: messages for the model: the system messages and the recent ones.
     """
 
     messages: list[AnyMessage]
-    memory_user: NotRequired[str]
-    memory_folded: NotRequired[str]
+    memory_user: NotRequired[Annotated[str, _take_last]]
+    memory_folded: NotRequired[Annotated[str, _take_last]]
+    memory_left: NotRequired[Annotated[str, _take_last]]
+    memory_view: NotRequired[Annotated[list[AnyMessage], _take_last]]
+
+
+class ConversationState(MessagesState):
+    """`MessagesState` with the view of a `ConversationNode`, for the nodes that call the model.
+
+    Attributes:
+        memory_view: messages for the model: the system messages and the recent ones.
+    """
+
+    memory_view: NotRequired[Annotated[list[AnyMessage], _take_last]]
 
 
 class ConversationNode(RunnableCallable):
-    """A node that remembers the `messages` of a graph, and keeps them short.
+    """A node that remembers the `messages` of a graph, and keeps short what the model sees of them.
 
-    Put it before the model call, where it returns `RemoveMessage`s for messages that leave the
-    window, and once more after it, so that a turn is folded together with its reply. The model call
-    adds `memory.prompt(user, about=messages)` to its prompt. The memory's text is in no state, and
-    so in no checkpoint and no stream.
+    Put it before the model call, where it writes `memory_view`, and once more after it, so that a
+    turn is folded together with its reply. The model gets `memory.prompt(user, about=messages)` and
+    the view. `messages` keeps the whole thread. The memory's text is in no state, and so in no
+    checkpoint and no stream.
 
-    As a `pre_model_hook` it also returns the messages for the model (`llm_input_messages`).
+    As a `pre_model_hook` it writes the prompt and the view to `llm_input_messages` instead.
     LangGraph passes these through the state, and so through its streams.
 
     Args:
@@ -55,16 +80,17 @@ class ConversationNode(RunnableCallable):
         user: function that returns the id of the user; None looks for `user_id` in the run's
             context, then in `configurable`. Without a user, the thread has a memory of its own.
         strict: whether a run without a user is an error instead.
+        shorten_state: whether to remove messages that leave the view from `messages`, too.
 
     Examples:
-        >>> from langgraph.graph import START, MessagesState, StateGraph
+        >>> from langgraph.graph import START, StateGraph
         >>> from langgraph.store.memory import InMemoryStore
-        >>> from memagent_graph import ConversationMemory, ConversationNode
+        >>> from memagent_graph import ConversationMemory, ConversationNode, ConversationState
         >>> memory = ConversationMemory("openai:gpt-4o", store=InMemoryStore())
-        >>> def reply(state, config):  # in its place, a model that gets notes and messages
-        ...     notes = memory.prompt(config["configurable"]["user_id"], about=state["messages"])
+        >>> def reply(state, config):  # in its place, a model that gets notes and the view
+        ...     notes = memory.prompt(config["configurable"]["user_id"], about=state["memory_view"])
         ...     return {"messages": [("ai", f"Noted {len(notes)} times.")]}
-        >>> builder = StateGraph(MessagesState)
+        >>> builder = StateGraph(ConversationState)
         >>> builder = builder.add_node("remember", ConversationNode(memory)).add_node(reply)
         >>> builder = builder.add_node("note", ConversationNode(memory))
         >>> builder = builder.add_edge(START, "remember").add_edge("remember", "reply")
@@ -81,6 +107,7 @@ class ConversationNode(RunnableCallable):
         *,
         user: UserOf | None = None,
         strict: bool = False,
+        shorten_state: bool = False,
     ) -> None:
         speakers = Speakers(user, strict=strict)
 
@@ -89,20 +116,21 @@ class ConversationNode(RunnableCallable):
         ) -> dict[str, object]:
             known = state if isinstance(state, dict) else vars(state)
             speaker = speakers.of(runtime, config, known.get("memory_user"))
-            before = known["messages"]
-            now = mark_messages(before)
+            now = mark_messages(known["messages"])
             talk = memory.talk(*speaker, runtime.store, config)
             update: dict[str, object] = {}
-            if is_reply(now):
-                stays = now
-            else:
+            stays = now
+            if not is_reply(now):
                 update = await begin(memory, speaker, known, now, runtime.store, config)
-                stays = await talk.shorten(now, last_folded(known, update))
-            talk.note(stays, last_folded(known, update), ended=is_reply(now))
-            if config.get("metadata", {}).get("langgraph_node") == _HOOK:
-                told = await memory.aprompt(speaker.user, about=stays, store=runtime.store)
-                update["llm_input_messages"] = [*told, *stays]
-            return {**update, "messages": changes(before, stays)}
+                stays, changed = await shorten(talk, known, update, in_state=shorten_state)
+                update |= changed
+                if config.get("metadata", {}).get("langgraph_node") == _HOOK:
+                    told = await memory.aprompt(speaker.user, about=stays, store=runtime.store)
+                    update["llm_input_messages"] = [*told, *stays]
+                elif not shorten_state:
+                    update["memory_view"] = stays
+            talk.note(now, last("memory_folded", known, update), ended=is_reply(now))
+            return {"messages": changes(known["messages"], now), **update}
 
         def remember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
@@ -151,10 +179,34 @@ async def begin(
     return update
 
 
-def last_folded(state: Mapping[str, Any], update: Mapping[str, Any]) -> str | None:
-    """The id of the message of the thread that was folded last."""
-    found: str | None = update.get("memory_folded") or state.get("memory_folded")
-    return found
+async def shorten(
+    talk: Talk, state: Mapping[str, Any], update: Mapping[str, Any], *, in_state: bool
+) -> tuple[list[BaseMessage], dict[str, object]]:
+    """Shorten what the model sees: the messages that stay, and the changes of the state.
+
+    Args:
+        talk: the conversation.
+        state: the state, with its messages.
+        update: changes of this step.
+        in_state: whether to remove messages from the state.
+    """
+    before = state["messages"]
+    now = mark_messages(before)
+    left = last("memory_left", state, update)
+    stays = await talk.shorten(view(now, left), last("memory_folded", state, update))
+    found: dict[str, object] = {}
+    if changed := changes(before, stays if in_state else now):
+        found["messages"] = changed
+    leaving = find_left(now, stays)
+    if not in_state and leaving and leaving != left:
+        found["memory_left"] = leaving
+    return stays, found
+
+
+def last(key: str, state: Mapping[str, Any], update: Mapping[str, Any]) -> str | None:
+    """Return a text of the state as it is after an update; None if it is empty."""
+    found: str | None = update.get(key) or state.get(key)
+    return found or None
 
 
 def changes(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[BaseMessage]:
