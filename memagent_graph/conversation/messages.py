@@ -147,13 +147,17 @@ def view(messages: Sequence[BaseMessage], left: str | None) -> list[BaseMessage]
         messages: the whole thread.
         left: id of the first message of the last group that left the view; see `find_left`.
     """
-    found = groups(messages)
-    at = next((at for at, group in enumerate(found) if str(group[0].id) == left), None)
-    if at is None:
+    at = next((at for at in reversed(range(len(messages))) if messages[at].id == left), None)
+    if left is None or at is None:
         return [*messages]
-    humans = [group for group in found if isinstance(group[0], HumanMessage)]
-    gone = {id(m) for group in found[: at + 1] if group is not (humans or [[]])[-1] for m in group}
-    return [message for message in messages if id(message) not in gone]
+    later = groups(messages[at:])[1:]
+    kept = {id(m) for group in later if not isinstance(group[0], ToolMessage) for m in group}
+    human = next((m for m in reversed(messages) if _is_human(m)), None)
+    return [m for m in messages if id(m) in kept or m is human or is_instruction(m)]
+
+
+def _is_human(message: BaseMessage) -> bool:
+    return isinstance(message, HumanMessage) and not is_instruction(message)
 
 
 def find_left(messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]) -> str | None:
@@ -228,10 +232,12 @@ def align(
 
 def record_message(message: BaseMessage, redact: Redact = redact_nothing) -> Recorded:
     """Return what `align` recognizes a message by."""
-    said = "\n".join(f"{speaker}: {text}" for speaker, text in _text_of(message, redact))
-    role = _role(message)
+    role, text = _role(message), _describe(message)
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    said = [message.name, redact(text) if text else "", *(call["name"] for call in calls)]
+    said += (redact(str(call["args"])) for call in calls)
     told = message.additional_kwargs.get(TOLD_AT) if role == USER else None
-    digest = sha256(f"{role} {said}".encode(errors="replace")).hexdigest()[:12]
+    digest = sha256(repr(said).encode(errors="replace")).hexdigest()[:12]
     return Recorded(str(message.id), f"{role[:1]}{digest}", (read_time(told) or "")[:10])
 
 
@@ -455,6 +461,7 @@ _LEAP = re.compile(r"(?<=[T ]\d\d:\d\d:)60|(?<=[T ]\d{4})60", re.IGNORECASE)
 _FULL = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
 
+@lru_cache(1 << 12)
 def _read_iso(told: str) -> str:
     if found := _PARTIAL.fullmatch(told):
         first = date(int(found["year"]), int(found["month"] or 1), 1)

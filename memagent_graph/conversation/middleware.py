@@ -9,8 +9,8 @@ from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
 
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.messages import view
-from memagent_graph.conversation.node import begin, shorten
+from memagent_graph.conversation.messages import mark_messages, view
+from memagent_graph.conversation.node import begin, changes, shorten
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import MissingDependencyError
@@ -101,15 +101,23 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Find out who talks; when a thread starts, fold what the others have said."""
-        speaker = self._speakers.of(runtime, config, state.get("memory_user"))
-        messages = state["messages"]
-        return await begin(self.memory, speaker, state, messages, runtime.store, config) or None
+        await self._talk(state, runtime, config).begin(state["messages"])
+        return self._begin(state, runtime, config)
 
     def before_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Do what `abefore_agent` does."""
-        return wait_for(self.abefore_agent(state, runtime, config))
+        if self._talk(state, runtime, config).opens(state["messages"]):
+            return wait_for(self.abefore_agent(state, runtime, config))
+        return self._begin(state, runtime, config)
+
+    def _begin(
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig
+    ) -> dict[str, object] | None:
+        speaker = self._speakers.of(runtime, config, state.get("memory_user"))
+        messages = state["messages"]
+        return begin(self.memory, speaker, state, messages, runtime.store, config) or None
 
     async def abefore_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
@@ -123,6 +131,11 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Do what `abefore_model` does."""
+        before = state["messages"]
+        now = mark_messages(before)
+        talk = self._talk(state, runtime, config)
+        if talk.fits(view(now, state.get("memory_left"))):  # no thread has to be changed
+            return {"messages": changed} if (changed := changes(before, now)) else None
         return wait_for(self.abefore_model(state, runtime, config))
 
     async def aafter_agent(
@@ -177,7 +190,7 @@ def _without_left(request: _Request) -> _Request:
     if not left:
         return request
     stay = {message.id for message in view(state["messages"], left)}
-    gone = {message.id for message in state["messages"]} - stay
+    gone = {message.id for message in state["messages"] if message.id not in stay}
     return request.override(messages=[m for m in request.messages if m.id not in gone])
 
 

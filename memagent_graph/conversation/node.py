@@ -121,7 +121,8 @@ class ConversationNode(RunnableCallable):
             update: dict[str, object] = {}
             stays = now
             if not is_reply(now):
-                update = await begin(memory, speaker, known, now, runtime.store, config)
+                await talk.begin(now)
+                update = begin(memory, speaker, known, now, runtime.store, config)
                 stays, changed = await shorten(talk, known, update, in_state=shorten_state)
                 update |= changed
                 if config.get("metadata", {}).get("langgraph_node") == _HOOK:
@@ -147,7 +148,7 @@ class ConversationNode(RunnableCallable):
         return self._remember(state, config, runtime)
 
 
-async def begin(
+def begin(
     memory: ConversationMemory,
     speaker: Speaker,
     state: Mapping[str, Any],
@@ -163,7 +164,6 @@ async def begin(
     known = state.get("memory_user")
     if known:  # the thread is kept, and so are the ids of its messages
         talk.backlog.trust(talk.thread)
-    await talk.begin(messages)
     update: dict[str, object] = {}
     last = talk.backlog.last(speaker.thread)
     if known and known != speaker.user:
@@ -190,16 +190,14 @@ async def shorten(
         update: changes of this step.
         in_state: whether to remove messages from the state.
     """
-    before = state["messages"]
-    now = mark_messages(before)
-    left = last("memory_left", state, update)
-    stays = await talk.shorten(view(now, left), last("memory_folded", state, update))
+    now = mark_messages(state["messages"])
+    seen = view(now, last("memory_left", state, update))
+    stays = await talk.shorten(seen, last("memory_folded", state, update))
     found: dict[str, object] = {}
-    if changed := changes(before, stays if in_state else now):
+    if changed := changes(state["messages"], stays if in_state else now):
         found["messages"] = changed
-    leaving = find_left(now, stays)
-    if not in_state and leaving and leaving != left:
-        found["memory_left"] = leaving
+    if not in_state and len(stays) < len(seen):
+        found["memory_left"] = find_left(now, stays)
     return stays, found
 
 

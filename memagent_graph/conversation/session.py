@@ -69,13 +69,22 @@ class Talk:
     tokens: int
     redact: Redact
 
+    def opens(self, messages: Sequence[BaseMessage]) -> bool:
+        """Whether a thread starts while messages of the user wait to be folded."""
+        starts = not any(isinstance(message, AIMessage) for message in messages)
+        return self.remember == "turn" and starts and self.backlog.waits > 0
+
     async def begin(self, messages: Sequence[BaseMessage]) -> None:
         """Fold the messages of the user's other threads when a thread starts.
 
         It takes `within` seconds at most, and goes on afterwards.
         """
-        if self.remember == "turn" and not any(isinstance(m, AIMessage) for m in messages):
+        if self.opens(messages):
             await self.backlog.fold(self.within)
+
+    def fits(self, messages: Sequence[BaseMessage]) -> bool:
+        """Whether all messages are within the window."""
+        return not self._beyond(messages)
 
     def note(self, messages: Sequence[BaseMessage], folded: str | None, *, ended: bool) -> None:
         """Add new messages to those that wait to be folded.
@@ -111,7 +120,7 @@ class Talk:
             said = said[-max(len(new), _NEWEST) :]
             return said, [*map(record_message, said)][-_NEWEST:], self._fresh(said)
         whole = len(known) < _NEWEST
-        said = said if whole else said[-2 * _NEWEST :]
+        said = said if whole else said[-_NEWEST - len(after(said, known[-1].id)[:_NEWEST]) :]
         found = align(said, known, whole=whole, fresh=self._fresh(said))
         changed = {str(m.id): record_message(m) for m in (*found.edited, *found.new)}
         waits = [message for message in found.known if str(message.id) in changed]
