@@ -371,7 +371,7 @@ def test_ids_decide_where_they_are_known():
 def test_messages_whose_ids_are_trusted_are_new_whatever_they_say():
     again = sent("A", "ok")
 
-    assert align(again, recorded("A", "ok"), fresh={m.id for m in again}).new == again
+    assert align(again, recorded("A", "ok"), sure={m.id: True for m in again}).new == again
 
 
 @given(st.lists(st.sampled_from(["A", "B", "ok"]), max_size=12), st.integers(0, 12))

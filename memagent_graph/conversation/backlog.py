@@ -25,7 +25,7 @@ from memagent_graph.sync import at_exit, held_up, running_loop, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.user_memory import UserId
 
 if TYPE_CHECKING:
-    Fold = Callable[[Sequence[BaseMessage], Collection[str]], Awaitable[object]]
+    Fold = Callable[[Sequence[BaseMessage], Mapping[str, bool]], Awaitable[object]]
 
 _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
@@ -55,12 +55,12 @@ _log = logging.getLogger(__name__)
 class _WaitingMessages(NamedTuple):
     """One thread's messages that wait, by id, each with when it is due (`monotonic`).
 
-    Those of `fresh` are known to be new.
+    `sure` is as for `align`.
     """
 
     fold: Fold
     waiting: dict[str, tuple[float, BaseMessage]]
-    fresh: set[str]
+    sure: dict[str, bool]
 
 
 class Backlog:
@@ -117,7 +117,7 @@ class Backlog:
         fold: Fold,
         *,
         recorded: list[Recorded],
-        fresh: Collection[str],
+        sure: Mapping[str, bool],
     ) -> None:
         """Let messages of a thread wait; none is due later than it was before.
 
@@ -126,7 +126,7 @@ class Backlog:
             messages: each with the seconds from now on until it is due; infinity for never.
             fold: folds them; messages that are folded already do no harm.
             recorded: the newest messages of the thread, these among them.
-            fresh: ids of those that are known to be new.
+            sure: ids of those that are known by their ids alone, see `align`.
         """
         now = monotonic()
         with self._lock:
@@ -135,8 +135,8 @@ class Backlog:
             while len(self._recorded) > _MOST_THREADS:
                 self._recorded.popitem(last=False)
             before_now = self._threads.get(thread)
-            known, new = ({}, set()) if before_now is None else before_now[1:]
-            new.update(fresh)
+            known, certain = ({}, {}) if before_now is None else before_now[1:]
+            certain.update({key: new for key, new in sure.items() if key not in certain})
             for seconds, message in messages:
                 key = str(message.id)
                 before = known[key][0] if key in known else math.inf
@@ -144,7 +144,7 @@ class Backlog:
             while len(known) > _MOST_WAITING:
                 del known[next(iter(known))]
             if known:
-                self._threads[thread] = _WaitingMessages(fold, known, new & {*known})
+                self._threads[thread] = _WaitingMessages(fold, known, certain)
             self._home = running_loop()
             self._failed = False
         soon(self._arm)
@@ -223,9 +223,9 @@ class Backlog:
         failed: set[str] = set()
         try:
             while taken := self._due(due, failed):
-                thread, fold, messages, fresh = taken
+                thread, fold, messages, sure = taken
                 try:
-                    await fold(messages, fresh)
+                    await fold(messages, sure)
                 except Exception as error:  # noqa: BLE001 - it is tried again at the next turn
                     failed.add(thread)
                     self._failed = True
@@ -257,12 +257,12 @@ class Backlog:
 
     def _due(
         self, due: float, failed: set[str]
-    ) -> tuple[str, Fold, list[BaseMessage], set[str]] | None:
+    ) -> tuple[str, Fold, list[BaseMessage], dict[str, bool]] | None:
         with self._lock:
             for thread, said in self._threads.items():
                 messages = [message for when, message in said.waiting.values() if when <= due]
                 if messages and thread not in failed:
-                    return thread, said.fold, messages, {*said.fresh}
+                    return thread, said.fold, messages, {**said.sure}
         return None
 
     def _arm(self) -> None:

@@ -79,7 +79,7 @@ async def _fold(
     said = [m for m in after(known, values.get("memory_folded")) if not is_instruction(m)]
     user = AnonymousUser.restore(values["memory_user"])
     return await memory.talk(user, thread, store, None).fold(
-        said, {str(message.id) for message in said}
+        said, {str(message.id): True for message in said}
     )
 
 

@@ -33,7 +33,7 @@ from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
@@ -283,7 +283,7 @@ class Folding:
         thread: str,
         config: RunnableConfig,
         folding: Sequence[BaseMessage],
-        fresh: Container[str] = (),
+        sure: Mapping[str, bool] | None = None,
     ) -> int:
         """Fold new and edited messages onto the newest version, and return their number.
 
@@ -292,7 +292,7 @@ class Folding:
             thread: id of the conversation.
             config: configuration of the model's calls.
             folding: messages with ids.
-            fresh: ids of those that are known to be new, whatever they say.
+            sure: see `align`.
 
         Raises:
             ModelError: The model failed; nothing was folded.
@@ -312,7 +312,7 @@ class Folding:
             before = head
             done = await memory.folded(thread)
             whole = len(done) < self._known
-            found = align(folding, done, whole=whole, fresh=fresh, redact=redact)
+            found = align(folding, done, whole=whole, sure=sure or {}, redact=redact)
             replaced = await self._replaced(memory, thread, found.edited)
             changed = {str(message.id): message for message in (*found.edited, *found.new)}
             given = [message for message in found.known if str(message.id) not in found.resent]

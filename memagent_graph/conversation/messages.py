@@ -173,6 +173,9 @@ def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage
     return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
 
 
+_UNSURE: Mapping[str, bool] = {}
+
+
 class Alignment(NamedTuple):
     """The result of `align`: messages under the ids that they were recorded with.
 
@@ -194,30 +197,32 @@ def align(
     recorded: Sequence[Recorded],
     *,
     whole: bool = True,
-    fresh: Container[str] = (),
+    sure: Mapping[str, bool] = _UNSURE,
     redact: Redact = redact_nothing,
 ) -> Alignment:
     """Recognize the messages of a thread, also from a client that sends them without ids.
 
-    A message is known by its id, or else by its place among the others, its role and its content.
-    One that says something else at the place of a recorded one replaces it. If no reply is among
-    the messages, they must be of the recorded day, too: what is said again on another day is new.
+    A message is known by its id or, if no id is known, by its place among the others, its role and
+    its content. One that says something else at the place of a recorded one replaces it. If no
+    reply is among the messages, they must be of the recorded day, too: what is said again on
+    another day is new.
 
     Args:
         messages: the messages, with ids; without those of the application.
         recorded: those that were recorded, in order.
         whole: whether `recorded` is complete. If not, messages before the first of them are known.
-        fresh: ids of messages that are known to be new.
+        sure: ids of messages that are known by their ids alone, with whether they are new if they
+            were not recorded.
         redact: function that a text passes through before its digest is taken.
     """
     given = [record_message(message, redact) for message in messages]
-    places = _find_places(messages, given, recorded, fresh)
+    places = _find_places(messages, given, recorded, sure)
     first = next((at for at, place in enumerate(places) if place is not None), 0)
     found = Alignment([], [], [], set())
     for at, (message, one, place) in enumerate(zip(messages, given, places, strict=True)):
         if place is None:
             found.known.append(message)
-            if whole or at >= first:
+            if sure.get(one.id, whole or at >= first):
                 found.new.append(message)
             continue
         before = recorded[place]
@@ -245,18 +250,17 @@ def _find_places(
     messages: Sequence[BaseMessage],
     given: Sequence[Recorded],
     recorded: Sequence[Recorded],
-    fresh: Container[str],
+    sure: Container[str],
 ) -> list[int | None]:
     """Return the place of each message among the recorded ones; None for a new message."""
     numbers = {one.id: at for at, one in enumerate(recorded)}
     places = [numbers.get(one.id) for one in given]
-    unsure = {one.id for one in given if one.id not in numbers and one.id not in fresh}
-    if not recorded or not unsure:
-        return places
+    unsure = {one.id for one in given if one.id not in sure}
+    if not recorded or not unsure or places != [None] * len(places):
+        return places  # the client keeps ids
     dated = not any(isinstance(message, AIMessage) for message in messages)
-    ids = {one.id for one in given}
-    now = [_key(one, dated=dated) if one.id in unsure else one.id for one in given]
-    old = [one.id if one.id in ids else _key(one, dated=dated) for one in recorded]
+    now = [_key(one, dated=dated) if one.id in unsure else (one.id, "") for one in given]
+    old = [_key(one, dated=dated) for one in recorded]
     equal = {at: at for at in range(len(old))}
     if now[: len(old)] != old:
         # Backwards, so that of two equal places the later one is chosen.

@@ -59,6 +59,13 @@ class ConversationState(MessagesState):
 
     Attributes:
         memory_view: messages for the model: the system messages and the recent ones.
+
+    Examples:
+        >>> from langgraph.graph import StateGraph
+        >>> from memagent_graph import ConversationState
+        >>> builder = StateGraph(ConversationState)
+        >>> "memory_view" in builder.channels
+        True
     """
 
     memory_view: NotRequired[Annotated[list[AnyMessage], _take_last]]

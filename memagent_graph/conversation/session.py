@@ -83,8 +83,11 @@ class Talk:
             await self.backlog.fold(self.within)
 
     def fits(self, messages: Sequence[BaseMessage]) -> bool:
-        """Whether all messages are within the window."""
-        return not self._beyond(messages)
+        """Whether all messages are within the window, as far as they can be counted."""
+        try:
+            return not self._beyond(messages)
+        except Exception:  # noqa: BLE001 - `shorten` logs it
+            return False
 
     def note(self, messages: Sequence[BaseMessage], folded: str | None, *, ended: bool) -> None:
         """Add new messages to those that wait to be folded.
@@ -96,19 +99,19 @@ class Talk:
         """
         if self.remember == "window":
             return
-        said, recorded, fresh = self._unrecorded(messages, folded)
+        said, recorded, sure = self._unrecorded(messages, folded)
         humans = [at for at, message in enumerate(said) if isinstance(message, HumanMessage)]
         closed = len(said) if ended or not humans else humans[-1]
         soon, late = self.within / 2, self.within  # the fold takes time, too
         if self.remember == "end":
             soon = late = math.inf
         waiting = ((soon if at < closed else late, message) for at, message in enumerate(said))
-        self.backlog.add(self.thread, waiting, self.fold, recorded=recorded, fresh=fresh)
+        self.backlog.add(self.thread, waiting, self.fold, recorded=recorded, sure=sure)
 
     def _unrecorded(
         self, messages: Sequence[BaseMessage], folded: str | None
-    ) -> tuple[list[BaseMessage], list[Recorded], set[str]]:
-        """Return messages that may have to be folded, what the thread has now, and what is new.
+    ) -> tuple[list[BaseMessage], list[Recorded], dict[str, bool]]:
+        """Return messages that may have to be folded, what the thread has now, and what is sure.
 
         In a thread that this process does not know yet, a fold finds out what is new: that reads
         the store.
@@ -118,14 +121,19 @@ class Talk:
         if known is None:
             new = [m for m in after(messages, folded) if not is_instruction(m)]
             said = said[-max(len(new), _NEWEST) :]
-            return said, [*map(record_message, said)][-_NEWEST:], self._fresh(said)
+            sure = {str(m.id): False for m in said[: len(said) - len(new)]} | self._sure(new)
+            return said, [*map(record_message, said)][-_NEWEST:], sure
         whole = len(known) < _NEWEST
         said = said if whole else said[-_NEWEST - len(after(said, known[-1].id)[:_NEWEST]) :]
-        found = align(said, known, whole=whole, fresh=self._fresh(said))
+        found = align(said, known, whole=whole, sure=self._sure(said))
         changed = {str(m.id): record_message(m) for m in (*found.edited, *found.new)}
         waits = [message for message in found.known if str(message.id) in changed]
         recorded = [changed.pop(one.id, one) for one in known]
-        return waits, [*recorded, *changed.values()][-_NEWEST:], {str(m.id) for m in found.new}
+        return (
+            waits,
+            [*recorded, *changed.values()][-_NEWEST:],
+            {str(m.id): True for m in found.new},
+        )
 
     async def shorten(
         self, messages: Sequence[BaseMessage], folded: str | None
@@ -154,7 +162,7 @@ class Talk:
                     self.backlog.hurry()
                     return stay
             if folding:
-                await self.fold(folding, self._fresh(folding))
+                await self.fold(folding, self._sure(folding))
                 self.backlog.remove(self.thread, folding)
         except GraphBubbleUp:
             raise
@@ -164,16 +172,16 @@ class Talk:
             return stay
         return _without(stay, folding)
 
-    def _fresh(self, messages: Sequence[BaseMessage]) -> set[str]:
-        """Return the ids of messages that are new unless their ids are known."""
+    def _sure(self, messages: Sequence[BaseMessage]) -> dict[str, bool]:
+        """Return the ids of messages that are new unless their ids are known, with True."""
         trusted = self.backlog.trusts(self.thread)
-        return {str(message.id) for message in messages} if trusted else set()
+        return {str(message.id): True for message in messages} if trusted else {}
 
     async def _folded(self, messages: Sequence[BaseMessage]) -> set[str]:
         """Return the ids, as they are here, of the messages that were folded."""
         said = [message for message in messages if not is_instruction(message)]
         recorded = await self.personal.folded(self.thread)
-        found = align(said, recorded, fresh=self._fresh(said), redact=self.redact)
+        found = align(said, recorded, sure=self._sure(said), redact=self.redact)
         changed = {str(message.id) for message in (*found.new, *found.edited)}
         return {
             str(message.id)
