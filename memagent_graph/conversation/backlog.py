@@ -105,7 +105,7 @@ class Backlog:
         with self._lock:
             return thread in self._trusted
 
-    def recorded(self, thread: str) -> list[Recorded] | None:
+    def newest(self, thread: str) -> list[Recorded] | None:
         """Return the newest messages of a thread that were added in this process; None if none."""
         with self._lock:
             return self._recorded.get(thread)

@@ -117,7 +117,7 @@ class Talk:
         the store.
         """
         said = [message for message in messages if not is_instruction(message)]
-        known = self.backlog.recorded(self.thread)
+        known = self.backlog.newest(self.thread)
         if known is None:
             new = [m for m in after(messages, folded) if not is_instruction(m)]
             said = said[-max(len(new), _NEWEST) :]
