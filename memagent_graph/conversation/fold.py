@@ -313,7 +313,7 @@ class Folding:
             done = await memory.folded(thread)
             whole = len(done) < self._known
             found = align(folding, done, whole=whole, sure=sure or {}, redact=redact)
-            replaced = await self._replaced(memory, thread, found.edited)
+            replaced = await self._find_replaced(memory, thread, found.edited)
             changed = {str(message.id): message for message in (*found.edited, *found.new)}
             given = [message for message in found.known if str(message.id) not in found.resent]
             step = await memory.episodes.keep(
@@ -344,7 +344,7 @@ class Folding:
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
         raise MemoryConflictError(message)
 
-    async def _replaced(
+    async def _find_replaced(
         self, memory: UserMemory, thread: str, edited: Sequence[BaseMessage]
     ) -> dict[str, KeptMessage]:
         """Return what edited messages said before, by their ids, as far as it is kept."""

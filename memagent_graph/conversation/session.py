@@ -99,7 +99,7 @@ class Talk:
         """
         if self.remember == "window":
             return
-        said, recorded, sure = self._unrecorded(messages, folded)
+        said, recorded, sure = self._find_unrecorded(messages, folded)
         humans = [at for at, message in enumerate(said) if isinstance(message, HumanMessage)]
         closed = len(said) if ended or not humans else humans[-1]
         soon, late = self.within / 2, self.within  # the fold takes time, too
@@ -108,7 +108,7 @@ class Talk:
         waiting = ((soon if at < closed else late, message) for at, message in enumerate(said))
         self.backlog.add(self.thread, waiting, self.fold, recorded=recorded, sure=sure)
 
-    def _unrecorded(
+    def _find_unrecorded(
         self, messages: Sequence[BaseMessage], folded: str | None
     ) -> tuple[list[BaseMessage], list[Recorded], dict[str, bool]]:
         """Return messages that may have to be folded, what the thread has now, and what is sure.
@@ -155,7 +155,7 @@ class Talk:
                 new = after(stay, folded)
                 done = {str(message.id) for message in stay[: len(stay) - len(new)]}
                 if any(str(message.id) not in done for message in folding):
-                    done.update(await self._folded(stay))
+                    done.update(await self._find_folded(stay))
                 stay = _without(stay, first_leaving(folding, done))
                 folding = self._beyond(stay)
                 if folding and _tokens(stay) <= self.tokens:
@@ -177,7 +177,7 @@ class Talk:
         trusted = self.backlog.trusts(self.thread)
         return {str(message.id): True for message in messages} if trusted else {}
 
-    async def _folded(self, messages: Sequence[BaseMessage]) -> set[str]:
+    async def _find_folded(self, messages: Sequence[BaseMessage]) -> set[str]:
         """Return the ids, as they are here, of the messages that were folded."""
         said = [message for message in messages if not is_instruction(message)]
         recorded = await self.personal.folded(self.thread)
