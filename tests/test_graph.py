@@ -4,9 +4,13 @@ import asyncio
 import io
 import json
 import threading
+from itertools import cycle
 
 import pytest
 from doubles import ChainReader, QuotingReader, ScriptedReader, chain, numbered
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.tracers.base import BaseTracer
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
@@ -718,3 +722,28 @@ def test_the_built_in_reader_returns_text_that_can_be_written_as_utf_8(tmp_path)
     assert "Odo Brandt" in many["answers"][0]["answer"]
     for out in (one, many):
         json.dumps(out, ensure_ascii=False, default=str).encode()
+
+
+class Traced(BaseTracer):
+    """Keeps the run of the graph."""
+
+    def _persist_run(self, run):
+        self.root = run
+
+
+def test_a_trace_has_the_text_of_a_chunk_in_the_call_of_the_model_alone():
+    model = GenericFakeChatModel(messages=cycle([AIMessage("Ann signed the lease.")]))
+    tracer = Traced()
+
+    create_memagent(model).invoke(
+        {"question": "Who signed?"},
+        {"callbacks": [tracer]},
+        context={"document": "Ann signed the lease in ZANZIBAR."},
+    )
+
+    runs = [tracer.root]
+    for run in runs:
+        runs.extend(run.child_runs)
+    having = {run.name for run in runs if "ZANZIBAR" in f"{run.inputs} {run.outputs}"}
+    assert "overwrite_memory" in {run.name for run in runs}
+    assert having == {"GenericFakeChatModel"}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import RetryPolicy, Send
+from langgraph.types import RetryPolicy, Send, TracePolicy
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import TransientModelError
@@ -228,10 +228,16 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
 
 
 def _add_fold(builder: _Builder, reading: Reading, retry: RetryPolicy) -> None:
-    builder.add_node("read_chunk", text_node(read_chunk, reading))
+    traces = TracePolicy(process_inputs=_without_chunk, process_outputs=_without_chunk)
+    builder.add_node("read_chunk", text_node(read_chunk, reading), trace_policy=traces)
     work = waiting_node(overwrite_memory, reading)
-    builder.add_node("overwrite_memory", work, retry_policy=retry)
+    builder.add_node("overwrite_memory", work, retry_policy=retry, trace_policy=traces)
     builder.add_edge("read_chunk", "overwrite_memory")
+
+
+def _without_chunk(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what a trace keeps of a step; the trace of the model's call has the chunk's text."""
+    return {key: value for key, value in state.items() if key != "chunk"}
 
 
 def _first_step(state: ReadingState) -> str | list[Send]:

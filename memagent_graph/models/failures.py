@@ -12,7 +12,15 @@ from email.utils import parsedate_to_datetime
 from html import unescape
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from langchain_core.exceptions import ContextOverflowError
+from langchain_core.exceptions import (
+    ContextOverflowError,
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelInvalidRequestError,
+    ModelNotFoundError,
+    ModelPermissionDeniedError,
+    ModelRateLimitError,
+)
 
 from memagent_graph.errors import (
     BadRequestError,
@@ -111,6 +119,15 @@ _SPOKEN = (
 )
 """Names under which servers put what an error says, or what holds it."""
 _CODED = ("code", "type", "status", "status_code", "error_code", "error_type")
+_STANDARD = {
+    ModelInvalidRequestError: 400,
+    ModelAuthenticationError: 401,
+    ModelPermissionDeniedError: 403,
+    ModelNotFoundError: 404,
+    ModelRateLimitError: 429,
+    ModelAPIError: 500,
+}
+"""HTTP status of LangChain's exceptions, which clients without HTTP raise too."""
 _STATUS_CODES = frozenset(map(str, range(400, 600)))
 _MARKUP = re.compile(r"<(style|script)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _PAGE = re.compile(r"\s*<(?:!doctype|html|\?xml|head|body)\b", re.IGNORECASE)
@@ -140,9 +157,11 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
         return _too_long(text)
     if status is not None:
         return _from_status(status, text, codes, _retry_after(error), served)
+    lineage = " ".join(kind.__name__ for kind in reversed(type(error).__mro__))
+    if "ModelRefusalError" in lineage:  # LangChain's, since langchain-core 1.7.5
+        return RefusalError(f"The model refused: {text}")
     if (error_within := getattr(error, "body", None)) and not hasattr(error, "response"):
         return reply_error({"error": error_within}) or TransientModelError(text)  # of a stream
-    lineage = " ".join(kind.__name__ for kind in reversed(type(error).__mro__))
     if _MALFORMED_NAME.search(lineage):
         return TransientModelError(f"The model's reply is malformed: {text}")
     if _is_transient(error, lineage, text):
@@ -376,6 +395,7 @@ def _status(error: Exception) -> int | None:
         found.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
     code = _code(error)  # Google's errors, and errors within a stream
     found.append(int(code) if code.isdecimal() else None)
+    found += [status for kind, status in _STANDARD.items() if isinstance(error, kind)]
     return next((n for n in found if isinstance(n, int) and str(n) in _STATUS_CODES), None)
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core import exceptions
 from langchain_core.exceptions import ContextOverflowError, ModelRateLimitError
 
 from memagent_graph.errors import (
@@ -458,3 +459,29 @@ def test_the_reason_behind_an_error_is_told():
     error.__cause__ = OSError("name or service not known")
 
     assert "name or service not known" in str(model_error(error))
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "words"),
+    [
+        ("ModelInvalidRequestError", BadRequestError, "400"),
+        ("ModelAuthenticationError", ModelError, "refused the credentials"),
+        ("ModelPermissionDeniedError", ModelError, "refused the credentials"),
+        ("ModelNotFoundError", ModelError, "does not know this model"),
+        ("ModelRateLimitError", TransientModelError, "429"),
+        ("ModelAPIError", TransientModelError, "500"),
+        ("ModelConnectionError", TransientModelError, "cannot be reached"),
+        ("ModelTimeoutError", TransientModelError, "cannot be reached"),
+        ("ContextOverflowError", ContextLengthError, "too long"),
+        ("ModelRefusalError", RefusalError, "refused"),
+    ],
+)
+def test_an_exception_of_langchain_without_a_status_is_classified_by_its_kind(name, ours, words):
+    kind = getattr(exceptions, name, None)
+    if kind is None:
+        pytest.skip(f"this langchain-core has no {name}")
+
+    found = model_error(type("Theirs", (kind,), {})("no"))
+
+    assert type(found) is ours
+    assert words in str(found)

@@ -430,7 +430,7 @@ def catch_up(
     a thread could not be folded. For other checkpointers there is `catch_up` in
     `memagent_graph.conversation.catch_up`.
     """
-    from memagent_graph.cli.options import make_reader
+    from memagent_graph.cli.options import check_server, make_reader
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation import catch_up as catching_up
     from memagent_graph.conversation.memory import ConversationMemory
@@ -446,8 +446,10 @@ def catch_up(
         if found is None:
             raise ConfigurationError("There are no memories in the store 'none'.")
         config = ReadingConfig(memory_tokens=memory_tokens)
+        reader = make_reader(model, base_url, None, None, config)
+        check_server(reader)
         memory: ConversationMemory[Any] = ConversationMemory(
-            for_notes(make_reader(model, base_url, None, None, config)),
+            for_notes(reader),
             schema=str if schema is None else _import_schema(schema),
             store=found,
             config=config,
