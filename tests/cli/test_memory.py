@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import sys
 
 import pytest
@@ -214,6 +215,19 @@ def test_a_store_that_is_not_there_is_one_line(memagent, store):
     assert done.returncode == 1
     assert done.stderr.startswith("memagent: error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_catching_up_without_the_model_s_server_says_so_at_once(memagent, tmp_path):
+    (tmp_path / "checkpoints.sqlite").touch()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: a connection is refused
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+        model = ("--model", "openai:small", "--base-url", url)
+
+        done = memagent("memory", "catch-up", tmp_path / "checkpoints.sqlite", *model, check=False)
+
+    assert done.returncode == 1
+    assert f"cannot be reached at {url}" in done.stderr
 
 
 def test_commands_see_the_memories_of_their_namespace_alone(memagent, tmp_path):
