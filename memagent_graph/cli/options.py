@@ -355,11 +355,10 @@ def open_users(
 
     with report_errors("memagent: stopped."), ExitStack() as stack:
         found: BaseStore | None
-        if not create and (missing := missing_store(store)):
+        missing = None if create else missing_store(store)
+        if missing:
             from langgraph.store.memory import InMemoryStore
 
-            message = f"memagent: there is no store {missing} yet; the first reading makes it."
-            print(mask_controls(message, sys.stderr), file=sys.stderr)
             found = InMemoryStore()
         else:
             found = stack.enter_context(open_store(store))
@@ -367,6 +366,9 @@ def open_users(
             message = "There are no memories in the store 'none': name another with --store."
             raise ConfigurationError(message)
         yield Users(found, parse_namespace(namespace))
+        if missing:  # an error says enough by itself
+            message = f"memagent: there is no store {missing} yet; the first reading makes it."
+            print(mask_controls(message, sys.stderr), file=sys.stderr)
 
 
 def missing_store(store: str | None) -> Path | None:

@@ -112,8 +112,7 @@ def test_the_answer_is_all_that_a_pipe_gets_with_its_place_and_the_reader(book):
     assert answer == FACT
     assert place == f"  at {book}:1801"
     assert footer.startswith("[extractive: ")
-    assert done.stderr.count("\n") == 1
-    assert "MEMAGENT_MODEL" in done.stderr
+    assert done.stderr == ""
 
 
 def test_json_is_one_document_with_all_there_is(book):

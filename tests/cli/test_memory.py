@@ -83,11 +83,12 @@ LOOKS = [
 
 
 @pytest.mark.parametrize("words", LOOKS)
-def test_a_store_that_does_not_exist_is_named_and_not_created(words, memagent, tmp_path):
+def test_a_store_that_does_not_exist_is_not_created(words, memagent, tmp_path):
     done = memagent("memory", *words.split(), check=False)
 
     assert done.stdout == ""
-    assert f"there is no store {tmp_path / 'store.sqlite'} yet" in done.stderr
+    absent = f"memagent: there is no store {tmp_path / 'store.sqlite'} yet; "
+    assert done.stderr.startswith(("memagent: error: ", absent))
     assert "Traceback" not in done.stderr
     assert not [*tmp_path.iterdir()]
 
