@@ -45,9 +45,9 @@ CEILINGS = {
     "import circles, with those of types": Ceiling(2, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
-    "functions named by participles": Ceiling(137, 0),
+    "functions named by participles": Ceiling(142, 0),
     "lines of the largest module": Ceiling(882, 500),
-    "modules": Ceiling(161, 130),
+    "modules": Ceiling(172, 130),
     "lines": Ceiling(47_500, 39_000),
 }
 
