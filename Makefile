@@ -49,10 +49,10 @@ MODEL ?= gpu-model
 
 PROSE := README.md CONTRIBUTING.md RELEASING.md SECURITY.md CODE_OF_CONDUCT.md docs memagent_graph $(wildcard integrations/*/memagent_*) $(wildcard integrations/*/README.md)
 INTEGRATIONS := $(wildcard integrations/*/pyproject.toml)
-# The folders of the extras that are distributions of their own.
-FOLDER_serve := openai-server
-FOLDER_mcp := mcp-server
-FOLDER_inspect := inspector
+# The folders of the extras that are distributions of their own, and what these need of this clone.
+FOLDER_serve := http openai-server
+FOLDER_mcp := http mcp-server
+FOLDER_inspect := http inspector
 FOLDER_ray := ray
 FOLDER_lm-eval := lm-eval
 FOLDER_agent-lightning := agent-lightning
@@ -94,7 +94,7 @@ ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and 
 
 install: $(INSTALLED)  ## Add the extras that EXTRAS names to the environment (EXTRAS=langchain,inspect)
 	$(BIN)/python -m pip install --editable '.[$(EXTRAS)]' \
-		$(foreach extra,$(subst $(COMMA), ,$(EXTRAS)),$(addprefix --editable integrations/,$(FOLDER_$(extra))))
+		$(addprefix --editable integrations/,$(sort $(foreach extra,$(subst $(COMMA), ,$(EXTRAS)),$(FOLDER_$(extra)))))
 
 serve: $(VENV)/.installed-serve  ## The OpenAI API, with a context without end (MEMAGENT_MODEL names a model)
 	$(BIN)/memagent serve --port $(PORT)
@@ -209,7 +209,7 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 $(INSTALLED_SERVERS): $(VENV)/.installed-%: $(INSTALLED) $(INTEGRATIONS)
-	$(BIN)/python -m pip install --editable integrations/$(FOLDER_$*)
+	$(BIN)/python -m pip install $(addprefix --editable integrations/,$(FOLDER_$*))
 	touch $@
 
 $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
@@ -222,7 +222,7 @@ $(INSTALLED_DOCS): $(INSTALLED_ALL)
 	$(BIN)/python -m pip install --quiet --group docs
 	touch $@
 
-$(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integrations/openai-server/pyproject.toml
+$(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml $(FOLDER_serve:%=integrations/%/pyproject.toml)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_BIN)/python -m pip install --quiet --upgrade pip
 	$(VLLM_BIN)/python -m pip install --quiet $(TORCH)
@@ -230,7 +230,7 @@ $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml integratio
 	$(VLLM_BIN)/python -c '$(VLLM_NEEDS)' > $(VLLM_VENV)/requirements.txt
 	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_VENV)/requirements.txt
 	$(VLLM_BIN)/python -m pip install --quiet --editable '.[cli,langchain,transformers]' --group dev
-	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval --editable integrations/openai-server
+	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval --editable integrations/http --editable integrations/openai-server
 	touch $@
 
 $(LLAMA_SERVER):

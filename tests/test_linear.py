@@ -383,7 +383,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_lm_eval.prompts._tail": [("", "a\n", "")],
     "memagent_inspector.views.words._WORD": [("", " ", "\x00"), ("", "a ", "")],
-    "memagent_mcp_server.http.door._name": [(":", "1", "a"), ("", ":1", "a")],
     "memagent_openai_server.chat.conversation._ASKS": [("", "a?", "")],
     "memagent_openai_server.chat.conversation._GAPS": [
         ("\n", " ", "a"),
@@ -392,7 +391,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_openai_server.chat.conversation._name": [("", " :", "")],
     "memagent_openai_server.http.door._TENANT": [("", "a", "!")],
-    "memagent_openai_server.http.door._host": [(":", "1", "a"), ("", ":1", "a")],
     "memagent_openai_server.http.door.load_keys": [("", "\n,", "")],
     "memagent_openai_server.upstream.echoes._QUOTED": [
         ("", "'a", ""),

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.release
 
 SMALL = (
     "memagent-agent-lightning",
+    "memagent-http",
     "memagent-inspector",
     "memagent-mcp-server",
     "memagent-openai-server",

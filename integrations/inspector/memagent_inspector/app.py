@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -14,7 +15,8 @@ from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.items import NAMESPACE
-from memagent_inspector.http.door import LOCAL, Door
+from memagent_http.door import LOCAL, Guard
+from memagent_inspector.http.door import Headers, check
 from memagent_inspector.http.login import TokenDoor
 from memagent_inspector.pages import (
     changing,
@@ -110,4 +112,5 @@ def create_app(
     app: ASGIApp = inside
     if token:
         app = TokenDoor(app, token)
-    return Door(app, hosts=() if token else LOCAL, routes=_ROUTES)
+    guarded = partial(check, hosts=() if token else LOCAL, routes=_ROUTES)
+    return Headers(Guard(app, guarded))

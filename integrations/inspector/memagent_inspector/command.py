@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -14,6 +13,8 @@ from memagent_graph.cli.options import Namespace, Store, parse_namespace
 from memagent_graph.cli.terminal import report_errors
 
 TOKEN = "MEMAGENT_INSPECT_TOKEN"  # noqa: S105 - the variable's name
+_GRACE = 5
+"""Time for requests to end after a signal, in seconds."""
 _HELP = """Look at memories in a browser, edit and forget them.
 
 Readings can be followed as they happen, and versions compared. Documents below --root are opened,
@@ -50,13 +51,13 @@ def inspect(
     ] = False,
 ) -> None:
     """Replaced by `_HELP` above."""
-    import uvicorn
+    from uvicorn import Server
 
-    from memagent_graph.cli.server import HEADER_BYTES, HeaderTimeout, listen, url_of
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
+    from memagent_http.door import LOCAL
+    from memagent_http.server import config, listen, serve, url_of
     from memagent_inspector.app import create_app
-    from memagent_inspector.http.door import LOCAL
 
     with report_errors("memagent: stopped."), open_store(store) as found:
         token = os.environ.get(TOKEN)
@@ -72,20 +73,9 @@ def inspect(
         application = create_app(
             found, namespace=parse_namespace(namespace), roots=root or ["."], token=token
         )
-        config = uvicorn.Config(
-            application,
-            http=HeaderTimeout,
-            h11_max_incomplete_event_size=HEADER_BYTES,
-            ws="none",
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            timeout_graceful_shutdown=5,
-        )
         listening = listen(host, port)
         place = url_of(listening, host)
         print(f"memagent: the inspector is at {place}", file=sys.stderr)
         if browse:
             webbrowser.open(place)
-        with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has stopped
-            uvicorn.Server(config).run([listening])
+        serve(Server(config(application, grace=_GRACE)), listening)

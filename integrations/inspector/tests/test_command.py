@@ -14,7 +14,7 @@ from inspecting import TOKEN
 from servers.redis_server import free_port, wait_until
 from typer.testing import CliRunner
 
-from memagent_graph.cli import server as serving
+from memagent_http import server as http_server
 from memagent_inspector.command import app
 from memagent_inspector.http import forms
 
@@ -105,7 +105,7 @@ def test_headers_that_never_end_are_given_up_and_a_slow_form_is_not(connect, mon
     slow.sendall(f"{head}{form}".encode())
     again.sendall(asked)
     assert again.recv(1 << 16).startswith(b"HTTP/1.1 200")
-    monkeypatch.setattr(serving, "HEADER_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 1.0)
     silent, stopped, dripping = connect(), connect(), connect()
     stopped.sendall(asked[:20])
     again.sendall(asked[:20])

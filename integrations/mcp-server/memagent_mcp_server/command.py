@@ -104,7 +104,7 @@ def mcp(
 
 
 def _serve_http(server: Server, host: str, port: int, origins: list[str]) -> None:
-    from memagent_graph.cli.server import listen, url_of
+    from memagent_http.server import listen, url_of
     from memagent_mcp_server.http import running
     from memagent_mcp_server.http.app import create_app
 

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from servers.redis_server import free_port, wait_until
 from servers.warm_python import DEVNULL, SERVERS, warm_python
 
-from memagent_graph.cli.server import listen
+from memagent_http.server import listen
 from memagent_mcp_server.http import running
 from memagent_mcp_server.http.app import create_app
 

@@ -17,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mcp_serving import ACCEPT, INITIALIZE, Running
 
-from memagent_graph.cli import server as serving
+from memagent_http import rates
+from memagent_http import server as http_server
 from memagent_mcp_server import Roots, create_server
-from memagent_mcp_server.http import app, bodies
+from memagent_mcp_server.http import app
 
 HEAD = (
     b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -48,9 +49,26 @@ def answer(connection):
     return response.status
 
 
+def test_tokens_cannot_be_guessed_at_will(server, monkeypatch):
+    now = rates.monotonic()
+    monkeypatch.setattr(rates, "monotonic", lambda: now)  # however busy this machine is
+
+    with Running(server, token="correct horse") as served:
+
+        def status(token):
+            headers = {**ACCEPT, "authorization": f"Bearer {token}"}
+            return httpx.post(served.url, json=INITIALIZE, headers=headers, timeout=240).status_code
+
+        guesses = [status(f"guess {number}") for number in range(21)]
+        right = status("correct horse")
+
+    assert guesses == [401] * 20 + [429]
+    assert right == 429  # else guessing would go on
+
+
 @pytest.mark.slow
 def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(server, monkeypatch):
-    monkeypatch.setattr(serving, "HEADER_SECONDS", 3.0)
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 3.0)
 
     with Running(server) as served:
         silent, slow, second = (served.connect() for _ in range(3))
@@ -71,7 +89,7 @@ def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(server,
 
 
 def test_slow_bodies_are_given_up(server, monkeypatch):
-    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(app, "_BODY_SECONDS", 0.5)
 
     with Running(server) as served:
         connections = [served.connect() for _ in range(50)]
@@ -88,7 +106,7 @@ def test_slow_bodies_are_given_up(server, monkeypatch):
 
 
 def test_unfinished_bodies_together_hold_no_more_than_the_limit(server, monkeypatch):
-    monkeypatch.setattr(bodies, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(app, "_MOST_BYTES", 1_000_000)
     sent = HEAD + b"content-length: 400000\r\n\r\n" + b" " * 300_000
 
     with Running(server) as served:

@@ -13,17 +13,16 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
-from memagent_graph.cli.server import methods_of
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import NAMESPACE
+from memagent_http.refusals import Refusal, methods_of
 from memagent_openai_server.chat.endpoint import complete
 from memagent_openai_server.http import schema
-from memagent_openai_server.http.bodies import limited_body
 from memagent_openai_server.http.door import Door
 from memagent_openai_server.http.limits import Limits
 from memagent_openai_server.http.records import Metrics
-from memagent_openai_server.http.refusals import Refusal, refusal
-from memagent_openai_server.http.requests import ChatRequest
+from memagent_openai_server.http.refusals import body_of, refusal
+from memagent_openai_server.http.requests import ChatRequest, limited_body
 from memagent_openai_server.memories.routes import MemoryText, memories
 from memagent_openai_server.models import Catalogue, ModelLike, Models
 from memagent_openai_server.responses import endpoint as responses
@@ -195,7 +194,7 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     request.state.record.failed(error)
     found = refusal(error)
-    return JSONResponse(found.body, found.status, found.headers)
+    return JSONResponse(body_of(found), found.status_code, found.headers)
 
 
 async def _plain(request: Request, error: Exception) -> JSONResponse:
@@ -205,4 +204,4 @@ async def _plain(request: Request, error: Exception) -> JSONResponse:
         allowed = methods_of(request.app.routes, request.scope)
         headers["Allow"] = allowed.replace("GET", "GET, HEAD")  # `Door` answers one by the other
     found = Refusal(error.status_code, str(error.detail), headers=headers)
-    return JSONResponse(found.body, found.status, found.headers)
+    return JSONResponse(body_of(found), found.status_code, found.headers)

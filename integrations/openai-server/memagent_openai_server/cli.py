@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None)
 
-_LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
 _HELP = """Serve the OpenAI API with an unlimited context.
 
 Examples:
@@ -115,6 +114,8 @@ def serve(
     from memagent_graph.memory.stores import NO_STORE
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.resolve import EXTRACTIVE
+    from memagent_http.door import LOCAL
+    from memagent_http.server import listen
     from memagent_openai_server.http.door import keys_from_file, load_keys
     from memagent_openai_server.http.limits import Limits
     from memagent_openai_server.http.records import log_to_stderr
@@ -126,7 +127,7 @@ def serve(
         found = load_keys(os.environ.get("MEMAGENT_API_KEYS", ""), where="MEMAGENT_API_KEYS")
         if keys is not None:
             found |= keys_from_file(keys)
-        if not found and host not in _LOCAL:
+        if not found and host.strip("[]") not in LOCAL:
             message = f"Without keys, anyone could use {host}:{port}: give some with --keys."
             raise ConfigurationError(message)
         config = ReadingConfig(
@@ -153,7 +154,7 @@ def serve(
             tokenizer=tokenizer,
             window=window,
             keys=found,
-            hosts=() if found else _LOCAL,
+            hosts=() if found else LOCAL,
             origins=cors_origin or (),
             remember=remember,
             limits=Limits(
@@ -168,10 +169,11 @@ def serve(
         with application() as checked:
             log_to_stderr()
             asyncio.run(checked.state.models.check())
+            listening = listen(host, port)
             if workers == 1:
-                run(checked, host=host, port=port)
-        if workers > 1:
-            supervise(partial(_work, application, host, port), workers, host=host, port=port)
+                run(checked, listening, host)
+    if workers > 1:
+        supervise(partial(_work, application, host), workers, listening)
 
 
 @contextmanager
@@ -186,11 +188,10 @@ def _application(store: str | None, **options: Any) -> Iterator[FastAPI]:
 def _work(
     application: Callable[[], AbstractContextManager[FastAPI]],
     host: str,
-    port: int,
     listening: socket.socket,
 ) -> None:
     """Serve, in one of several processes."""
     from memagent_openai_server.http.running import run
 
     with application() as app:
-        run(app, host=host, port=port, listening=listening)
+        run(app, listening, host)

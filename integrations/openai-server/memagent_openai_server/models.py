@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.base import Reader
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.shapes import model_card
 from memagent_openai_server.http.records import log
-from memagent_openai_server.http.refusals import Refusal
 from memagent_openai_server.service import Service
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import default_model, resolve_reader
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import load_tokenizer
+from memagent_http.bodies import unless_small
 from memagent_openai_server.chat.answering import Answerer
 from memagent_openai_server.chat.shapes import Progress, Said
 from memagent_openai_server.http.limits import Limits
-from memagent_openai_server.http.requests import unless_small
 from memagent_openai_server.memories.keeping import Keeper
 from memagent_openai_server.memories.reading import Tally
 from memagent_openai_server.memories.remembering import Remembering

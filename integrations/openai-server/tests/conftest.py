@@ -35,7 +35,7 @@ class Running:
     def __init__(self, *args, **options) -> None:
         self.app = create_app(*args, **options)
         self.service = self.app.state.service
-        self._server = server(self.app, host="127.0.0.1", port=0)
+        self._server = server(self.app)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         while not self._server.started:
@@ -140,7 +140,8 @@ def shared():
 def environment():
     """Variables of a process that finds the packages of this checkout."""
     here = Path(__file__).parents[1]
-    paths = [str(here.parents[1]), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
+    core = here.with_name("http")
+    paths = [str(here.parents[1]), str(core), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
     return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
 

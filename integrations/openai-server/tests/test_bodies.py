@@ -17,9 +17,9 @@ import pytest
 from servers.redis_server import wait_until
 
 from memagent_graph.errors import ConfigurationError
+from memagent_http.bodies import BytesUnderWay
+from memagent_http.refusals import Refusal
 from memagent_openai_server import Limits
-from memagent_openai_server.http.bodies import BytesUnderWay
-from memagent_openai_server.http.refusals import Refusal
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
@@ -31,7 +31,7 @@ import sys
 from memagent_openai_server import Limits, create_app
 from memagent_openai_server.http.running import server
 app = create_app("extractive", limits=Limits(body_seconds=600))  # however busy the machine is
-running = server(app, host="127.0.0.1", port=0)
+running = server(app)
 async def started(*, sockets=None):
     await type(running).startup(running, sockets=sockets)
     print(running.servers[0].sockets[0].getsockname()[1], flush=True)
@@ -111,7 +111,7 @@ def test_a_caller_may_hold_as_much_as_it_leaves_free():
 
     with under_way.hold("joe") as alone:
         alone.take(450)
-    assert caught.value.status == 503
+    assert caught.value.status_code == 503
     assert caught.value.headers == {"retry-after": "5"}
 
 

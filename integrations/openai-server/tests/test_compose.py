@@ -181,6 +181,7 @@ def test_the_image_has_what_it_installs_and_nothing_that_may_hold_keys():
     assert folders == {
         ROOT / "memagent_graph",
         INTEGRATION / "memagent_openai_server",
+        ROOT / "integrations" / "http" / "memagent_http",
         ROOT / "integrations" / "inspector" / "memagent_inspector",
     }
     assert re.search(r"^USER memagent$", DOCKERFILE, re.MULTILINE)

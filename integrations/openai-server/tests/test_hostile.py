@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memagent_http import server as http_server
+from memagent_http.refusals import Refusal
 from memagent_openai_server import Limits
-from memagent_openai_server.http import requests, running
-from memagent_openai_server.http.refusals import Refusal
+from memagent_openai_server.http import requests
 from memagent_openai_server.responses import endpoint as responses
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -153,7 +154,7 @@ def test_half_of_a_surrogate_pair_in_an_earlier_response_is_refused():
     with pytest.raises(Refusal, match="cannot be written as JSON") as caught:
         responses._as_chat({"model": "small", "messages": [*HI, said]})
 
-    assert caught.value.status == 400
+    assert caught.value.status_code == 400
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
@@ -384,7 +385,7 @@ def test_slow_bodies_are_given_up(serve):
 
 
 def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(serve, monkeypatch):
-    monkeypatch.setattr(running, "_HEADER_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 1.0)
     server = serve()
     health = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
     silent, slow, second = (server.connect() for _ in range(3))

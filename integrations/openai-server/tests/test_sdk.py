@@ -11,8 +11,8 @@ import pytest
 from snippets import run, snippets
 
 from memagent_graph.graph.reading import NOTHING_SUPPORTED
+from memagent_http.refusals import Refusal
 from memagent_openai_server.http.delivery import ALIVE
-from memagent_openai_server.http.refusals import Refusal
 from memagent_openai_server.upstream.streams import events as passed_events
 
 INTEGRATION = Path(__file__).parents[1]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.text.tokens import EstimatingTokenizer
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat import conversation
 from memagent_openai_server.chat.conversation import asked as take_apart
 from memagent_openai_server.chat.conversation import lines, split
-from memagent_openai_server.http.refusals import Refusal
 
 COUNT = EstimatingTokenizer().count
 SECOND = {"role": "user", "content": "And who has the key?"}

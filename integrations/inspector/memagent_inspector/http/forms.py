@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+
+from memagent_http.bodies import read_body
+from memagent_http.door import content_type
+from memagent_http.refusals import Refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -30,7 +32,7 @@ def fields_of(request: Request) -> dict[str, str]:
     """The fields of a request's address.
 
     Raises:
-        HTTPException: They cannot be read.
+        Refusal: They cannot be read.
     """
     return _parse(request.scope["query_string"])
 
@@ -39,24 +41,15 @@ async def form_of(request: Request) -> dict[str, str]:
     """The fields of a form; line ends are as a memory has them.
 
     Raises:
-        HTTPException: It is too long, too slow, no form, or its sender left.
+        Refusal: It is too long, too slow, no form, or its sender left.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != _KIND:
-        raise HTTPException(415, f"A form is sent as {_KIND}.")
-    body = bytearray()
+    if content_type(request) != _KIND:
+        raise Refusal(415, f"A form is sent as {_KIND}.")
     try:
-        async with asyncio.timeout(_SECONDS):
-            async for block in request.stream():
-                body += block
-                if len(body) > MOST_BYTES:
-                    message = f"The text is over {MOST_BYTES >> 20} MiB: a memory is far shorter."
-                    raise HTTPException(413, message)
-    except TimeoutError:
-        raise HTTPException(408, "The form took too long to come.") from None
+        body = await read_body(request, most=MOST_BYTES, seconds=_SECONDS)
     except ClientDisconnect:
-        raise HTTPException(400, "The form did not come to its end.") from None
-    fields = _parse(bytes(body))
+        raise Refusal(400, "The form did not come to its end.") from None
+    fields = _parse(body)
     return {name: value.replace("\r\n", "\n") for name, value in fields.items()}
 
 
@@ -69,5 +62,5 @@ def _parse(raw: bytes) -> dict[str, str]:
             max_num_fields=_MOST_FIELDS,
         )
     except ValueError:
-        raise HTTPException(400, "The fields of this request cannot be read.") from None
+        raise Refusal(400, "The fields of this request cannot be read.") from None
     return dict(found)

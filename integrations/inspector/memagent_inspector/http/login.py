@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import hmac
+from contextlib import suppress
 from hashlib import sha256
-from time import monotonic
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import ConfigurationError
+from memagent_http.keys import SHORTEST, Keys, address_of
+from memagent_http.refusals import Refusal
 from memagent_inspector.http.forms import form_of, place_of
 from memagent_inspector.rendering import page
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-SHORTEST = 16
-"""Characters of a token: shorter ones can be guessed."""
 _COOKIE = "memagent-inspector"
-_TRIES = 10
-_SECONDS = 60.0
-"""Within which an address may give so many wrong tokens."""
-_MOST_ADDRESSES = 10_000
+_WRONG = 10
+"""Wrong tokens of one address per minute."""
 
 
 class TokenDoor:
@@ -43,9 +41,9 @@ class TokenDoor:
             message = f"MEMAGENT_INSPECT_TOKEN needs {SHORTEST} characters: openssl rand -hex 24"
             raise ConfigurationError(message)
         self._app = app
-        self._token = token.encode("utf-8", "surrogateescape")
-        self._ticket = hmac.new(self._token, b"memagent-inspector", sha256).hexdigest()
-        self._wrong: dict[str, list[float]] = {}
+        self._keys = Keys({token: "visitor"}, what="token", wrong=_WRONG)
+        secret = token.encode("utf-8", "surrogateescape")
+        self._ticket = hmac.new(secret, b"memagent-inspector", sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or show the page that asks for the token."""
@@ -61,39 +59,26 @@ class TokenDoor:
             await _ask(request, 401)(scope, receive, send)
 
     def _is_known(self, request: Request) -> bool:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and not self._is_closed(request):
-            if hmac.compare_digest(given.strip(" ").encode("latin-1"), self._token):
-                return True
-            self._count(request)
+        with suppress(Refusal):
+            self._keys.check(request)
+            return True
         ticket = request.cookies.get(_COOKIE, "")
         return hmac.compare_digest(ticket.encode(), self._ticket.encode())
 
     async def _log_in(self, request: Request) -> Response:
-        if self._is_closed(request):
-            return _ask(request, 429, "Too many wrong tokens. Wait a minute.")
+        leads_to = ""
         try:
             form = await form_of(request)
-        except HTTPException as error:
-            return _ask(request, error.status_code, error.detail)
-        given = form.get("token", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self._token):
-            self._count(request)
-            return _ask(request, 401, "That is not the token.", form.get("next", "/"))
-        response = RedirectResponse(_inside(form.get("next", "/")), 303)
+            leads_to = form.get("next", "/")
+            self._keys.check_given(form.get("token", ""), address_of(request.scope))
+        except Refusal as refusal:
+            wrong = refusal.status_code == HTTPStatus.UNAUTHORIZED
+            problem = "That is not the token." if wrong else str(refusal)
+            return _ask(request, refusal.status_code, problem, leads_to)
+        response = RedirectResponse(_inside(leads_to), 303)
         secure = request.url.scheme == "https"
         response.set_cookie(_COOKIE, self._ticket, httponly=True, samesite="strict", secure=secure)
         return response
-
-    def _is_closed(self, request: Request) -> bool:
-        times = self._wrong.get(_address(request), [])
-        return len(times) >= _TRIES and monotonic() - times[-_TRIES] < _SECONDS
-
-    def _count(self, request: Request) -> None:
-        times = self._wrong.pop(_address(request), [])
-        self._wrong[_address(request)] = [*times, monotonic()][-_TRIES:]
-        if len(self._wrong) > _MOST_ADDRESSES:
-            del self._wrong[next(iter(self._wrong))]
 
 
 def _ask(request: Request, status: int, problem: str = "", leads_to: str = "") -> Response:
@@ -107,7 +92,3 @@ def _inside(place: str) -> str:
     """A place on this server: what is none is its first page."""
     sound = place.startswith("/") and not place.startswith("//")
     return place if sound and place.isascii() and place.isprintable() and "\\" not in place else "/"
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from memagent_graph.cli.server import methods_of
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
     MemoryNotFoundError,
     StoreError,
 )
+from memagent_http.refusals import methods_of
 from memagent_inspector.http.forms import place_of
 from memagent_inspector.rendering import page
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
 
 from memagent_graph.errors import ConfigurationError
-from memagent_mcp_server.http.bodies import Bodies
-from memagent_mcp_server.http.door import Door, TokenDoor
+from memagent_http.bodies import BytesUnderWay, read_body
+from memagent_http.door import LOCAL, Guard, check_address, check_json, check_origin, plain
+from memagent_http.keys import Keys, address_of
+from memagent_http.refusals import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp.server.mcpserver import MCPServer
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
-"""Addresses that only this machine can reach."""
-
+_BODY_SECONDS = 30.0
+"""Time in which the body of a request must arrive, in seconds."""
+_MOST_BYTES = 64 * 2**20
+"""Total size of the bodies of requests under way."""
 _MOST_SESSIONS = 1000
 """Most open sessions, of 40 KB each; further clients are refused with 503."""
 _IDLE_SECONDS = 1800
@@ -51,12 +57,12 @@ def create_app(
         host=host,
         max_sessions=_MOST_SESSIONS,
         session_idle_timeout=_IDLE_SECONDS,
-        # `Door` checks the same, and more.
+        # `_check` does the same, and more.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     app = Bodies(app)
     if token:
-        app = TokenDoor(app, token)
+        app = Guard(app, Keys({token: "client"}, what="token").check)
     if origins:
         app = CORSMiddleware(
             app,
@@ -65,4 +71,50 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["mcp-session-id"],
         )
-    return Door(app, hosts=() if token else LOCAL, origins=origins)
+    return Guard(app, partial(_check, hosts=() if token else LOCAL, origins=origins))
+
+
+def _check(request: Request, hosts: Sequence[str], origins: Sequence[str]) -> None:
+    """Refuse what a page of another site could send, through a browser on this machine."""
+    check_address(request, hosts)
+    _, port = request.scope.get("server") or ("", None)
+    own = [f"http://{name}:{port}" for name in ("localhost", "127.0.0.1", "[::1]")]
+    check_origin(request, [*origins, *own])
+    check_json(request)
+
+
+class Bodies:
+    """Reads each body before the application sees its request, and refuses slow or large ones.
+
+    Args:
+        app: the application inside.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._bytes = BytesUnderWay(_MOST_BYTES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with self._bytes.hold(address_of(scope)) as held:
+            try:
+                body = await read_body(
+                    Request(scope, receive),
+                    most=DEFAULT_MAX_REQUEST_BODY_SIZE,
+                    seconds=_BODY_SECONDS,
+                    held=held,
+                )
+            except ClientDisconnect:
+                return
+            except Refusal as refusal:
+                await plain(refusal)(scope, receive, send)
+                return
+            read: list[Message] = [{"type": "http.request", "body": body}]
+
+            async def replay() -> Message:
+                return read.pop() if read else await receive()
+
+            await self._app(scope, replay, send)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 from sse_starlette.sse import AppStatus
 
-from memagent_graph.cli.server import HEADER_BYTES, HeaderTimeout
+from memagent_http.server import config
 from memagent_mcp_server.ending import end_within
 
 if TYPE_CHECKING:
@@ -39,17 +39,7 @@ class Server(uvicorn.Server):
         self._stop = stop
         self._leaving = asyncio.Event()
         self._signalled = False
-        config = uvicorn.Config(
-            self._with_an_end(app),
-            http=HeaderTimeout,
-            h11_max_incomplete_event_size=HEADER_BYTES,
-            ws="none",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            timeout_graceful_shutdown=_GRACE,
-        )
-        super().__init__(config)
+        super().__init__(config(self._with_an_end(app), grace=_GRACE))
         # By default it ends streams at the signal, before the last answers are sent.
         AppStatus.enable_automatic_graceful_drain = False
         AppStatus.should_exit = False  # another server of this process may have ended

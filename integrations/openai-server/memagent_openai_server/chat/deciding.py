@@ -11,12 +11,12 @@ import orjson
 
 from memagent_graph.conversation.prompt import render_memory
 from memagent_graph.errors import MemoryNotFoundError, StoreError
+from memagent_http.bodies import unless_small
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.conversation import Asked, Message, asked
 from memagent_openai_server.chat.shapes import Progress, Read, Said
 from memagent_openai_server.chat.speech import Speech
 from memagent_openai_server.http.delivery import unless_gone
-from memagent_openai_server.http.refusals import Refusal
-from memagent_openai_server.http.requests import unless_small
 from memagent_openai_server.memories.sessions import unless_away
 from memagent_openai_server.upstream.errors import TOO_LONG
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
 
+from memagent_http.bodies import unless_small
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.deciding import Answering, Arrived, decide, place
 from memagent_openai_server.chat.shapes import Head, Progress, Read, Said
 from memagent_openai_server.http.delivery import EventStream, event, last, unless_gone
-from memagent_openai_server.http.refusals import Refusal
-from memagent_openai_server.http.requests import ChatRequest, aparse, unless_small
+from memagent_openai_server.http.requests import ChatRequest, aparse
 from memagent_openai_server.upstream.server import passed_on
 from memagent_openai_server.upstream.streams import events, overheard, parts_of, read_whole
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from memagent_openai_server.http.refusals import refusal, stopping
+from memagent_openai_server.http.refusals import body_of, refusal, stopping
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -111,7 +111,7 @@ class EventStream(Response):
             return
         except Exception as error:  # noqa: BLE001 - it is sent to the client within the stream
             self._report(error)
-            await _send(send, self._failed(refusal(error).body))
+            await _send(send, self._failed(body_of(refusal(error))))
         with suppress(OSError):
             await _send(send, b"", more=False)
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect
 
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.shapes import Progress, Read, Said
-from memagent_openai_server.http.refusals import Refusal, refusal
+from memagent_openai_server.http.refusals import refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

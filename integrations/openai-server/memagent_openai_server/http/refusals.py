@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memagent_graph.errors import (
     ConfigurationError,
@@ -14,51 +14,18 @@ from memagent_graph.errors import (
     SourceError,
     StoreError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from memagent_http.refusals import Refusal
 
 _SERVER = 500
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer to a client, not an error of ours
-    """An HTTP error.
-
-    Args:
-        status: HTTP status.
-        message: message for people.
-        code: code for programs.
-        param: field of the request that caused it.
-        headers: headers of the response.
-
-    Attributes:
-        said: original message of the model's server, for the log.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str | None = None,
-        param: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.param = param
-        self.headers = dict(headers or {})
-        self.said: str | None = None
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The JSON of the response."""
-        kind = "api_error" if self.status >= _SERVER else "invalid_request_error"
-        kind = _TYPES.get(self.status, kind)
-        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return {"error": error}
+def body_of(refusal: Refusal) -> dict[str, Any]:
+    """Return the JSON of a response."""
+    kind = "api_error" if refusal.status_code >= _SERVER else "invalid_request_error"
+    kind = _TYPES.get(refusal.status_code, kind)
+    error = {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}
+    return {"error": error}
 
 
 _KNOWN: list[tuple[type[Exception], int, str]] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from math import isfinite
 from typing import (
     TYPE_CHECKING,
@@ -10,7 +9,6 @@ from typing import (
     Any,
     Literal,
     NotRequired,
-    ParamSpec,
     TypeAlias,
     TypeVar,
 )
@@ -19,10 +17,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from memagent_openai_server.http.refusals import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from memagent_http.bodies import read_body, unless_small
+from memagent_http.refusals import Refusal
 
 _DEEPEST = 100
 """Deepest nesting of lists and objects; schemas of tools have about a dozen."""
@@ -30,12 +26,13 @@ _MOST_VALUES = 200_000
 """Most values in a body, except for texts: empty lists take 20 times their length in memory."""
 _WINDOW = 64 * 2**10
 """Bytes scanned at once, during which the event loop waits."""
-_SMALL = 64 * 2**10
-"""Bytes up to which a body is processed on the event loop."""
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from memagent_openai_server.http.limits import Limits
 
 Model = TypeVar("Model", bound=BaseModel)
-P = ParamSpec("P")
-T = TypeVar("T")
 
 Objects: TypeAlias = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 """Validation stops at the first error, since reporting a hundred thousand would be slow."""
@@ -94,11 +91,10 @@ class ChatRequest(_Fields):
     memagent: Continued | None = None
 
 
-async def unless_small(size: int, work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-    """Run `work` on a body of `size` bytes: at once if it is small, otherwise in a thread."""
-    if size <= _SMALL:
-        return work(*args, **more)
-    return await asyncio.to_thread(work, *args, **more)
+async def limited_body(request: Request, limits: Limits) -> bytes:
+    """Return the body of a request, as `read_body` does within the limits of a server."""
+    held = request.state.held
+    return await read_body(request, most=limits.body_bytes, seconds=limits.body_seconds, held=held)
 
 
 async def aparse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from memagent_openai_server.http.door import HEADER_BYTES
+from memagent_http.server import config, serve, url_of
 from memagent_openai_server.http.records import log, log_to_stderr
 
 if TYPE_CHECKING:
-    import asyncio
     import socket
     from types import FrameType
 
@@ -21,104 +17,6 @@ if TYPE_CHECKING:
 
 _GRACE = 30
 """Time for requests that are passed on to end, in seconds."""
-_BACKLOG = 2048
-_HEADER_SECONDS = 30.0
-"""Time in which the headers of a request must arrive, in seconds."""
-_LINGER = 5.0
-"""Time for a client that is still sending to read a refusal, in seconds."""
-_LINGER_BYTES = 4 * 2**20
-"""Bytes that it may send in that time."""
-_TOO_LONG = b"\r\n".join(
-    (
-        b"HTTP/1.1 431 Request Header Fields Too Large",
-        b"content-type: text/plain; charset=utf-8",
-        b"content-length: 25",
-        b"connection: close",
-        b"",
-        b"The headers are too long.",
-    )
-)
-
-
-class Connection(HttpToolsProtocol):
-    """Closes the connection of a client whose headers are incomplete in time, or too long."""
-
-    _head_open = False
-    _idle_bytes = 0
-    _refused = False
-    _hanging_up: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Wait for the rest of the headers, if they are incomplete."""
-        self._idle_bytes += len(data)
-        if self._refused:
-            if self._idle_bytes > _LINGER_BYTES:
-                self.transport.close()
-            return
-        super().data_received(data)
-        if self._idle_bytes > HEADER_BYTES:
-            # The parser would keep all of an endless header.
-            self._refuse()
-        elif self._head_open or self.cycle is None or self.cycle.response_complete:
-            self._wait()
-        else:
-            self._wait_no_more()
-
-    def on_message_begin(self) -> None:
-        """Note that headers have begun."""
-        self._head_open = True
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        """Pass the request on, if it has one Host header."""
-        self._head_open, self._idle_bytes = False, 0
-        hosts = sum(name == b"host" for name, _ in self.headers)
-        if hosts != 1 and self.parser.get_http_version() == "1.1":
-            message = "A request of HTTP/1.1 must have one Host header."
-            raise httptools.HttpParserError(message)
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
-        self._idle_bytes = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """Take the end of a request."""
-        self._idle_bytes = 0
-        super().on_message_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._wait_no_more()
-        super().connection_lost(exc)
-
-    def _refuse(self) -> None:
-        """Answer, unless an answer is under way, and close the connection after a while.
-
-        If it were closed while the client is still sending, it would be reset, and the answer lost.
-        """
-        self._refused = True
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.close()
-            return
-        self.transport.write(_TOO_LONG)
-        self.transport.write_eof()
-        self.loop.call_later(_LINGER, self.transport.close)
-
-    def _wait(self) -> None:
-        if self._hanging_up is None:
-            self._hanging_up = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
-
-    def _wait_no_more(self) -> None:
-        if self._hanging_up is not None:
-            self._hanging_up.cancel()
-            self._hanging_up = None
 
 
 class Server(uvicorn.Server):
@@ -131,41 +29,26 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def server(app: FastAPI, *, host: str, port: int) -> Server:
-    """A server of the application; `run()` it.
+def server(app: FastAPI, *, port: int = 0) -> Server:
+    """Return a server of the application; `run()` it.
 
     Args:
         app: the application that `create_app` returned.
-        host: address to listen on.
-        port: 0 takes a free one.
+        port: port of this machine, if it is run without a socket; 0 takes a free one.
     """
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        http=Connection,
-        ws="none",
-        backlog=_BACKLOG,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=_GRACE,
-    )
-    return Server(config)
+    return Server(config(app, grace=_GRACE, port=port))
 
 
-def run(app: FastAPI, *, host: str, port: int, listening: socket.socket | None = None) -> None:
+def run(app: FastAPI, listening: socket.socket, host: str) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
         app: the application that `create_app` returned.
-        host: address to listen on.
-        port: port to listen on.
-        listening: a socket that several workers share, in place of its own.
+        listening: the socket, which several workers may share.
+        host: the name or address that it listens on.
     """
     log_to_stderr()
-    fields = {"url": f"http://{host}:{port}/v1", "models": app.state.models.names}
+    fields = {"url": f"{url_of(listening, host)}/v1", "models": app.state.models.names}
     log.info("starting", extra={"fields": fields})
-    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has stopped
-        server(app, host=host, port=port).run([listening] if listening else None)
+    serve(server(app), listening)
     log.info("stopped")

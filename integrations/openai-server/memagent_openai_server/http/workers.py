@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import socket
 import time
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memagent_openai_server.http.records import log
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
 _AGAIN_AFTER = 1.0
@@ -19,18 +19,14 @@ _AGAIN_AFTER = 1.0
 
 
 def supervise(
-    serve: Callable[[socket.socket], None], workers: int, *, host: str, port: int
+    serve: Callable[[socket.socket], None], workers: int, listening: socket.socket
 ) -> None:
     """Serve in several processes until SIGINT or SIGTERM; a dead one is replaced.
 
     Args:
         serve: serves on the socket in each process; must be picklable.
         workers: number of processes.
-        host: address to listen on.
-        port: the port to listen on.
-
-    Raises:
-        OSError: The address is in use.
+        listening: the socket.
     """
     context = multiprocessing.get_context("spawn")
     stopping = False
@@ -41,26 +37,24 @@ def supervise(
         for process in running.values():
             process.terminate()
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host.strip("[]"), port), family=family) as listening:
-        running: dict[int, multiprocessing.process.BaseProcess] = {}
-        before = {sign: signal.signal(sign, stop) for sign in (signal.SIGINT, signal.SIGTERM)}
+    running: dict[int, multiprocessing.process.BaseProcess] = {}
+    before = {sign: signal.signal(sign, stop) for sign in (signal.SIGINT, signal.SIGTERM)}
 
-        def start() -> None:
-            process = context.Process(target=serve, args=(listening,))
-            process.start()
-            running[process.sentinel] = process
-            if stopping:  # meanwhile
-                process.terminate()
+    def start() -> None:
+        process = context.Process(target=serve, args=(listening,))
+        process.start()
+        running[process.sentinel] = process
+        if stopping:  # meanwhile
+            process.terminate()
 
-        for _ in range(workers):
-            start()
-        while running:
-            for sentinel in wait(list(running)):
-                process = running.pop(sentinel)  # type: ignore[arg-type]
-                if not stopping:
-                    log.warning("worker ended", extra={"fields": {"code": process.exitcode}})
-                    time.sleep(_AGAIN_AFTER)
-                    start()
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
+    for _ in range(workers):
+        start()
+    while running:
+        for sentinel in wait(list(running)):
+            process = running.pop(sentinel)  # type: ignore[arg-type]
+            if not stopping:
+                log.warning("worker ended", extra={"fields": {"code": process.exitcode}})
+                time.sleep(_AGAIN_AFTER)
+                start()
+    for sign, handler in before.items():
+        signal.signal(sign, handler)

@@ -15,11 +15,11 @@ from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import mark_messages
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.reader import for_notes
+from memagent_http.bodies import unless_small
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.conversation import SYSTEM, prefixes, said, split
 from memagent_openai_server.chat.spoken import Thoughts
 from memagent_openai_server.http.records import log
-from memagent_openai_server.http.refusals import Refusal
-from memagent_openai_server.http.requests import unless_small
 from memagent_openai_server.memories.sessions import conversation_name, unless_away
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from memagent_openai_server.http.bodies import limited_body
-from memagent_openai_server.http.refusals import Refusal
-from memagent_openai_server.http.requests import User, aparse, understand, unless_small
+from memagent_http.bodies import unless_small
+from memagent_http.refusals import Refusal
+from memagent_openai_server.http.requests import User, aparse, limited_body, understand
 from memagent_openai_server.http.schema import answers, described
 from memagent_openai_server.memories.managing import SESSION, Managing, Name, names_of
 

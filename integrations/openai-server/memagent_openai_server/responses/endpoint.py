@@ -12,6 +12,8 @@ from uuid import uuid4
 import orjson
 from starlette.responses import JSONResponse, Response
 
+from memagent_http.bodies import unless_small
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.deciding import Answering, Arrived, decide, place
 from memagent_openai_server.chat.endpoint import (
     MEMORY_HEADER,
@@ -20,8 +22,8 @@ from memagent_openai_server.chat.endpoint import (
     stream,
     whole,
 )
-from memagent_openai_server.http.refusals import Refusal, refusal
-from memagent_openai_server.http.requests import ChatRequest, aparse, understand, unless_small
+from memagent_openai_server.http.refusals import refusal
+from memagent_openai_server.http.requests import ChatRequest, aparse, understand
 from memagent_openai_server.memories.sessions import reach, response_name, unless_away
 from memagent_openai_server.responses import made
 from memagent_openai_server.responses.events import Told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
-from memagent_openai_server.http.refusals import Refusal
+from memagent_http.refusals import Refusal
 from memagent_openai_server.responses.request import LOGPROBS, ReasoningOptions, TextOptions
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memagent_openai_server.responses.request import PASSED_ON
 
 if TYPE_CHECKING:
-    from memagent_openai_server.http.refusals import Refusal
+    from memagent_http.refusals import Refusal
     from memagent_openai_server.responses.request import ResponseRequest
 
 _PLAIN: dict[str, Any] = {
@@ -103,7 +103,7 @@ class Making:
 
     def failed(self, output: list[dict[str, Any]], why: Refusal) -> dict[str, Any]:
         """Return the response that ends with an error."""
-        code = "rate_limit_exceeded" if why.status == 429 else "server_error"  # noqa: PLR2004 - HTTP
+        code = "rate_limit_exceeded" if why.status_code == 429 else "server_error"  # noqa: PLR2004 - HTTP
         return self.response("failed", output, error={"code": code, "message": str(why)})
 
 

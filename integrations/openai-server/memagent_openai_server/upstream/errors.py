@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import ContextLengthError, RefusalError, TransientModelError
 from memagent_graph.models.failures import model_error
-from memagent_openai_server.http.refusals import Refusal
+from memagent_http.refusals import Refusal
 from memagent_openai_server.upstream.echoes import without_echoes
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_messag
 
 from memagent_graph.errors import ContextLengthError, RefusalError
 from memagent_graph.models.failures import model_error
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.shapes import Head
 from memagent_openai_server.http.delivery import event
-from memagent_openai_server.http.refusals import Refusal
 from memagent_openai_server.upstream.errors import TOO_LONG
 
 if TYPE_CHECKING:

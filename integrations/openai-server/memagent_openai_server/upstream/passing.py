@@ -8,11 +8,10 @@ from fastapi import APIRouter, Request, Response
 from openai.types import Completion, CreateEmbeddingResponse
 from pydantic import BaseModel, ConfigDict
 
+from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.endpoint import passed
-from memagent_openai_server.http.bodies import limited_body
 from memagent_openai_server.http.delivery import unless_gone
-from memagent_openai_server.http.refusals import Refusal
-from memagent_openai_server.http.requests import aparse
+from memagent_openai_server.http.requests import aparse, limited_body
 from memagent_openai_server.http.schema import described
 from memagent_openai_server.upstream.server import Upstream
 
@@ -118,7 +117,7 @@ def _endpoint(models: Models, path: str, kind: type[BaseModel]) -> Any:
         try:
             response = await unless_gone(service.upstream.post(path, body), request.receive)
         except Refusal as refused:
-            if refused.status in _NOT_THERE:
+            if refused.status_code in _NOT_THERE:
                 raise _not_offered(service.name, path) from None
             raise
         return await passed(response, request, record)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import httpx
 import orjson
 
-from memagent_openai_server.http.refusals import Refusal
-from memagent_openai_server.http.requests import unless_small
+from memagent_http.bodies import unless_small
+from memagent_http.refusals import Refusal
 from memagent_openai_server.upstream.errors import broken, reworded
 from memagent_openai_server.upstream.transport import Transport
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from memagent_openai_server.http.refusals import Refusal
-from memagent_openai_server.http.requests import unless_small
+from memagent_http.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from starlette.requests import Request
-
-    from memagent_openai_server.http.limits import Limits
 
 _PACKED = ("gzip", "x-gzip", "deflate")
 _STEP = 2**18
 """Bytes unpacked before the event loop gets a turn: about a millisecond."""
+_SMALL = 64 * 2**10
+"""Bytes up to which a body is processed on the event loop."""
+_PAUSE = 1.0
+"""Time without a part of a refused body after which its client is answered, in seconds."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class BytesUnderWay:
@@ -85,51 +89,78 @@ class Held:
         self._count = 0
 
 
-async def limited_body(request: Request, limits: Limits) -> bytes:
+async def read_body(
+    request: Request, *, most: int, seconds: float, held: Held | None = None
+) -> bytes:
     """Return the body of a request, unpacked.
 
-    A refused body is read to its end and discarded, within the same time, because a client that is
-    still sending would not see the answer.
+    A refused body is read on and discarded while it comes, within the same time, because a client
+    that is still sending would not see the answer.
+
+    Args:
+        request: the request.
+        most: longest body, in bytes.
+        seconds: time in which it must arrive, in seconds.
+        held: counts its bytes among those of all requests.
 
     Raises:
         Refusal: It is too long or too slow, has an unknown encoding, or too many are under way.
         ClientDisconnect: The client is gone.
     """
-    if _announced(request) > limits.body_bytes and "expect" in request.headers:
-        raise _too_long(limits)
+    if _announced(request) > most and "expect" in request.headers:
+        raise _too_long(most)
     stream, parts = request.stream(), list[bytes]()
     try:
-        async with asyncio.timeout(limits.body_seconds):
+        async with asyncio.timeout(seconds):
             try:
-                await _receive(stream, parts, request, limits)
+                await _receive(stream, parts, request, most, held)
             except Refusal:
                 parts.clear()
-                request.state.held.drop()
-                async for _ in stream:
-                    pass
+                if held is not None:
+                    held.drop()
+                await _discard(stream)
                 raise
     except TimeoutError:
         headers = {"connection": "close"}
-        message = f"The body took longer than {limits.body_seconds:g} s: send it faster."
+        message = f"The body took longer than {seconds:g} s: send it faster."
         raise Refusal(408, message, headers=headers) from None
     return await unless_small(sum(map(len, parts)), b"".join, parts)
 
 
+async def unless_small(size: int, work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+    """Run `work` on a body of `size` bytes: at once if it is small, otherwise in a thread."""
+    if size <= _SMALL:
+        return work(*args, **more)
+    return await asyncio.to_thread(work, *args, **more)
+
+
+async def _discard(stream: AsyncGenerator[bytes, None]) -> None:
+    """Read a refused body until it ends or pauses."""
+    with suppress(TimeoutError, StopAsyncIteration):
+        while True:
+            async with asyncio.timeout(_PAUSE):
+                await anext(stream)
+
+
 async def _receive(
-    stream: AsyncIterator[bytes], parts: list[bytes], request: Request, limits: Limits
+    stream: AsyncGenerator[bytes, None],
+    parts: list[bytes],
+    request: Request,
+    most: int,
+    held: Held | None,
 ) -> None:
-    if _announced(request) > limits.body_bytes:
-        raise _too_long(limits)
-    held: Held = request.state.held
+    if _announced(request) > most:
+        raise _too_long(most)
     unpacker = _unpacker(request)
     sent = unpacked = 0
     async for packed in stream:
         sent += len(packed)
         for part in unpacker.unpack(packed) if unpacker else (packed,):
             unpacked += len(part)
-            if max(sent, unpacked) > limits.body_bytes:
-                raise _too_long(limits)
-            held.take(len(part))
+            if max(sent, unpacked) > most:
+                raise _too_long(most)
+            if held is not None:
+                held.take(len(part))
             parts.append(part)
             if unpacker:
                 await asyncio.sleep(0)
@@ -184,6 +215,6 @@ def _announced(request: Request) -> int:
     return int(length) if length.isdecimal() else 0
 
 
-def _too_long(limits: Limits) -> Refusal:
-    message = f"The body is longer than {limits.body_bytes} bytes: send less at once."
+def _too_long(most: int) -> Refusal:
+    message = f"The body is longer than {most} bytes: send less at once."
     return Refusal(413, message, code="body_too_long")

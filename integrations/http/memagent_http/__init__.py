@@ -1,0 +1,1 @@
+"""The HTTP core of memagent's servers: who may call, with how much, and how they run."""
