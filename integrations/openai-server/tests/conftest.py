@@ -140,8 +140,8 @@ def shared():
 def environment():
     """Variables of a process that finds the packages of this checkout."""
     here = Path(__file__).parents[1]
-    core = here.with_name("http")
-    paths = [str(here.parents[1]), str(core), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(path) for path in (here.parents[1], here, here.with_name("http"))]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
     return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
 
