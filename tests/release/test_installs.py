@@ -7,9 +7,11 @@ from release.packages import PROJECTS
 
 pytestmark = pytest.mark.release
 
+CORE = "memagent-http"
+"""What the servers share."""
 SMALL = (
     "memagent-agent-lightning",
-    "memagent-http",
+    CORE,
     "memagent-inspector",
     "memagent-mcp-server",
     "memagent-openai-server",
@@ -76,7 +78,8 @@ def test_the_middleware_for_create_agent_comes_with_its_extra(main, environment)
 def test_an_integration_is_installed_and_all_of_its_modules_are_imported(
     main, built, environment, name
 ):
-    environment.install(main.requirement(), built[name].requirement())
+    core = built[CORE].requirement()
+    environment.install(*{main.requirement(), core, built[name].requirement()})
 
     file = environment.run("python", "-c", IMPORT, built[name].module).stdout
 
@@ -85,7 +88,7 @@ def test_an_integration_is_installed_and_all_of_its_modules_are_imported(
 
 
 def test_servers_add_their_commands_to_the_command_line(main, built, environment):
-    servers = ("memagent-inspector", "memagent-mcp-server", "memagent-openai-server")
+    servers = (CORE, "memagent-inspector", "memagent-mcp-server", "memagent-openai-server")
     told = [built[name].requirement() for name in servers]
     environment.install(main.requirement("[serve,mcp,inspect]"), *told)
 
@@ -107,7 +110,7 @@ def test_a_large_integration_is_known_by_its_metadata(main, built, environment, 
 
 @pytest.mark.parametrize("name", PROJECTS)
 def test_nothing_brings_pytorch_unasked(main, built, environment, name):
-    wanted = {main.requirement("[cli]"), built[name].requirement()}
+    wanted = {main.requirement("[cli]"), built[CORE].requirement(), built[name].requirement()}
 
     packages = environment.would_install(*wanted)
 
