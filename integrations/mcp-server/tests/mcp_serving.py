@@ -7,7 +7,9 @@ import socket
 import sys
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
+import anyio
 import httpx
 import httpx2
 from mcp import Client, StdioServerParameters, stdio_client
@@ -98,6 +100,34 @@ class Running:
         self._thread.join()
 
 
+class _Relay:
+    """A forked process for the official client, which starts two `cat` in its place.
+
+    The process ends when the client leaves, and the client sees its end, as if it had started it.
+    """
+
+    def __init__(self, log, command, output, env):
+        self._places = [log.with_suffix(name) for name in (".in", ".out")]
+        for place in self._places:
+            place.unlink(missing_ok=True)
+            os.mkfifo(place)
+        self._start = partial(PYTHON.start, command, stderr=output, env=env)
+
+    @asynccontextmanager
+    async def connect(self):
+        given, answered = map(str, self._places)
+        # A shell gives what it starts in the background no standard input: that is for the other.
+        cats = ["-c", 'cat "$1" & exec cat > "$0"', given, answered]
+        async with stdio_client(StdioServerParameters(command="sh", args=cats)) as streams:
+            self.process = await anyio.to_thread.run_sync(self._open)
+            yield streams
+
+    def _open(self):
+        given, answered = self._places
+        with given.open("rb") as stdin, answered.open("wb") as stdout:
+            return self._start(stdin=stdin, stdout=stdout)
+
+
 @asynccontextmanager
 async def served(transport, log, *options, token=None, headers=None, command=COMMAND, **env):
     """What the official client connects to, and the id of the process that answers."""
@@ -106,6 +136,12 @@ async def served(transport, log, *options, token=None, headers=None, command=COM
         with http_process(log, *options, command=command, **env) as (url, process):
             async with httpx2.AsyncClient(headers=headers, timeout=240) as http:
                 yield streamable_http_client(url, http_client=http), lambda: process.pid
+        return
+    if command is COMMAND:
+        with log.open("a") as output:
+            relay = _Relay(log, [*command, *map(str, options)], output, environment(**env))
+            yield relay.connect(), lambda: relay.process.pid
+        assert relay.process.wait(120) is not None
         return
     told = log.with_suffix(".pid")
     parameters = StdioServerParameters(
