@@ -144,14 +144,25 @@ def described(
 
 
 def describe(app: FastAPI, bodies: Sequence[type[BaseModel]], models: list[str]) -> None:
-    """Complete the schema with what FastAPI cannot know; call it once.
+    """Have the schema, when it is first asked for, completed with what FastAPI cannot know.
 
     Args:
         app: the application, with all routes.
         bodies: models of the bodies of `described` routes.
         models: names of the served models.
     """
-    components = app.openapi()["components"]
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _complete(make(), bodies, models)
+        return make()
+
+    app.openapi = openapi  # type: ignore[method-assign] # as FastAPI's own guide does
+
+
+def _complete(schema: dict[str, Any], bodies: Sequence[type[BaseModel]], models: list[str]) -> None:
+    components = schema["components"]
     _, made = models_json_schema(
         [(kind, "validation") for kind in bodies], ref_template=_REFERENCES
     )
@@ -159,4 +170,4 @@ def describe(app: FastAPI, bodies: Sequence[type[BaseModel]], models: list[str])
         made["$defs"][kind.__name__]["properties"]["model"] = {"type": "string", "enum": models}
     components["schemas"] |= made["$defs"]
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    app.openapi()["security"] = [{"key": []}, {}]
+    schema["security"] = [{"key": []}, {}]
