@@ -96,6 +96,15 @@ def test_imports_run_downward():
     assert upward == []
 
 
+SERVERS = {"memagent_inspector", "memagent_mcp_server", "memagent_openai_server"}
+"""What shares the core `memagent_http`."""
+
+
+def name_of(said):
+    """The package of the importing module."""
+    return said.split(" ")[0].split(".")[0]
+
+
 def test_the_library_imports_no_integration_and_they_not_each_other():
     folders = {f.name: f for f in ROOT.glob("integrations/*/memagent_*") if f.is_dir()}
     everything = {name: file for f in folders.values() for name, file in modules(f).items()}
@@ -108,9 +117,11 @@ def test_the_library_imports_no_integration_and_they_not_each_other():
         for other in imports(name, file, everything)
         if other.split(".")[0] != name.split(".")[0]
     ]
+    core = [one for one in across if " imports memagent_http" in one and name_of(one) in SERVERS]
 
     assert len(folders) > 3
-    assert across == []
+    assert {name_of(one) for one in core} == SERVERS
+    assert across == core
 
 
 def test_private_names_of_langgraph_and_langchain_stand_in_one_module():
