@@ -201,7 +201,10 @@ def scripted(marks: list[int], events: list[str]) -> Any:
 
 
 def files_of_a_chunk(store: Any = None) -> list[str]:
-    """Return the files that a chunk enters between the model's third call and the fourth."""
+    """Return the files that chunks enter between the model's second call and the fifth.
+
+    There are several, because the next chunk is cut while the model reads, sooner or later.
+    """
     from memagent_graph import ReadingConfig, create_memagent
 
     marks: list[int] = []
@@ -211,7 +214,7 @@ def files_of_a_chunk(store: Any = None) -> list[str]:
     agent = create_memagent(scripted(marks, events), config=config, store=store)
     asked = {"question": "Who signed?", "document": f"{rain}Ann Kestrel signed the lease. {gulls}"}
     entered(lambda: asyncio.run(agent.ainvoke(asked)), events)
-    return sorted(set(events[marks[2] : marks[3]]))
+    return sorted(set(events[marks[1] : marks[4]]))
 
 
 def files_of_a_message(*, fold: bool) -> list[str]:
