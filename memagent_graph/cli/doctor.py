@@ -258,6 +258,12 @@ def doctor(
     memory_tokens: MemoryTokens = 1024,
     answer_tokens: AnswerTokens = 1024,
     tokenizer: TokenizerFile = None,
+    exam: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Give this model thirty small tasks, and suggest settings."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the checks as one JSON document.")
     ] = False,
@@ -265,10 +271,16 @@ def doctor(
     """Check the model, its server, the store and the GPU.
 
     Options are those of `memagent ask`. Exit code 1 when something would keep a reading from
-    running.
+    running, or when a model that is examined does not read well enough.
     """
     from memagent_graph.config import ReadingConfig
 
+    if exam is not None:
+        with report_errors("memagent: stopped."):
+            passed = _give_exam(exam, base_url, as_json=as_json)
+        if not passed:
+            raise typer.Exit(1)
+        return
     with report_errors("memagent: stopped."):
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
@@ -284,6 +296,26 @@ def doctor(
         print(json.dumps({"ok": not failed, "checks": [asdict(c) for c in found]}, indent=2))
     if failed:
         raise typer.Exit(1)
+
+
+def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
+    """Examine a model, print the result, and return whether it reads well enough."""
+    from memagent_graph.evaluation.exam import examine
+    from memagent_graph.models.resolve import resolve_model
+    from memagent_graph.sync import wait_for
+
+    report = wait_for(examine(resolve_model(name, base_url=base_url, temperature=0.0)))
+    if as_json:
+        table = {skill: [*marks] for skill, marks in report.table.items()}
+        print(json.dumps({"reads": report.reads, "skills": table, "settings": report.settings}))
+        return report.reads
+    for skill, (right, count) in report.table.items():
+        typer.echo(f"{skill:16}{right} of {count}")
+    settings = ", ".join(f"{key}={value!r}" for key, value in report.settings.items())
+    typer.echo(f"settings: {f'ReadingConfig({settings})' if settings else 'the defaults'}")
+    if not report.reads:
+        typer.echo("This model does not read well enough: take a larger one.")
+    return report.reads
 
 
 def _examine(

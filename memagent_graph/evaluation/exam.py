@@ -1,0 +1,297 @@
+"""An exam of thirty small tasks: whether a model can read, and which settings suit it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from memagent_graph.config import ReadingConfig
+from memagent_graph.errors import (
+    ContextLengthError,
+    EmptyReplyError,
+    RefusalError,
+    ResponseFormatError,
+)
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Step
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.text.chunks import Chunk
+from memagent_graph.text.source import TextSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from langchain_core.language_models import BaseChatModel
+
+Skill = Literal[
+    "notes",
+    "length",
+    "nothing new",
+    "conflict",
+    "second hop",
+    "update gate",
+    "exit",
+    "look-back",
+    "merge",
+    "answer",
+    "not in the text",
+    "structure",
+    "language",
+]
+
+_CONFIG = ReadingConfig(memory_tokens=200, answer_tokens=100)
+_LENGTHS = {250: 12, 1000: 50, 4000: 200}
+"""Lengths of chunks in tokens, and the number of sentences around the fact."""
+_PASSED = 0.7
+"""Share of the tasks on notes and answers from which a model reads well enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExamTask:
+    """One task.
+
+    Attributes:
+        skill: what it tests.
+        question: the question of the reading.
+        chunk: the section to read; "" for a merge or an answer.
+        notes: the notes before; several for a merge.
+        wants: texts that the reply must have, case aside.
+        offers: the way out that the prompt offers: "update_gate", "exit_gate" or "look_back".
+        takes: whether it should be taken.
+        tokens: about how long the chunk is, for tasks of length.
+    """
+
+    skill: Skill
+    question: str
+    chunk: str = ""
+    notes: tuple[str, ...] = ("",)
+    wants: tuple[str, ...] = ()
+    offers: Literal["update_gate", "exit_gate", "look_back"] | None = None
+    takes: bool = False
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExamMark:
+    """A model's result in a task.
+
+    Attributes:
+        task: the task.
+        right: whether it was solved.
+        reply: what the model made of it, or why there is nothing.
+    """
+
+    task: ExamTask
+    right: bool
+    reply: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExamReport:
+    """The result of an exam.
+
+    Attributes:
+        marks: the result of each task, in their order.
+        settings: fields of `ReadingConfig` that suit the model, where they differ from the default.
+        reads: whether the model reads well enough to be used at all.
+    """
+
+    marks: tuple[ExamMark, ...]
+    settings: dict[str, Any]
+    reads: bool
+
+    @property
+    def table(self) -> dict[str, tuple[int, int]]:
+        """Solved tasks, and all tasks, of each skill."""
+        found: dict[str, tuple[int, int]] = {}
+        for mark in self.marks:
+            right, count = found.get(mark.task.skill, (0, 0))
+            found[mark.task.skill] = (right + mark.right, count + 1)
+        return found
+
+
+_WHO, _KEEPER = "Who keeps the lighthouse of Skarvik?", "Ragna Solheim"
+_TOWER = f"The tower of the lighthouse of Skarvik still has a keeper, whose name is {_KEEPER}."
+_RENT, _LEASE = "What is the rent of the mill?", "The rent of the mill is 900 euros a month."
+_BREAD = "Bread is baked twice a week by the brothers Aune, who sell it from a van at the pier."
+_FILM = "In which city does the director of The Glass Harbour live?"
+_DIRECTOR = "The Glass Harbour was directed by Ilse Varga."
+_STORM = (
+    "In the winter of 2003 a storm took the roof of the boathouse. A lottery paid for a new one."
+)
+
+
+def _among(sentences: int, fact: str) -> str:
+    """A text with a fact in the middle."""
+    days = [
+        f"On day {number} the ferry carried {number * 7 % 50 + 3} people and {number % 9} cars."
+        for number in range(1, sentences + 1)
+    ]
+    days.insert(sentences // 2, fact)
+    return " ".join(days)
+
+
+TASKS = (
+    ExamTask("notes", _WHO, f"{_BREAD} {_TOWER}", wants=(_KEEPER,)),
+    ExamTask("notes", _RENT, f"{_LEASE} {_STORM}", wants=("900",)),
+    ExamTask(
+        "notes", "When was the bell cast?", f"The bell was cast in 1702. {_BREAD}", wants=("1702",)
+    ),
+    ExamTask(
+        "notes", "Who won the boat?", f"{_STORM} The boat was won by Dr. Lund.", wants=("Lund",)
+    ),
+    *(
+        ExamTask("length", _WHO, _among(count, _TOWER), wants=(_KEEPER,), tokens=tokens)
+        for tokens, count in _LENGTHS.items()
+    ),
+    ExamTask("nothing new", _WHO, _BREAD, (_TOWER,), (_KEEPER,)),
+    ExamTask("nothing new", _RENT, _STORM, (_LEASE,), ("900",)),
+    ExamTask(
+        "conflict", _RENT, "Since May the rent of the mill is 950 euros.", (_LEASE,), ("950",)
+    ),
+    ExamTask(
+        "conflict",
+        _WHO,
+        "In June Bo Tern became keeper of the lighthouse of Skarvik.",
+        (_TOWER,),
+        ("Tern",),
+    ),
+    ExamTask(
+        "second hop",
+        _FILM,
+        "Ilse Varga has a house in Trieste.",
+        (_DIRECTOR,),
+        ("Trieste", "Varga"),
+    ),
+    ExamTask(
+        "second hop",
+        "How old is the owner of the mill?",
+        "Tom Reiner is 61 years old.",
+        ("The mill belongs to Tom Reiner.",),
+        ("61",),
+    ),
+    ExamTask("update gate", _WHO, _BREAD, (_TOWER,), offers="update_gate", takes=True),
+    ExamTask("update gate", _RENT, _STORM, offers="update_gate", takes=True),
+    ExamTask("update gate", _WHO, _TOWER, wants=(_KEEPER,), offers="update_gate"),
+    ExamTask("update gate", _RENT, _LEASE, (_STORM,), ("900",), offers="update_gate"),
+    ExamTask("exit", _WHO, _TOWER, wants=(_KEEPER,), offers="exit_gate", takes=True),
+    ExamTask("exit", _RENT, _BREAD, offers="exit_gate"),
+    ExamTask("look-back", _FILM, _DIRECTOR, offers="look_back", takes=True, wants=("Varga",)),
+    ExamTask("look-back", _WHO, _TOWER, wants=(_KEEPER,), offers="look_back"),
+    ExamTask("merge", _FILM, "", (_DIRECTOR, "Ilse Varga lives in Trieste."), ("Varga", "Trieste")),
+    ExamTask("merge", _RENT, "", (_BREAD, _LEASE), ("900",)),
+    ExamTask("answer", _WHO, "", (_TOWER,), (_KEEPER,)),
+    ExamTask("answer", _RENT, "", (_LEASE,), ("900",)),
+    ExamTask("not in the text", _WHO, "", (_BREAD,)),
+    ExamTask("not in the text", _RENT, "", ("The mill was built in 1850 and sold in 1911.",)),
+    ExamTask("structure", _RENT, "", (_LEASE,), ("900",)),
+    ExamTask(
+        "language",
+        _WHO,
+        f"Der Leuchtturm von Skarvik hat noch eine Wärterin: {_KEEPER}.",
+        wants=(_KEEPER,),
+    ),
+    ExamTask("language", _RENT, "磨坊的租金是每月900欧元。面包每周烤两次。", wants=("900",)),
+)
+
+
+async def examine(model: BaseChatModel) -> ExamReport:
+    """Give a model all tasks, as many at once as it answers.
+
+    Args:
+        model: any LangChain chat model.
+
+    Raises:
+        ModelError: A call failed for another reason than the reply.
+    """
+    readers = {shaped: _reader(model, shaped=shaped) for shaped in (False, True)}
+    for reader in readers.values():
+        await reader.prepare()
+    turns = asyncio.Semaphore(readers[False].concurrency)
+
+    async def mark(task: ExamTask) -> ExamMark:
+        async with turns:
+            return await _mark(readers[task.skill == "structure"], task)
+
+    marks = tuple(await asyncio.gather(*map(mark, TASKS)))
+    return _report(marks, readers[False].identity.window_tokens)
+
+
+def _reader(model: BaseChatModel, *, shaped: bool) -> ChatReader:
+    return ChatReader(model, config=_CONFIG, response_format=_SHAPE if shaped else None)
+
+
+_SHAPE = {
+    "title": "Rent",
+    "type": "object",
+    "properties": {"euros": {"type": "integer"}},
+    "required": ["euros"],
+}
+
+
+async def _mark(reader: ChatReader, task: ExamTask) -> ExamMark:
+    """Give one task; a reply that cannot be used is wrong."""
+    try:
+        reply, taken = await _ask(reader, task)
+    except (ContextLengthError, EmptyReplyError, RefusalError, ResponseFormatError) as error:
+        return ExamMark(task, right=False, reply=str(error))
+    said = reply.casefold()
+    right = all(want.casefold() in said for want in task.wants) and taken is task.takes
+    return ExamMark(task, right, reply)
+
+
+async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
+    """Return the notes or the answer, and whether the way out was taken that was offered."""
+    if task.skill == "merge":
+        merged = await reader.merge(task.question, task.question, [*map(Memory, task.notes)])
+        return merged.memory.text, False
+    notes = Memory(task.notes[0])
+    if not task.chunk:
+        answer = await reader.respond(task.question, notes)
+        denies = task.skill == "not in the text" and answer.found is not False
+        return answer.final, denies
+    chunk = Chunk(task.chunk, 0, len(task.chunk), task.tokens, TextSource(task.chunk))
+    step = Step(
+        task.question,
+        task.question,
+        notes,
+        chunk,
+        number=2,
+        update_gate=task.offers == "update_gate",
+        exit_gate=task.offers == "exit_gate",
+        look_back=task.offers == "look_back",
+    )
+    update = await reader.update(step)
+    memory = update.memory or notes
+    taken = {
+        "update_gate": update.memory is None,
+        "exit_gate": update.done,
+        "look_back": update.recall is not None,
+    }
+    return memory.text, task.offers is not None and taken[task.offers]
+
+
+def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
+    table = ExamReport(tuple(marks), {}, reads=False).table
+    solved = {skill: right == count for skill, (right, count) in table.items()}
+    longest = 0
+    for mark in marks:
+        if mark.task.skill == "length" and mark.right:
+            longest = max(longest, mark.task.tokens)
+    settings: dict[str, Any] = {}
+    if longest < max(_LENGTHS):
+        chunk = longest or min(_LENGTHS)
+        settings |= {"chunk_tokens": chunk, "memory_tokens": max(128, min(1024, chunk // 2))}
+    elif window is not None and window < ReadingConfig().window_tokens:
+        settings["chunk_tokens"] = max(window - ReadingConfig(chunk_tokens=1).window_tokens, 250)
+    if solved["update gate"]:
+        settings["update_gate"] = True
+    if solved["exit"]:
+        settings["exit"] = "safe"
+    if solved["look-back"]:
+        settings["recalls"] = 1
+    if not solved["not in the text"]:
+        settings["unsupported"] = "drop"
+    basic = [mark.right for mark in marks if mark.task.skill in {"notes", "nothing new", "answer"}]
+    return ExamReport(tuple(marks), settings, sum(basic) >= _PASSED * len(basic))

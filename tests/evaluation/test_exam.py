@@ -1,0 +1,106 @@
+"""The exam of `memagent doctor --exam`: what a model can do, and the settings that follow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from typer.testing import CliRunner
+
+from memagent_graph import ReadingConfig
+from memagent_graph.cli.app import app
+from memagent_graph.evaluation.exam import TASKS, examine
+
+
+class Pupil(GenericFakeChatModel):
+    """Knows all tasks by their question and section, and solves them."""
+
+    def _generate(self, messages, *args, **options):
+        prompt = str(messages[-1].content)
+        message = AIMessage(self.reply(prompt))
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def reply(self, prompt):
+        (task,) = [task for task in TASKS if self.is_asked(task, prompt)]
+        notes = " ".join(filter(None, (*task.notes, task.chunk)))
+        if task.skill == "structure":
+            return '{"euros": 900}'
+        if task.skill == "not in the text":
+            return "The notes do not say."
+        if task.offers and task.takes:
+            ways = {
+                "update_gate": "unchanged",
+                "exit_gate": f"{notes}\nENOUGH: {task.wants and task.wants[0]}",
+                "look_back": f"{notes}\nLOOK BACK: Ilse Varga",
+            }
+            return ways[task.offers]
+        return " ".join(task.wants) if task.skill == "answer" else notes
+
+    @staticmethod
+    def is_asked(task, prompt):
+        offered = {
+            "update_gate": "single word" in prompt,
+            "exit_gate": "ENOUGH: " in prompt,
+            "look_back": "LOOK BACK: " in prompt,
+        }
+        ways = {way for way, is_offered in offered.items() if is_offered}
+        return (
+            task.question in prompt
+            and task.chunk in prompt
+            and ("<section>" in prompt) is bool(task.chunk)
+            and all(f"<notes>\n{notes}" in prompt for notes in task.notes if notes)
+            and ("(empty" in prompt) is (task.notes == ("",))
+            and prompt.count("</notes>") == len(task.notes)
+            and ways == {task.offers} - {None}
+            and ("JSON" in prompt) is (task.skill == "structure")
+        )
+
+
+class Parrot(GenericFakeChatModel):
+    """Says one thing, whatever it is asked."""
+
+    said: str
+
+    def _generate(self, messages, *args, **options):
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.said))])
+
+
+def test_there_are_thirty_tasks():
+    assert len(TASKS) == 30
+
+
+async def test_a_model_that_solves_all_may_use_every_way():
+    report = await examine(Pupil(messages=iter(())))
+
+    assert [mark.task for mark in report.marks if not mark.right] == []
+    assert report.reads
+    assert report.settings == {"update_gate": True, "exit": "safe", "recalls": 1}
+    ReadingConfig(**report.settings)
+
+
+@pytest.mark.parametrize("said", ["unchanged", "I'm sorry, but I can't assist with that.", "Yes."])
+async def test_a_model_that_says_one_thing_does_not_read(said):
+    report = await examine(Parrot(messages=iter(()), said=said))
+
+    assert not report.reads
+    assert report.settings["chunk_tokens"] == 250
+    assert not {"update_gate", "exit", "recalls"} & report.settings.keys()
+    ReadingConfig(**report.settings)
+
+
+def test_the_command_prints_a_table_and_settings_and_fails_a_model_that_does_not_read(
+    openai_server,
+):
+    arguments = ["doctor", "--exam", "openai:small", "--base-url", openai_server.base_url]
+
+    done = CliRunner().invoke(app, arguments)
+    as_json = CliRunner().invoke(app, [*arguments, "--json"])
+
+    assert done.exit_code == as_json.exit_code == 1
+    assert "notes           0 of 4" in done.stdout
+    assert "settings: ReadingConfig(chunk_tokens=250" in done.stdout
+    assert "take a larger one" in done.stdout
+    assert json.loads(as_json.stdout)["reads"] is False
