@@ -70,7 +70,6 @@ LOOKS = [
     "search ferry",
     "history diary",
     "diff a b",
-    "watch diary",
     "readings",
     "release diary",
     "edit diary",

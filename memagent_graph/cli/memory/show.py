@@ -16,7 +16,6 @@ from memagent_graph.cli.options import (
     Reference,
     User,
     bank_of,
-    missing_store,
     named,
     open_users,
     operator,
@@ -201,7 +200,6 @@ def watch(
     namespace: Namespace = None,
 ) -> None:
     """Follow a memory live: print each new version's changes until you stop it."""
-    from memagent_graph.errors import StoreError
     from memagent_graph.memory.bank import diff
 
     async def follow(bank: MemoryBank) -> None:
@@ -213,9 +211,7 @@ def watch(
             before = version
             sys.stdout.flush()
 
-    with open_users(store, namespace) as users:
-        if missing_store(store):
-            raise StoreError("There is nothing to follow: begin a reading, then watch it.")
+    with open_users(store, namespace, create=True) as users:  # what it follows may come later
         asyncio.run(follow(bank_of(users, user)))
 
 
