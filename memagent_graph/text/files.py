@@ -35,8 +35,8 @@ from memagent_graph.errors import (
 )
 from memagent_graph.sync import work_through
 from memagent_graph.templates import plural, replace_surrogates
-from memagent_graph.text.conversion import CONVERTERS
-from memagent_graph.text.converter import AT_ONCE, ConvertedSource
+from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
+from memagent_graph.text.formats import FORMATS, PLAIN
 from memagent_graph.text.source import (
     MARKDOWN,
     Headings,
@@ -110,7 +110,7 @@ def open_file(
     opener: Opener | None = None,
     encoding: str | None = None,
 ) -> Source:
-    """Open a file: text in any encoding, or a format that markitdown converts.
+    """Open a file: text in any encoding, or a format that is converted.
 
     A file counts as binary if its first 64 KiB have NUL bytes and are neither UTF-8 nor UTF-16, or
     if more than a tenth of them are control characters; NUL bytes in text are kept. Invalid bytes
@@ -139,7 +139,7 @@ def open_file(
                 'standard input, and "-" in place of its name.'
             )
             raise UnreadableSourceError(message)
-        if path.suffix.lower() in CONVERTERS:
+        if path.suffix.lower() in FORMATS and not _stays_plain(path):
             return ConvertedSource(path, name) if opener is None else _copy(path, name, opener)
         with open(path, "rb", opener=opener) as file:
             sample = file.read(_SAMPLE)
@@ -151,7 +151,7 @@ def open_file(
         if wide := _find_utf_16(sample):
             return FileSource(path, name, wide, opener=opener)
         if _is_binary(sample):
-            formats = ", ".join(sorted(CONVERTERS))
+            formats = ", ".join(sorted(FORMATS))
             message = f"{name} is a binary file: only text can be read, and {formats}."
             raise UnreadableSourceError(message)
         return _open_unmarked(path, name, opener)
@@ -514,9 +514,14 @@ def _join_files(
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
 
 
+def _stays_plain(path: Path) -> bool:
+    """Whether a file of text is read as it is, because the `documents` extra is not installed."""
+    return path.suffix.lower() in PLAIN and not can_convert()
+
+
 def is_converted(path: Path) -> bool:
     """Whether a file is converted to text, in another process."""
-    return path.suffix.lower() in CONVERTERS
+    return path.suffix.lower() in FORMATS and not _stays_plain(path)
 
 
 def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from bisect import bisect_right
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +32,49 @@ class Location(NamedTuple):
     line: int
     page: int | None = None
     heading: str | None = None
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The text of a document.
+
+    Attributes:
+        text: the whole text.
+        pages: offsets of the pages, slides or sheets, in code points; empty if there are none.
+        warnings: what the text lacks, such as "did not read 3 pictures.".
+    """
+
+    text: str = ""
+    pages: Sequence[int] = ()
+    warnings: Sequence[str] = ()
+
+    def encode(self) -> tuple[bytes, bytes, bytes]:
+        """Return text, pages and warnings as bytes."""
+        warnings = json.dumps(self.warnings).encode()
+        text = self.text.encode("utf-8", "surrogatepass")
+        return text, array("I", self.pages).tobytes(), warnings
+
+    @classmethod
+    def decode(cls, text: bytes, pages: bytes, warnings: bytes) -> Converted:
+        """Return the record that `encode` made these bytes from.
+
+        Raises:
+            ValueError: The bytes are something else.
+        """
+        starts = array("I")
+        starts.frombytes(pages)
+        text_, lines = text.decode("utf-8", "surrogatepass"), json.loads(warnings)
+        return cls(text_, starts.tolist(), tuple(map(str, lines)))
+
+
+class PasswordError(ValueError):
+    """A document is encrypted."""
+
+
+def warn_of(**counted: int) -> tuple[str, ...]:
+    """Return a line for what was not read, by what it is and how many there are."""
+    found = [plural(number, name.replace("_", " ")) for name, number in counted.items() if number]
+    return (f"did not read {' and '.join(found)}.",) if found else ()
 
 
 class Source(Protocol):
@@ -229,8 +276,6 @@ _MOST_HEADINGS = 100_000
 
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(?P<title>\S.*)")
 _FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<language>.*)")
-_SLIDE = re.compile(r"^<!-- Slide number: (\d{1,9}) -->$", re.MULTILINE)
-_SHEET = re.compile(r"^## ", re.MULTILINE)
 
 
 class Headings:
@@ -297,19 +342,3 @@ class Headings:
 def _without_closing_marks(title: str) -> str:
     shorter = title.rstrip("#")
     return shorter.rstrip() if shorter[-1:] in {" ", "\t"} else title
-
-
-def find_pages(text: str, suffix: str) -> list[int]:
-    """Return the offsets of slides or sheets in a converted document; [] for other formats.
-
-    A slide mark counts only if it has the next number, from 1: text that merely looks like a mark
-    is skipped.
-    """
-    if suffix == ".xlsx":
-        return [found.start() for found in _SHEET.finditer(text)]
-    starts: list[int] = []
-    if suffix == ".pptx":
-        for found in _SLIDE.finditer(text):
-            if int(found[1]) == len(starts) + 1:
-                starts.append(found.start())
-    return starts

@@ -48,7 +48,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(142, 0),
     "lines of the largest module": Ceiling(882, 500),
     "modules": Ceiling(172, 130),
-    "lines": Ceiling(47_500, 39_000),
+    "lines": Ceiling(49_400, 39_000),
 }
 
 

@@ -30,8 +30,8 @@ from memagent_graph.text.cache import (
     size_of_converted,
     unseal,
 )
-from memagent_graph.text.conversion import Converted
 from memagent_graph.text.files import open_source
+from memagent_graph.text.source import Converted
 
 KEY = "0123456789abcdef"
 

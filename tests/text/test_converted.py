@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bombs import BOMBS, DOCUMENTS, write_docx
+from bombs import BOMBS, DOCUMENTS, write_docx, write_slow, write_xlsx
 from documents import write_pages
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -30,9 +30,9 @@ from memagent_graph.errors import (
 )
 from memagent_graph.sync import to_thread
 from memagent_graph.text import converter
-from memagent_graph.text.conversion import CONVERTERS
 from memagent_graph.text.converter import Converter
 from memagent_graph.text.files import open_source
+from memagent_graph.text.formats import FORMATS
 
 MB = 1 << 20
 HANG = 300
@@ -103,7 +103,7 @@ def limit(monkeypatch):
 @pytest.fixture
 def bomb(tmp_path):
     """Takes a minute."""
-    return BOMBS["letters.pdf"](tmp_path / "letters.pdf")
+    return write_slow(tmp_path / "slow.html")
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def test_each_format_is_converted(tmp_path):
     ]
     for part in source.parts:
         assert f"Hello {part.name.rpartition('/')[2]}" in whole(part)
-    assert {Path(name).suffix for name in DOCUMENTS} == set(CONVERTERS)
+    assert {Path(name).suffix for name in DOCUMENTS} == set(FORMATS)
 
 
 class TestSeveral:
@@ -303,9 +303,16 @@ class TestLimits:
         with pytest.raises(ConfigurationError, match="MEMAGENT_CONVERSION_SECONDS"):
             open_source(DOCUMENTS["a.html"](tmp_path / "a.html", "Hello"))
 
-    @pytest.mark.slow
-    def test_a_folder_is_read_without_its_bombs(self, bomb, tmp_path, limit):
+    def test_a_cell_far_from_the_others_does_not_fill_the_memory(self, tmp_path, limit):
         limit("MEMORY_MB", 384)
+        rows = '<row r="1048576"><c r="XFD1048576"><v>12</v></c></row>'
+
+        assert "| 12 |" in whole(open_source(write_xlsx(tmp_path / "a.xlsx", rows)))
+
+    @pytest.mark.slow
+    def test_a_folder_is_read_without_its_bombs(self, tmp_path, limit):
+        limit("MEMORY_MB", 384)
+        BOMBS["letters.pdf"](tmp_path / "letters.pdf")
         DOCUMENTS["a.html"](tmp_path / "a.html", "first page")
         DOCUMENTS["a.html"](tmp_path / "z.html", "last page")
 
@@ -474,31 +481,29 @@ class TestProcesses:
 
 class TestConfinement:
     @pytest.fixture
-    def markitdown(self, tmp_path, monkeypatch):
-        """Puts a converter that does something else in the place of markitdown."""
+    def library(self, tmp_path, monkeypatch):
+        """Puts something else in the place of the library that reads HTML."""
 
         def put(code, reaches="''"):
-            folder = tmp_path / "instead"
-            folder.mkdir()
+            folder = tmp_path / "instead" / "selectolax"
+            folder.mkdir(parents=True)
+            (folder / "__init__.py").touch()
             lines = "\n        ".join(code.splitlines())
-            (folder / "markitdown.py").write_text(
+            (folder / "lexbor.py").write_text(
                 "import os, socket, subprocess, sys, types\n"
-                "converters = types.SimpleNamespace(HtmlConverter=object)\n"
-                "StreamInfo = dict\n"
-                "class MarkItDown:\n"
-                "    def __init__(self, **options): self.register_converter = print\n"
-                "    def convert_stream(self, file, stream_info):\n"
+                "class LexborHTMLParser:\n"
+                "    def __init__(self, text):\n"
                 f"        {lines}\n"
-                f"        return types.SimpleNamespace(text_content={reaches})\n"
+                f"        text = dict(tag='-text', text_content={reaches}, next=None)\n"
+                "        self.root = types.SimpleNamespace(child=types.SimpleNamespace(**text))\n"
             )
-            monkeypatch.delitem(sys.modules, "markitdown", raising=False)
-            monkeypatch.syspath_prepend(folder)
+            monkeypatch.syspath_prepend(folder.parent)
             return DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
 
         return put
 
     def test_a_converter_can_neither_connect_nor_start_nor_write(
-        self, markitdown, openai_server, tmp_path
+        self, library, openai_server, tmp_path
     ):
         port, trap = openai_server.port, str(tmp_path / "trap")
         attempts = [
@@ -518,7 +523,7 @@ class TestConfinement:
             "    except OSError:\n        pass"
         )
 
-        assert whole(open_source(markitdown(code, "str(done)"))) == "['os.getpid()']"
+        assert whole(open_source(library(code, "str(done)"))) == "['os.getpid()']"
         assert openai_server.accepted == 0
         assert not Path(trap).stat().st_size
 
@@ -532,9 +537,9 @@ class TestConfinement:
 
         assert openai_server.accepted == 0
 
-    def test_keys_are_not_in_its_environment(self, markitdown, monkeypatch):
+    def test_keys_are_not_in_its_environment(self, library, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
-        document = markitdown("", "repr(dict(os.environ))")
+        document = library("", "repr(dict(os.environ))")
 
         text = whole(open_source(document))
 
@@ -543,7 +548,7 @@ class TestConfinement:
 
     def test_nothing_is_imported_from_the_current_folder(self, tmp_path, monkeypatch):
         trap = tmp_path / "trap"
-        for name in ("json", "markitdown", "zipfile"):
+        for name in ("json", "openpyxl", "zipfile"):
             (tmp_path / f"{name}.py").write_text(f"import os\nos.mkdir({str(trap)!r})\n")
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend("")
@@ -568,7 +573,7 @@ class TestConfinement:
 
         assert done.stdout == "begin\nHello\n"
 
-    def test_markitdown_is_not_imported_here(self, tmp_path):
+    def test_the_libraries_are_not_imported_here(self, tmp_path):
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
         code = f"""if True:
             import sys
@@ -576,14 +581,14 @@ class TestConfinement:
             from memagent_graph.text import files as opening
             assert "psutil" not in sys.modules
             opening.open_source(Path({str(page)!r}))
-            assert "markitdown" not in sys.modules
+            assert not {"lxml", "openpyxl", "pypdfium2", "selectolax"} & sys.modules.keys()
             """
 
         subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG)
 
 
 class TestBrokenProcesses:
-    markitdown = TestConfinement.markitdown
+    library = TestConfinement.library
 
     @pytest.mark.parametrize(
         ("code", "said"),
@@ -593,41 +598,39 @@ class TestBrokenProcesses:
             ("raise ValueError('odd')", "odd"),
         ],
     )
-    def test_one_that_ends_by_itself_is_an_error_and_the_next_goes_on(self, code, said, markitdown):
-        document = markitdown(code)
+    def test_one_that_ends_by_itself_is_an_error_and_the_next_goes_on(self, code, said, library):
+        document = library(code)
 
         for _ in range(2):
             with pytest.raises(UnreadableSourceError, match=said):
                 open_source(document)
 
-    def test_a_converter_that_wants_gigabytes_at_once_is_refused_them(self, markitdown, limit):
+    def test_a_converter_that_wants_gigabytes_at_once_is_refused_them(self, library, limit):
         limit("MEMORY_MB", 256)
-        document = markitdown("bytes(8 << 30)")  # never touched: no look at it would show them
+        document = library("bytes(8 << 30)")  # never touched: no look at it would show them
 
         with pytest.raises(ConversionLimitError) as refused:
             open_source(document)
         assert refused.value.limit == "memory"
 
-    def test_one_that_holds_the_interpreter_is_ended_in_time(self, markitdown, limit):
+    def test_one_that_holds_the_interpreter_is_ended_in_time(self, library, limit):
         limit("SECONDS", 0.5)
-        document = markitdown("import re; re.match('(a|a)*$', 'a' * 99 + 'b')")
+        document = library("import re; re.match('(a|a)*$', 'a' * 99 + 'b')")
 
         with pytest.raises(ConversionLimitError) as refused:
             open_source(document)
         assert refused.value.limit == "time"
 
-    def test_what_libraries_print_is_no_reply(self, markitdown):
-        assert whole(open_source(markitdown("print('{}'); os.write(1, b'{}')", "'text'"))) == "text"
+    def test_what_libraries_print_is_no_reply(self, library):
+        assert whole(open_source(library("print('{}'); os.write(1, b'{}')", "'text'"))) == "text"
 
-    def test_a_format_whose_package_is_missing_names_the_extra(self, markitdown):
-        code = "class MissingDependencyException(Exception): pass\nraise MissingDependencyException"
-
+    def test_a_format_whose_package_is_missing_names_the_extra(self, library):
         with pytest.raises(MissingDependencyError, match=r"memagent-graph\[documents\]"):
-            open_source(markitdown(code))
+            open_source(library("import no_such_module"))
 
-    def test_a_broken_markitdown_names_the_extra(self, markitdown, tmp_path):
-        document = markitdown("")
-        (tmp_path / "instead" / "markitdown.py").write_text("import no_such_module")
+    def test_a_broken_library_names_the_extra(self, library, tmp_path):
+        document = library("")
+        (tmp_path / "instead" / "selectolax" / "lexbor.py").write_text("import no_such_module")
 
         with pytest.raises(MissingDependencyError, match=r"memagent-graph\[documents\]"):
             open_source(document)
