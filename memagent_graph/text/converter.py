@@ -31,7 +31,7 @@ from memagent_graph.errors import (
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
 from memagent_graph.text.conversion import Limit, Reply, Request
-from memagent_graph.text.formats import FORMATS, LIBRARIES
+from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY
 from memagent_graph.text.source import Converted, Headings, Location, TextSource
 
 LOOK_SECONDS = 0.02
@@ -346,6 +346,7 @@ class ConvertedSource(TextSource):
         self.digest = digest
         self.uri = path.absolute().as_uri()
         self._pages = converted.pages
+        self.read_by = read_by(path.suffix.lower())
         self._is_markdown = path.suffix.lower() != ".pdf"
         self.warnings = tuple(f"{name}: {line}" for line in converted.warnings)
         if not self._is_markdown:
@@ -421,6 +422,16 @@ def can_convert() -> bool:
             ("lxml", "openpyxl", "oxmsg", "psutil", "pypdfium2", "selectolax", "striprtf"),
         )
     )
+
+
+@cache
+def read_by(suffix: str) -> str:
+    """Return the library that reads a format and its version; "text" where none is needed."""
+    library = READ_BY.get(suffix)
+    try:
+        return f"{library} {version(library)}" if library else "text"
+    except PackageNotFoundError:
+        return str(library)
 
 
 @cache

@@ -42,6 +42,7 @@ from memagent_graph.text.source import (
     Headings,
     JoinedSource,
     Location,
+    Skipped,
     Source,
     TextSource,
     warnings_of,
@@ -298,6 +299,7 @@ class FileSource:
     Attributes:
         invalid: number of U+FFFD characters, which stand for bytes that could not be decoded.
         beyond_ascii: number of all other characters beyond ASCII.
+        encoding: name of the codec.
         warnings: what may be wrong with the text.
     """
 
@@ -316,6 +318,7 @@ class FileSource:
         self.name = name
         self.uri: str | None = path.absolute().as_uri()
         self._path = path
+        self.encoding = encoding.lower()
         self._decoder = codecs.getincrementaldecoder(encoding)
         self._errors = "replace"
         self._version = _Version.of(path)
@@ -502,14 +505,15 @@ def _join_files(
     )
     skipped, parts = [], []
     for part in opened:
-        if isinstance(part, str):
+        if isinstance(part, Skipped):
             skipped.append(part)
         elif _has_text(part):
             parts.append(part)
         else:
-            skipped.append(f"skipped {part.name}: {_why_empty(part)}")
+            skipped.append(Skipped(part.name, _why_empty(part)))
     if not parts:
-        message = f"Nothing in {name} can be read: {_list(skipped) or 'it has no files.'}"
+        why = _list([*map(str, skipped)]) or "it has no files."
+        message = f"Nothing in {name} can be read: {why}"
         raise UnreadableSourceError(message)
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
 
@@ -524,19 +528,19 @@ def is_converted(path: Path) -> bool:
     return path.suffix.lower() in FORMATS and not _stays_plain(path)
 
 
-def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | str:
-    """Open a file of a folder; a line that says why it was skipped if it is not read."""
-    skipped = f"skipped {replace_surrogates(name)}: "
+def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | Skipped:
+    """Open a file of a folder; a record that says why it was skipped if it is not read."""
+    shown = replace_surrogates(name)
     try:
         if file.name.startswith("."):
-            return f"{skipped}it is hidden."
+            return Skipped(shown, "it is hidden.")
         if _leads_away(file.absolute(), base):
-            return f"{skipped}it is a link out of the folder, or to a hidden file."
+            return Skipped(shown, "it is a link out of the folder, or to a hidden file.")
         if opener is None:
             return open_file(file, name)
         return open_file(Path(os.path.realpath(file)), name, opener)
     except (SourceError, ImportError, OSError) as error:
-        return skipped + _reason(error, name)
+        return Skipped(shown, _reason(error, name))
 
 
 def _reason(error: Exception, name: str) -> str:

@@ -52,6 +52,16 @@ PLAIN = frozenset({".eml", ".ipynb", ".srt", ".vtt"})
 LIBRARIES = ("lxml", "openpyxl", "pypdfium2", "python-oxmsg", "selectolax", "striprtf")
 """Packages of the `documents` extra that convert."""
 
+READ_BY = {
+    ".pdf": "pypdfium2",
+    **dict.fromkeys((".xlsx", ".xlsm"), "openpyxl"),
+    **dict.fromkeys((".docx", ".docm", ".pptx", ".pptm", ".odt", ".ods", ".odp"), "lxml"),
+    **dict.fromkeys((".html", ".htm", ".xhtml", ".epub"), "selectolax"),
+    ".msg": "python-oxmsg",
+    ".rtf": "striprtf",
+}
+"""The package that reads a format; the others need the standard library only."""
+
 
 def load() -> None:
     """Import the libraries.

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict
 
 from memagent_graph.templates import plural
 
@@ -77,6 +77,40 @@ def warn_of(**counted: int) -> tuple[str, ...]:
     return (f"did not read {' and '.join(found)}.",) if found else ()
 
 
+class OpenedSource(TypedDict):
+    """What became of a source when it was opened.
+
+    Attributes:
+        name: its name.
+        by: what read it: "text", or the library that converted it and its version; None if it was
+            skipped.
+        encoding: encoding of the text; None if it was converted, or given as text.
+        warnings: what was not read of it, or may be wrong with its text, a line for each.
+        skipped: why it was skipped; None if it was read.
+    """
+
+    name: str
+    by: str | None
+    encoding: str | None
+    warnings: list[str]
+    skipped: str | None
+
+
+class Skipped(NamedTuple):
+    """A file that was skipped.
+
+    Attributes:
+        name: its name.
+        reason: why, a sentence that begins in lower case.
+    """
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"skipped {self.name}: {self.reason}"
+
+
 class Source(Protocol):
     """A document that is read in windows.
 
@@ -133,10 +167,11 @@ class JoinedSource:
         parts: the sources, in order.
         name: name of all together, in output.
         uri: opens them again; None makes one from the parts' own, if all have one.
-        skipped: a line for each file that was skipped: its name, and why.
+        skipped: the files that were skipped.
 
     Attributes:
         skipped: number of files skipped, those of the parts included.
+        skips: the files that were skipped, those of the parts apart.
         warnings: what was skipped or may be wrong with the text, a line for each.
     """
 
@@ -146,9 +181,10 @@ class JoinedSource:
         name: str,
         *,
         uri: str | None = None,
-        skipped: Sequence[str] = (),
+        skipped: Sequence[Skipped] = (),
     ) -> None:
         self.name = name
+        self.skips = tuple(skipped)
         self.skipped = len(skipped) + sum(getattr(part, "skipped", 0) for part in parts)
         found = (line for part in parts for line in warnings_of(part))
         self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
@@ -185,6 +221,15 @@ class JoinedSource:
         index = max(bisect_right(self._starts, offset) - 1, 0)
         place = self._parts[index].locate(offset - self._starts[index])
         return place if index % 2 else Location(place.name, 1)
+
+    def reports(self) -> list[OpenedSource]:
+        """Return a record of each source that was opened, in order, and of each skipped one."""
+        read = [report for part in self.parts for report in sources_of(part)]
+        skipped = [
+            OpenedSource(name=name, by=None, encoding=None, warnings=[], skipped=reason)
+            for name, reason in self.skips
+        ]
+        return read + skipped
 
     @property
     def parts(self) -> list[Source]:
@@ -223,30 +268,43 @@ _MOST_NAMED = 3
 """Most files of one kind that are named: a folder of programs has a thousand compiled ones."""
 
 
-_NO_DOCUMENT = re.compile("hidden|(?:a )?(binary|empty)")
+_NO_DOCUMENT = re.compile("it is (hidden|(?:a )?(binary|empty))")
 
 
-def _by_kind(skipped: Sequence[str]) -> list[str]:
+def _by_kind(skipped: Sequence[Skipped]) -> list[str]:
     """Count the files that nobody takes for documents, by suffix: hidden, binary and empty ones."""
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for line in skipped:
-        name, _, reason = line.partition(": it is ")
-        if found := _NO_DOCUMENT.match(reason):
-            kind = PurePosixPath(name).suffix.lower(), found[1] or found[0]
-            kinds.setdefault(kind, []).append(line)
+    kinds: dict[tuple[str, str], list[Skipped]] = {}
+    for file in skipped:
+        if found := _NO_DOCUMENT.match(file.reason):
+            kind = PurePosixPath(file.name).suffix.lower(), found[2] or found[1]
+            kinds.setdefault(kind, []).append(file)
     many = {kind: lines for kind, lines in kinds.items() if len(lines) > _MOST_NAMED}
     counted = [
         f"skipped {len(lines)} {suffix or 'other'} files: they are {why}."
         for (suffix, why), lines in many.items()
     ]
-    left_out = {line for lines in many.values() for line in lines}
-    return [line for line in skipped if line not in left_out] + counted
+    left_out = {file for files in many.values() for file in files}
+    return [str(file) for file in skipped if file not in left_out] + counted
 
 
 def warnings_of(source: Source) -> tuple[str, ...]:
     """Return what was skipped or may be wrong with the text of a source, a line for each."""
     found: tuple[str, ...] = getattr(source, "warnings", ())
     return found
+
+
+def sources_of(source: Source) -> list[OpenedSource]:
+    """Return a record of each source that was opened for a document, skipped ones last."""
+    if isinstance(source, JoinedSource):
+        return source.reports()
+    report = OpenedSource(
+        name=source.name,
+        by=getattr(source, "read_by", "text"),
+        encoding=getattr(source, "encoding", None),
+        warnings=[*warnings_of(source)],
+        skipped=None,
+    )
+    return [report]
 
 
 def digests_of(source: Source) -> list[str]:

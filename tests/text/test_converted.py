@@ -20,7 +20,12 @@ from bombs import BOMBS, DOCUMENTS, write_docx, write_slow, write_xlsx
 from documents import write_pages
 from langgraph.checkpoint.memory import InMemorySaver
 
-from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph import (
+    MemAgentRetriever,
+    ReadingConfig,
+    create_memagent,
+    create_reading_tool,
+)
 from memagent_graph.errors import (
     ConfigurationError,
     ConversionLimitError,
@@ -207,6 +212,71 @@ class TestSeveral:
 
         assert source.skipped == 2
         assert whole(source.parts[0]) == "shown"
+
+
+class TestReport:
+    """Every source that is opened has a record."""
+
+    def test_each_source_says_what_read_it_or_why_it_was_skipped(self, tmp_path):
+        (tmp_path / "a.txt").write_bytes(
+            "Müller zahlt die Miete für Größe.\n".encode("latin-1") * 9
+        )
+        write_pages(tmp_path / "b.pdf", [[(72, 700, "Ann signed.")], []])
+        DOCUMENTS["a.html"](tmp_path / "c.docx", "no archive")
+        events = []
+
+        output = create_memagent().invoke({"question": "Who signed?", "document": tmp_path})
+        for kind in create_memagent().stream(
+            {"question": "Who signed?", "document": tmp_path}, stream_mode="custom"
+        ):
+            events += [kind] if kind["event"] == "opened" else []
+
+        text, pdf, docx = output["sources"]
+        assert events[0]["sources"] == output["sources"]
+        assert (text["by"], text["skipped"]) == ("text", None)
+        assert text["encoding"] not in {None, "utf-8"}
+        assert pdf["by"].startswith("pypdfium2 ")
+        assert "no text on page 2" in pdf["warnings"][0]
+        assert docx["name"] == f"{tmp_path.name}/c.docx"
+        assert (docx["by"], docx["skipped"][:22]) == (None, "it cannot be converted")
+
+    def test_a_text_has_a_record_and_each_of_a_list(self):
+        output = create_memagent().invoke({"question": "Who?", "document": ["Ann.", b"Odo."]})
+
+        assert [(source["name"], source["by"]) for source in output["sources"]] == [
+            *(("text", "text"), ("bytes", "text")),
+        ]
+
+    def test_a_retriever_and_a_tool_name_what_was_not_read(self, tmp_path):
+        (tmp_path / "a.txt").write_text("The lease was signed by Ann Kestrel.")
+        DOCUMENTS["a.html"](tmp_path / "c.docx", "no archive")
+
+        found = MemAgentRetriever(corpus=[tmp_path], model="extractive").invoke("Who signed?")
+        tool = create_reading_tool("extractive", sources={"leases": tmp_path})
+
+        (line,) = found[0].metadata["skipped"]
+        assert line.startswith(f"skipped {tmp_path.name}/c.docx: it cannot be converted")
+        assert found[0].metadata["warnings"] == []
+        said = tool.invoke({"questions": ["Who signed?"], "source": "leases"})
+        assert f"Not read: {tmp_path.name}/c.docx." in said
+
+    def test_of_200_mixed_files_each_is_accounted_for(self, tmp_path):
+        for number in range(200):
+            name, write = [*DOCUMENTS.items()][number % (len(DOCUMENTS) + 3) % len(DOCUMENTS)]
+            file = tmp_path / f"{number:03}{Path(name).suffix}"
+            write(file, f"The owner of project P{number:03} is Person{number:03}.")
+            if number % 5 == 4:  # damaged
+                content = file.read_bytes()
+                file.write_bytes(content[: len(content) // 3] + bytes(range(9)) * 3)
+
+        output = create_memagent().invoke(
+            {"question": "Who is the owner of project P003?", "document": tmp_path}
+        )
+
+        assert "Person003" in output["answer"]
+        names = [Path(source["name"]).name for source in output["sources"]]
+        assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+        assert all(source["by"] or source["skipped"] for source in output["sources"])
 
 
 class TestWarnings:
