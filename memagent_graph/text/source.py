@@ -78,7 +78,7 @@ def warn_of(**counted: int) -> tuple[str, ...]:
 
 
 class OpenedSource(TypedDict):
-    """What became of a source when it was opened.
+    """A record of a source that was opened, read or skipped.
 
     Attributes:
         name: its name.
