@@ -31,7 +31,7 @@ from memagent_graph.readers.base import Reader, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.sync import to_thread, wait_for
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import JoinedSource
+from memagent_graph.text.source import JoinedSource, Skipped, warnings_of
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import (
@@ -60,6 +60,7 @@ def documents_by_source(
     """
     named = ("answer", "coverage", "structured_response")
     about = {name: output[name] for name in named if name in output}
+    about["skipped"] = [str(file) for file in corpus.skips]
     found = _place_statements(corpus, output["evidence"])
     if not found:
         return _memory(corpus, output["memory"], about)
@@ -155,6 +156,7 @@ def _document(found: _SourceStatements, number: int, about: Mapping[str, object]
             "score": found.score(number),
             "lines": [item.place["line"] for item in items],
             "evidence": [item.place for item in items],
+            "warnings": [*warnings_of(part)],
             **about,
         },
     )
@@ -191,6 +193,7 @@ def _memory(corpus: JoinedSource, memory: str, about: Mapping[str, object]) -> l
         "score": 0.5,
         "lines": [],
         "evidence": [],
+        "warnings": [*warnings_of(corpus)],
     }
     return [Document(page_content=memory, metadata={**span, **about})]
 
@@ -236,7 +239,7 @@ class CorpusReading:
     async def _read(
         self, callbacks: BaseCallbackManager
     ) -> tuple[JoinedSource, dict[str, Outcome]]:
-        corpus = JoinedSource(await to_thread(partial(open_parts, self._corpus)), "corpus")
+        corpus = await to_thread(partial(open_corpus, self._corpus))
         if not corpus.parts:
             return corpus, {}
         config: RunnableConfig = {"callbacks": callbacks}
@@ -246,15 +249,25 @@ class CorpusReading:
         return corpus, dict(zip(self._queries, outcomes, strict=True))
 
 
-def open_parts(corpus: Any) -> list[Source]:
-    """All single sources of a corpus; documents without text are left out."""
+def open_corpus(corpus: Any) -> JoinedSource:
+    """Join all single sources of a corpus; documents without text are left out."""
     if isinstance(corpus, list | tuple | Iterator) and not hasattr(corpus, "read"):
-        listed = [item for item in corpus if not _is_blank(item)]
-        return [part for item in listed for part in open_parts(item)]
-    source = corpus if isinstance(corpus, JoinedSource) else open_source(corpus)
-    if isinstance(source, JoinedSource):
-        return [part for inner in source.parts for part in open_parts(inner)]
-    return [source]
+        opened = [open_corpus(item) for item in corpus if not _is_blank(item)]
+    elif isinstance(source := corpus if _is_joined(corpus) else open_source(corpus), JoinedSource):
+        opened = [open_corpus(part) if _is_joined(part) else _join([part]) for part in source.parts]
+        opened.append(_join([], source.skips))
+    else:
+        opened = [_join([source])]
+    parts = [part for found in opened for part in found.parts]
+    return _join(parts, [file for found in opened for file in found.skips])
+
+
+def _is_joined(corpus: object) -> bool:
+    return isinstance(corpus, JoinedSource)
+
+
+def _join(parts: Sequence[Source], skipped: Sequence[Skipped] = ()) -> JoinedSource:
+    return JoinedSource(parts, "corpus", skipped=skipped)
 
 
 def is_read_once(corpus: Any) -> bool:
@@ -300,9 +313,10 @@ class MemAgentRetriever(BaseRetriever):
     `end` (code points in that source, from the first statement to the last); `score`, between 0
     and 1: above 0.5 if the answer cites the source (1, 0.75, 0.67, ... by rank), otherwise half of
     the share of the memory that came from it; `lines`; `evidence` (each statement with its own
-    span and page); `answer` (to the query, from the whole memory) and `coverage`. A reader that
-    does not know where its memory came from gives one document with the whole memory and all
-    sources.
+    span and page); `answer` (to the query, from the whole memory) and `coverage`; `warnings` about
+    the source's text, and `skipped`, a line for each file of the corpus that was not read. A
+    reader that does not know where its memory came from gives one document with the whole memory
+    and all sources.
 
     Raises:
         ValueError: An argument is not known, or cannot be used.
@@ -347,7 +361,7 @@ class MemAgentRetriever(BaseRetriever):
         """Make the graph that reads."""
         super().model_post_init(context)
         if is_read_once(self.corpus):
-            self.corpus = open_parts(self.corpus)
+            self.corpus = open_corpus(self.corpus)
         reader = resolve_reader(
             self.model,
             config=self.config,

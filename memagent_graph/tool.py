@@ -17,6 +17,7 @@ from memagent_graph.evidence.places import Evidence
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import with_runtime_only
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -217,6 +218,16 @@ def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
         text += f"\n\n{_NO_SUPPORT}"
     elif missing := dict.fromkeys(item["text"] for item in output["unsupported"]):
         text += f"\n\nNot supported by the notes: {' '.join(missing)}"
+    # Hidden, binary and empty files, and links, are no documents that the user expects to be read.
+    skipped = [
+        known.get(found["name"], found["name"])
+        for found in output.get("sources", ())
+        if found["skipped"] is not None and not found["skipped"].startswith("it is ")
+    ]
+    if skipped:
+        text += f"\n\nNot read: {', '.join(skipped[:_MOST_PLACES])}"
+        more = len(skipped) - _MOST_PLACES
+        text += f" and {plural(more, 'other file')}." if more > 0 else "."
     return text
 
 

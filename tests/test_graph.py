@@ -128,6 +128,7 @@ def test_the_output_tells_cost_coverage_reader_and_why_reading_ended():
         "unsupported",
         "usage",
         "coverage",
+        "sources",
         "skipped",
         "stopped",
         "reader",

@@ -76,6 +76,10 @@ def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> 
     for warning in () if as_json else output["warnings"]:
         said = warning if warning.startswith("skipped ") else f"warning: {warning}"
         print(mask_controls(f"memagent: {said}", sys.stderr), file=sys.stderr)
+    skipped = sum(source["skipped"] is not None for source in output.get("sources", ()))
+    if skipped:
+        read = f"memagent: read {len(output['sources']) - skipped} of "
+        print(f"{read}{plural(len(output['sources']), 'source')}.", file=sys.stderr)
     if why := _STOPPED.get(output["stopped"]):
         covered = f"memagent: {output['coverage']:.0%} of the document was read: {why}."
         print(covered, file=sys.stderr)
@@ -254,6 +258,13 @@ def ask(
             show_default=False,
         ),
     ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoding of the text files, such as cp1252; found from their content by default.",
+            show_default=False,
+        ),
+    ] = None,
     model: Model = None,
     base_url: BaseUrl = None,
     chunk_tokens: ChunkTokens = 5000,
@@ -327,7 +338,6 @@ def ask(
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
     from memagent_graph.planning import plan
-    from memagent_graph.text.files import open_source
 
     sources = sources or []
     if bool(sources) == bool(memory):
@@ -363,9 +373,7 @@ def ask(
             response_format=response_format,
         )
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
-        documents = [
-            open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources
-        ]
+        documents = [_open(source, encoding) for source in sources]
         document: DocumentLike | None = documents[0] if len(documents) == 1 else documents or None
         if dry_run and document is not None:
             planned = plan(
@@ -408,6 +416,15 @@ def ask(
 
 
 ask.__doc__ = _EXAMPLES
+
+
+def _open(source: str, encoding: str | None) -> DocumentLike:
+    from memagent_graph.text.files import open_source
+
+    if source == "-":
+        piped = sys.stdin.buffer
+        return open_source(piped if encoding is None else piped.read(), encoding=encoding)
+    return Path(source) if encoding is None else open_source(Path(source), encoding=encoding)
 
 
 def _read(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.state import Fold, Progress, Run
     from memagent_graph.readers.base import Answer
     from memagent_graph.text.chunks import Chunk
+    from memagent_graph.text.source import OpenedSource
 
 
 class OpenedEvent(TypedDict):
@@ -38,6 +39,7 @@ class OpenedEvent(TypedDict):
         length: length of the document, in code points.
         skipped: number of files skipped: hidden, binary, broken, or links out of the folder.
         warnings: what was skipped, by name, or may be wrong with the text, a line for each.
+        sources: a record of each source that was opened, and of each skipped one.
     """
 
     event: Literal["opened"]
@@ -47,6 +49,7 @@ class OpenedEvent(TypedDict):
     length: int
     skipped: int
     warnings: list[str]
+    sources: list[OpenedSource]
 
 
 class FoldEvent(TypedDict):

@@ -73,7 +73,7 @@ from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import warnings_of
+from memagent_graph.text.source import sources_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -205,6 +205,7 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
             length=source.length,
             skipped=getattr(source, "skipped", 0),
             warnings=[*warnings_of(source)],
+            sources=sources_of(source),
         )
     )
     return record
@@ -563,6 +564,7 @@ async def write_answer(
             "document_tokens": progress["tokens"],
         },
         "coverage": coverage,
+        "sources": sources_of(run.cutter.source) if run.cutter is not None else [],
         "skipped": progress["skipped"],
         "stopped": progress["stopped"],
         "reader": reading.reader.identity.name,

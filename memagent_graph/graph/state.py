@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.text.chunks import Chunk  # noqa: TC001 - LangGraph reads the annotation
-from memagent_graph.text.source import warnings_of
+from memagent_graph.text.source import OpenedSource, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -373,7 +373,9 @@ class Answered(TypedDict, total=False):
         unsupported: statements of the answer that nothing in the memory supports, each with the
             names and numbers that the memory lacks.
         usage: the cost of the reading.
-        coverage: share of the document that was read, 0 to 1.
+        coverage: share of the opened text that was read, 0 to 1.
+        sources: a record of each source that was opened, and of each skipped one; empty in a run
+            that was resumed after its last chunk.
         skipped: spans of the document that were skimmed and read in no round: starts and ends in
             code points.
         stopped: why reading ended: "end", "done", "max_calls" or "deadline".
@@ -392,6 +394,7 @@ class Answered(TypedDict, total=False):
     unsupported: list[dict[str, Any]]
     usage: Cost
     coverage: float
+    sources: list[OpenedSource]
     skipped: list[list[int]]
     stopped: Stopped
     reader: str

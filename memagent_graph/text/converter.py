@@ -30,8 +30,9 @@ from memagent_graph.errors import (
 )
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
-from memagent_graph.text.conversion import CONVERTERS, PAGE_BYTES, Converted, Limit, Reply, Request
-from memagent_graph.text.source import Headings, Location, TextSource
+from memagent_graph.text.conversion import Limit, Reply, Request
+from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY
+from memagent_graph.text.source import Converted, Headings, Location, TextSource
 
 LOOK_SECONDS = 0.02
 """Interval of checks on a process's memory, and on whether the caller still waits, in seconds."""
@@ -185,11 +186,14 @@ class Converter:
         if not line:
             raise EOFError
         reply = Reply(**json.loads(line))
-        size = reply.size + reply.pages * PAGE_BYTES
-        content = self._replies.read(min(size, most)) if size else b""
-        if len(content) < size:
+        if reply.failed or not reply.sizes:
+            return reply, Converted()
+        if sum(reply.sizes) > most:
             raise EOFError
-        return reply, Converted.decode(content[: reply.size], content[reply.size :])
+        parts = [self._replies.read(size) for size in reply.sizes]
+        if [*map(len, parts)] != reply.sizes:
+            raise EOFError
+        return reply, Converted.decode(*parts)
 
 
 def _environment() -> dict[str, str]:
@@ -308,7 +312,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-_FORM = 1
+_FORM = 2
 """Version of the conversion; a change here that gives other texts or pages increases it."""
 
 _CONVERTED_MB = 1 << 20
@@ -326,7 +330,7 @@ _VARIABLES = {
 
 
 class ConvertedSource(TextSource):
-    """The text of a file that markitdown converts; taken from the cache if it is there.
+    """The text of a file that is converted; taken from the cache if it is there.
 
     Raises:
         MissingDependencyError: The `documents` extra is not installed.
@@ -335,15 +339,18 @@ class ConvertedSource(TextSource):
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        if not find_spec("markitdown") or not find_spec("psutil"):
+        if not can_convert():
             raise _missing_dependency(name)
         digest, converted = _find_or_convert(path, name)
         super().__init__(converted.text, name)
         self.digest = digest
         self.uri = path.absolute().as_uri()
         self._pages = converted.pages
+        self.read_by = read_by(path.suffix.lower())
         self._is_markdown = path.suffix.lower() != ".pdf"
-        self.warnings = () if self._is_markdown else self._pages_without_text()
+        self.warnings = tuple(f"{name}: {line}" for line in converted.warnings)
+        if not self._is_markdown:
+            self.warnings += self._pages_without_text()
 
     def _pages_without_text(self) -> tuple[str, ...]:
         ends = [*self._pages[1:], self.length]
@@ -407,11 +414,31 @@ def _convert(path: Path, name: str, limits: Limits) -> tuple[str, Converted]:
     return reply.digest, converted
 
 
+def can_convert() -> bool:
+    """Whether the `documents` extra is installed."""
+    return all(
+        map(
+            find_spec,
+            ("lxml", "openpyxl", "oxmsg", "psutil", "pypdfium2", "selectolax", "striprtf"),
+        )
+    )
+
+
+@cache
+def read_by(suffix: str) -> str:
+    """Return the library that reads a format and its version; "text" where none is needed."""
+    library = READ_BY.get(suffix)
+    try:
+        return f"{library} {version(library)}" if library else "text"
+    except PackageNotFoundError:
+        return str(library)
+
+
 @cache
 def _converter(suffix: str) -> str | None:
-    """A digest of converter and version for a format; None if markitdown reports no version."""
+    """A digest of converter and versions for a format; None if a library reports no version."""
     try:
-        made_by = f"{CONVERTERS[suffix]} {version('markitdown')} {_FORM}"
+        made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES)]} {_FORM}"
     except PackageNotFoundError:
         return None
     return sha256(made_by.encode()).hexdigest()[:16]

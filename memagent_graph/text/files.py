@@ -35,13 +35,14 @@ from memagent_graph.errors import (
 )
 from memagent_graph.sync import work_through
 from memagent_graph.templates import plural, replace_surrogates
-from memagent_graph.text.conversion import CONVERTERS
-from memagent_graph.text.converter import AT_ONCE, ConvertedSource
+from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
+from memagent_graph.text.formats import FORMATS, PLAIN
 from memagent_graph.text.source import (
     MARKDOWN,
     Headings,
     JoinedSource,
     Location,
+    Skipped,
     Source,
     TextSource,
     warnings_of,
@@ -110,7 +111,7 @@ def open_file(
     opener: Opener | None = None,
     encoding: str | None = None,
 ) -> Source:
-    """Open a file: text in any encoding, or a format that markitdown converts.
+    """Open a file: text in any encoding, or a format that is converted.
 
     A file counts as binary if its first 64 KiB have NUL bytes and are neither UTF-8 nor UTF-16, or
     if more than a tenth of them are control characters; NUL bytes in text are kept. Invalid bytes
@@ -139,7 +140,7 @@ def open_file(
                 'standard input, and "-" in place of its name.'
             )
             raise UnreadableSourceError(message)
-        if path.suffix.lower() in CONVERTERS:
+        if path.suffix.lower() in FORMATS and not _stays_plain(path):
             return ConvertedSource(path, name) if opener is None else _copy(path, name, opener)
         with open(path, "rb", opener=opener) as file:
             sample = file.read(_SAMPLE)
@@ -151,7 +152,7 @@ def open_file(
         if wide := _find_utf_16(sample):
             return FileSource(path, name, wide, opener=opener)
         if _is_binary(sample):
-            formats = ", ".join(sorted(CONVERTERS))
+            formats = ", ".join(sorted(FORMATS))
             message = f"{name} is a binary file: only text can be read, and {formats}."
             raise UnreadableSourceError(message)
         return _open_unmarked(path, name, opener)
@@ -298,6 +299,7 @@ class FileSource:
     Attributes:
         invalid: number of U+FFFD characters, which stand for bytes that could not be decoded.
         beyond_ascii: number of all other characters beyond ASCII.
+        encoding: name of the codec.
         warnings: what may be wrong with the text.
     """
 
@@ -316,6 +318,7 @@ class FileSource:
         self.name = name
         self.uri: str | None = path.absolute().as_uri()
         self._path = path
+        self.encoding = encoding.lower()
         self._decoder = codecs.getincrementaldecoder(encoding)
         self._errors = "replace"
         self._version = _Version.of(path)
@@ -502,36 +505,42 @@ def _join_files(
     )
     skipped, parts = [], []
     for part in opened:
-        if isinstance(part, str):
+        if isinstance(part, Skipped):
             skipped.append(part)
         elif _has_text(part):
             parts.append(part)
         else:
-            skipped.append(f"skipped {part.name}: {_why_empty(part)}")
+            skipped.append(Skipped(part.name, _why_empty(part)))
     if not parts:
-        message = f"Nothing in {name} can be read: {_list(skipped) or 'it has no files.'}"
+        why = _list([*map(str, skipped)]) or "it has no files."
+        message = f"Nothing in {name} can be read: {why}"
         raise UnreadableSourceError(message)
     return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
 
 
+def _stays_plain(path: Path) -> bool:
+    """Whether a file of text is read as it is, because the `documents` extra is not installed."""
+    return path.suffix.lower() in PLAIN and not can_convert()
+
+
 def is_converted(path: Path) -> bool:
     """Whether a file is converted to text, in another process."""
-    return path.suffix.lower() in CONVERTERS
+    return path.suffix.lower() in FORMATS and not _stays_plain(path)
 
 
-def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | str:
-    """Open a file of a folder; a line that says why it was skipped if it is not read."""
-    skipped = f"skipped {replace_surrogates(name)}: "
+def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | Skipped:
+    """Open a file of a folder; a record that says why it was skipped if it is not read."""
+    shown = replace_surrogates(name)
     try:
         if file.name.startswith("."):
-            return f"{skipped}it is hidden."
+            return Skipped(shown, "it is hidden.")
         if _leads_away(file.absolute(), base):
-            return f"{skipped}it is a link out of the folder, or to a hidden file."
+            return Skipped(shown, "it is a link out of the folder, or to a hidden file.")
         if opener is None:
             return open_file(file, name)
         return open_file(Path(os.path.realpath(file)), name, opener)
     except (SourceError, ImportError, OSError) as error:
-        return skipped + _reason(error, name)
+        return Skipped(shown, _reason(error, name))
 
 
 def _reason(error: Exception, name: str) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from bisect import bisect_right
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict
+
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +32,83 @@ class Location(NamedTuple):
     line: int
     page: int | None = None
     heading: str | None = None
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The text of a document.
+
+    Attributes:
+        text: the whole text.
+        pages: offsets of the pages, slides or sheets, in code points; empty if there are none.
+        warnings: what the text lacks, such as "did not read 3 pictures.".
+    """
+
+    text: str = ""
+    pages: Sequence[int] = ()
+    warnings: Sequence[str] = ()
+
+    def encode(self) -> tuple[bytes, bytes, bytes]:
+        """Return text, pages and warnings as bytes."""
+        warnings = json.dumps(self.warnings).encode()
+        text = self.text.encode("utf-8", "surrogatepass")
+        return text, array("I", self.pages).tobytes(), warnings
+
+    @classmethod
+    def decode(cls, text: bytes, pages: bytes, warnings: bytes) -> Converted:
+        """Return the record that `encode` made these bytes from.
+
+        Raises:
+            ValueError: The bytes are something else.
+        """
+        starts = array("I")
+        starts.frombytes(pages)
+        text_, lines = text.decode("utf-8", "surrogatepass"), json.loads(warnings)
+        return cls(text_, starts.tolist(), tuple(map(str, lines)))
+
+
+class PasswordError(ValueError):
+    """A document is encrypted."""
+
+
+def warn_of(**counted: int) -> tuple[str, ...]:
+    """Return a line for what was not read, by what it is and how many there are."""
+    found = [plural(number, name.replace("_", " ")) for name, number in counted.items() if number]
+    return (f"did not read {' and '.join(found)}.",) if found else ()
+
+
+class OpenedSource(TypedDict):
+    """A record of a source that was opened, read or skipped.
+
+    Attributes:
+        name: its name.
+        by: what read it: "text", or the library that converted it and its version; None if it was
+            skipped.
+        encoding: encoding of the text; None if it was converted, or given as text.
+        warnings: what was not read of it, or may be wrong with its text, a line for each.
+        skipped: why it was skipped; None if it was read.
+    """
+
+    name: str
+    by: str | None
+    encoding: str | None
+    warnings: list[str]
+    skipped: str | None
+
+
+class Skipped(NamedTuple):
+    """A file that was skipped.
+
+    Attributes:
+        name: its name.
+        reason: why, a sentence that begins in lower case.
+    """
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"skipped {self.name}: {self.reason}"
 
 
 class Source(Protocol):
@@ -86,10 +167,11 @@ class JoinedSource:
         parts: the sources, in order.
         name: name of all together, in output.
         uri: opens them again; None makes one from the parts' own, if all have one.
-        skipped: a line for each file that was skipped: its name, and why.
+        skipped: the files that were skipped.
 
     Attributes:
         skipped: number of files skipped, those of the parts included.
+        skips: the files that were skipped, those of the parts apart.
         warnings: what was skipped or may be wrong with the text, a line for each.
     """
 
@@ -99,9 +181,10 @@ class JoinedSource:
         name: str,
         *,
         uri: str | None = None,
-        skipped: Sequence[str] = (),
+        skipped: Sequence[Skipped] = (),
     ) -> None:
         self.name = name
+        self.skips = tuple(skipped)
         self.skipped = len(skipped) + sum(getattr(part, "skipped", 0) for part in parts)
         found = (line for part in parts for line in warnings_of(part))
         self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
@@ -138,6 +221,15 @@ class JoinedSource:
         index = max(bisect_right(self._starts, offset) - 1, 0)
         place = self._parts[index].locate(offset - self._starts[index])
         return place if index % 2 else Location(place.name, 1)
+
+    def reports(self) -> list[OpenedSource]:
+        """Return a record of each source that was opened, in order, and of each skipped one."""
+        read = [report for part in self.parts for report in sources_of(part)]
+        skipped = [
+            OpenedSource(name=name, by=None, encoding=None, warnings=[], skipped=reason)
+            for name, reason in self.skips
+        ]
+        return read + skipped
 
     @property
     def parts(self) -> list[Source]:
@@ -176,30 +268,43 @@ _MOST_NAMED = 3
 """Most files of one kind that are named: a folder of programs has a thousand compiled ones."""
 
 
-_NO_DOCUMENT = re.compile("hidden|(?:a )?(binary|empty)")
+_NO_DOCUMENT = re.compile("it is (hidden|(?:a )?(binary|empty))")
 
 
-def _by_kind(skipped: Sequence[str]) -> list[str]:
+def _by_kind(skipped: Sequence[Skipped]) -> list[str]:
     """Count the files that nobody takes for documents, by suffix: hidden, binary and empty ones."""
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for line in skipped:
-        name, _, reason = line.partition(": it is ")
-        if found := _NO_DOCUMENT.match(reason):
-            kind = PurePosixPath(name).suffix.lower(), found[1] or found[0]
-            kinds.setdefault(kind, []).append(line)
+    kinds: dict[tuple[str, str], list[Skipped]] = {}
+    for file in skipped:
+        if found := _NO_DOCUMENT.match(file.reason):
+            kind = PurePosixPath(file.name).suffix.lower(), found[2] or found[1]
+            kinds.setdefault(kind, []).append(file)
     many = {kind: lines for kind, lines in kinds.items() if len(lines) > _MOST_NAMED}
     counted = [
         f"skipped {len(lines)} {suffix or 'other'} files: they are {why}."
         for (suffix, why), lines in many.items()
     ]
-    left_out = {line for lines in many.values() for line in lines}
-    return [line for line in skipped if line not in left_out] + counted
+    left_out = {file for files in many.values() for file in files}
+    return [str(file) for file in skipped if file not in left_out] + counted
 
 
 def warnings_of(source: Source) -> tuple[str, ...]:
     """Return what was skipped or may be wrong with the text of a source, a line for each."""
     found: tuple[str, ...] = getattr(source, "warnings", ())
     return found
+
+
+def sources_of(source: Source) -> list[OpenedSource]:
+    """Return a record of each source that was opened for a document, skipped ones last."""
+    if isinstance(source, JoinedSource):
+        return source.reports()
+    report = OpenedSource(
+        name=source.name,
+        by=getattr(source, "read_by", "text"),
+        encoding=getattr(source, "encoding", None),
+        warnings=[*warnings_of(source)],
+        skipped=None,
+    )
+    return [report]
 
 
 def digests_of(source: Source) -> list[str]:
@@ -229,8 +334,6 @@ _MOST_HEADINGS = 100_000
 
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(?P<title>\S.*)")
 _FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<language>.*)")
-_SLIDE = re.compile(r"^<!-- Slide number: (\d{1,9}) -->$", re.MULTILINE)
-_SHEET = re.compile(r"^## ", re.MULTILINE)
 
 
 class Headings:
@@ -297,19 +400,3 @@ class Headings:
 def _without_closing_marks(title: str) -> str:
     shorter = title.rstrip("#")
     return shorter.rstrip() if shorter[-1:] in {" ", "\t"} else title
-
-
-def find_pages(text: str, suffix: str) -> list[int]:
-    """Return the offsets of slides or sheets in a converted document; [] for other formats.
-
-    A slide mark counts only if it has the next number, from 1: text that merely looks like a mark
-    is skipped.
-    """
-    if suffix == ".xlsx":
-        return [found.start() for found in _SHEET.finditer(text)]
-    starts: list[int] = []
-    if suffix == ".pptx":
-        for found in _SLIDE.finditer(text):
-            if int(found[1]) == len(starts) + 1:
-                starts.append(found.start())
-    return starts

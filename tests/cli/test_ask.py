@@ -95,6 +95,18 @@ def _read_terminal(descriptor):
         return b""
 
 
+def test_the_encoding_of_a_file_can_be_said(tmp_path):
+    page = tmp_path / "a.txt"
+    page.write_bytes("Latarnik nazywa się Łukasz Żółć.\n".encode("iso-8859-2"))
+
+    done = memagent("ask", "Jak nazywa się latarnik?", page, "--encoding", "iso-8859-2")
+    wrong = memagent("ask", "Jak?", page, "--encoding", "no-such")
+
+    assert "Łukasz Żółć" in done.stdout
+    assert wrong.returncode == 1
+    assert "There is no encoding 'no-such'" in wrong.stderr
+
+
 def test_a_skipped_file_is_named_with_the_reason(book):
     (book.parent / "cut.bin").write_bytes(b"\0\xff" * 50)
 

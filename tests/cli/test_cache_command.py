@@ -7,7 +7,7 @@ from memagent_graph.cli.app import app
 from memagent_graph.text import converter
 from memagent_graph.text.files import open_source
 
-pytest.importorskip("markitdown")
+pytest.importorskip("selectolax")
 
 
 def test_the_cache_is_shown_and_cleared(tmp_path, monkeypatch):

@@ -30,8 +30,8 @@ from memagent_graph.text.cache import (
     size_of_converted,
     unseal,
 )
-from memagent_graph.text.conversion import Converted
 from memagent_graph.text.files import open_source
+from memagent_graph.text.source import Converted
 
 KEY = "0123456789abcdef"
 
@@ -310,7 +310,7 @@ class TestSettings:
 
     def test_without_the_extra_the_error_is_the_same(self, folder, page, monkeypatch):
         open_source(page)
-        monkeypatch.setitem(sys.modules, "markitdown", None)
+        monkeypatch.setitem(sys.modules, "selectolax", None)
 
         with pytest.raises(MissingDependencyError):
             open_source(page)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.text import source
-from memagent_graph.text.source import Headings, find_pages
+from memagent_graph.text.source import Headings
 
 LINES = st.sampled_from(
     ["# One", "## Two ##", "text", "", "#no", "```", "~~~~", "    # code", "# C#", "```py", "\t# x"]
@@ -88,23 +88,3 @@ def test_a_line_without_end_is_not_kept():
         found.feed("# " + "x" * 1000)
 
     assert len(found._line) == 1000
-
-
-class TestPages:
-    def test_slides_are_found_by_their_marks_in_order(self):
-        text = "<!-- Slide number: 1 -->\none\n\n<!-- Slide number: 2 -->\ntwo"
-
-        assert find_pages(text, ".pptx") == [0, text.index("<!-- Slide number: 2")]
-
-    def test_a_slide_that_shows_the_mark_of_another_is_not_that_one(self):
-        text = "<!-- Slide number: 1 -->\n<!-- Slide number: 7 -->\n<!-- Slide number: 2 -->\n"
-
-        assert find_pages(text, ".pptx") == [0, text.index("<!-- Slide number: 2")]
-
-    def test_sheets_are_found_by_their_headings(self):
-        text = "## Costs\n| ## a |\n\n## Income\n| b |"
-
-        assert find_pages(text, ".xlsx") == [0, text.index("## Income")]
-
-    def test_other_formats_have_none(self):
-        assert find_pages("## a\n<!-- Slide number: 1 -->\n", ".docx") == []

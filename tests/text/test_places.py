@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
-import pytest
 from documents import write_headed, write_pages, write_sheets, write_slides
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +28,7 @@ def test_a_pdf_has_its_pages_also_empty_ones(tmp_path):
     source = open_source(write_pages(tmp_path / "a.pdf", pages))
 
     assert [place(source, words).page for words in ("first", "third", "last")] == [1, 3, 4]
-    assert ".1 third" in source.text
+    assert ".1\nthird" in source.text
     assert source.locate(source.length).page == 4
 
 
@@ -40,7 +37,7 @@ def test_a_pdf_with_forms_has_its_pages(tmp_path):
 
     source = open_source(write_pages(tmp_path / "a.pdf", pages))
 
-    assert "| cell00 | cell01 | cell02 | cell03 |" in source.text
+    assert "cell00 cell01 cell02 cell03\n" in source.text
     assert [place(source, words).page for words in ("plain", "cell00", "cell53", "last")] == [
         1,
         3,
@@ -127,12 +124,3 @@ def test_the_page_of_an_offset_is_the_last_that_begins_before_it(lengths):
     for offset, letter in enumerate(text):
         if letter != "\f":
             assert source.locate(offset).page == ord(letter) - 64
-
-
-@pytest.mark.parametrize(
-    "name", ["_extract_form_content_from_words", "_merge_partial_numbering_lines"]
-)
-def test_markitdown_still_has_the_private_names_by_which_forms_are_read(name):
-    converter = importlib.import_module("markitdown.converters._pdf_converter")
-
-    assert callable(getattr(converter, name))

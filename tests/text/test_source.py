@@ -417,6 +417,6 @@ def test_html_is_converted_and_without_the_extra_the_error_names_it(tmp_path, mo
     assert "<p>" not in whole(source)
     assert whole(open_source({"uri": source.uri})) == whole(source)
 
-    monkeypatch.setitem(sys.modules, "markitdown", None)
+    monkeypatch.setitem(sys.modules, "selectolax", None)
     with pytest.raises(MissingDependencyError, match=r"memagent-graph\[documents\]"):
         open_source(path)

@@ -1,0 +1,607 @@
+"""Read Office and OpenDocument files from the XML of their parts: all that they show, in order.
+
+This runs in the process that converts documents.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import defaultdict
+from io import BytesIO
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeAlias
+from zipfile import ZipFile
+
+from lxml import etree
+
+from memagent_graph.text.source import Converted, PasswordError, warn_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+Element: TypeAlias = Any
+"""An element of lxml, which has no types."""
+
+
+class Package:
+    """The parts of an archive of XML files, and how they refer to each other."""
+
+    def __init__(self, content: bytes) -> None:
+        self._archive = ZipFile(BytesIO(content))
+        self._names = {name.lower(): name for name in self._archive.namelist()}
+
+    def holds(self, part: str) -> bool:
+        """Whether the archive has a part; the case of its name does not matter."""
+        return part.lstrip("/").lower() in self._names
+
+    def read(self, part: str) -> bytes:
+        """Return the bytes of a part."""
+        return self._archive.read(self._names[part.lstrip("/").lower()])
+
+    def parse(self, part: str) -> Element | None:
+        """Return the root of a part; None if the archive lacks it.
+
+        Raises:
+            ValueError: It declares entities, which no Office program does, or is not XML.
+        """
+        if not self.holds(part):
+            return None
+        parser = etree.XMLParser(resolve_entities=False, huge_tree=True)
+        root = etree.fromstring(self.read(part), parser)
+        if root.getroottree().docinfo.doctype:
+            message = f"{part} declares a document type, which no Office program does"
+            raise ValueError(message)
+        return root
+
+    def targets(self, part: str) -> dict[str, tuple[str, str]]:
+        """Return (kind, part or address) of all that a part refers to, by id."""
+        folder, name = posixpath.split(part.lstrip("/"))
+        links = self.parse(posixpath.join(folder, "_rels", f"{name}.rels"))
+        found = {}
+        for link in links if links is not None else ():
+            kind, target = link.get("Type", "").rpartition("/")[2], link.get("Target", "")
+            if link.get("TargetMode") != "External":
+                target = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
+            found[link.get("Id", "")] = kind, target
+        return found
+
+    def main(self) -> str:
+        """Return the name of the part that holds the document.
+
+        Raises:
+            ValueError: There is none.
+        """
+        for kind, target in self.targets("").values():
+            if kind == "officeDocument":
+                return target
+        raise ValueError("it is no Office file, or a damaged one")
+
+
+def local(element: Element) -> str:
+    """Return the name of an element without its namespace; empty for a comment."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def get(element: Element | None, name: str, default: str = "") -> str:
+    """Return an attribute by its name without a namespace."""
+    for key, value in element.attrib.items() if element is not None else ():
+        if key.rpartition("}")[2] == name:
+            return str(value)
+    return default
+
+
+def child(element: Element | None, *path: str) -> Element | None:
+    """Return the first child at a path of names."""
+    for name in path:
+        if element is None:
+            return None
+        element = next((found for found in element if local(found) == name), None)
+    return element
+
+
+def write_table(rows: Iterable[Sequence[str]]) -> str:
+    """Return the rows as lines of a Markdown table; empty ones and empty last cells are dropped."""
+    kept = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    kept = [row for row in kept if any(row)]
+    width = max((number for row in kept for number, cell in enumerate(row, 1) if cell), default=0)
+    lines = [f"| {' | '.join((row + [''] * width)[:width])} |" for row in kept]
+    return "\n".join([*lines[:1], "|" + " --- |" * width, *lines[1:]]) if lines else ""
+
+
+def _chart_text(root: Element | None) -> str:
+    """Return the words of a chart or diagram."""
+    if root is None:
+        return ""
+    runs = [element.text or "" for element in root.iter("{*}t", "{*}v") if element.text]
+    return " | ".join(dict.fromkeys(run.strip() for run in runs if run.strip()))
+
+
+_SIGNS = {
+    "tab": "\t",
+    "ptab": "\t",
+    "br": "\n",
+    "cr": "\n",
+    "noBreakHyphen": "-",
+    "line-break": "\n",
+    "s": " ",
+}
+_LEFT_OUT = {
+    "del", "moveFrom", "instrText", "delText", "rPr", "pPr", "tblPr", "tcPr", "trPr", "sectPr",
+    "sdtPr", "Fallback", "tblGrid", "proofErr", "tracked-changes", "forms",
+}  # fmt: skip
+
+
+_DEEPEST = 6
+"""Deepest level of a heading."""
+
+
+class Word:
+    """The text of a DOCX, part by part.
+
+    Args:
+        package: the file.
+    """
+
+    def __init__(self, package: Package) -> None:
+        self._package = package
+        self._part = package.main()
+        self._pictures = self._objects = 0
+        targets = package.targets(self._part)
+        self._parts = dict(targets.values())
+        self._links = targets
+        self._styles: dict[str, Element] = {}
+        styles = package.parse(self._parts.get("styles", "-"))
+        for style in styles if styles is not None else ():
+            self._styles[get(style, "styleId")] = style
+        self._numbers = _Numbers(package.parse(self._parts.get("numbering", "-")))
+
+    def convert(self) -> Converted:
+        """Return headers, body, footers, notes and comments.
+
+        Raises:
+            ValueError: The file has no body.
+        """
+        root = self._package.parse(self._part)
+        body = child(root, "body")
+        if body is None:
+            raise ValueError("it has no text of its own, or is damaged")
+        margins: dict[str, dict[str, None]] = {"headerReference": {}, "footerReference": {}}
+        for reference in body.iter("{*}headerReference", "{*}footerReference"):
+            _, part = self._links.get(get(reference, "id"), ("", ""))
+            text = "\n\n".join(self._read_part(part))
+            margins[local(reference)][text] = None
+        blocks = [*margins["headerReference"], *self._blocks(body), *margins["footerReference"]]
+        for kind, mark in (("footnotes", "^"), ("endnotes", "^e"), ("comments", "comment ")):
+            blocks += self._notes(self._parts.get(kind, ""), mark)
+        warnings = warn_of(picture=self._pictures, embedded_object=self._objects)
+        return Converted("\n\n".join(filter(None, blocks)), (), warnings)
+
+    def _read_part(self, part: str) -> Iterator[str]:
+        root = self._package.parse(part)
+        if root is None:
+            return
+        before, self._links = self._links, self._package.targets(part)
+        yield from self._blocks(root)
+        self._links = before
+
+    def _notes(self, part: str, mark: str) -> Iterator[str]:
+        root = self._package.parse(part)
+        before, self._links = self._links, self._package.targets(part)
+        for note in root if root is not None else ():
+            text = " ".join(self._blocks(note)).strip()
+            if text and get(note, "type") not in {"separator", "continuationSeparator"}:
+                author = get(note, "author")
+                yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
+        self._links = before
+
+    def _blocks(self, parent: Element) -> Iterator[str]:
+        for element in parent:
+            name = local(element)
+            if name == "p":
+                yield from self._paragraph(element)
+            elif name == "tbl":
+                yield self._table(element)
+            elif name == "altChunk":
+                self._objects += 1
+            elif name not in _LEFT_OUT:
+                yield from self._blocks(element)
+
+    def _paragraph(self, element: Element) -> Iterator[str]:
+        boxes: list[str] = []
+        text = "".join(self._inline(element, boxes)).strip()
+        settings = child(element, "pPr")
+        styles = [*self._style_chain(get(child(settings, "pStyle"), "val"))]
+        if text:
+            numbered = [child(place, "numPr") for place in (settings, *styles)]
+            label = self._numbers.label(next((at for at in numbered if at is not None), None))
+            level = self._level(settings, styles)
+            title = " ".join(text.split()) if level else text
+            yield f"{'#' * level} {label}{title}".lstrip(" ") if level else f"{label}{text}"
+        yield from boxes
+
+    def _style_chain(self, name: str) -> Iterator[Element]:
+        """Yield the settings of paragraphs of a style and of those that it is based on."""
+        seen = set()
+        while name in self._styles and name not in seen:
+            seen.add(name)
+            style = self._styles[name]
+            if (settings := child(style, "pPr")) is not None:
+                yield settings
+            name = get(child(style, "basedOn"), "val")
+
+    def _level(self, settings: Element | None, styles: Sequence[Element]) -> int:
+        name = get(child(settings, "pStyle"), "val")
+        title = get(child(self._styles.get(name), "name"), "val", name).lower().replace(" ", "")
+        if title.startswith("heading") and title[7:].isdigit():
+            return min(int(title[7:]), _DEEPEST)
+        if title == "title":
+            return 1
+        for place in (settings, *styles):
+            if (level := child(place, "outlineLvl")) is not None:
+                number = int(get(level, "val", "9"))
+                return number + 1 if number < _DEEPEST else 0
+        return 0
+
+    def _inline(self, parent: Element, boxes: list[str]) -> Iterator[str]:  # noqa: C901 - a list
+        """Yield the pieces of a paragraph; text boxes in it become blocks after it."""
+        for element in parent:
+            name = local(element)
+            if name == "t":
+                yield element.text or ""
+            elif name in _SIGNS:
+                yield _SIGNS[name]
+            elif name == "sym":
+                yield _symbol(get(element, "char"))
+            elif name == "txbxContent":
+                boxes += self._blocks(element)
+            elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
+                mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
+                yield f"[{mark}{get(element, 'id')}]"
+            elif name == "hyperlink":
+                yield self._link(element, boxes)
+            elif name == "AlternateContent":
+                yield from self._choose(element, boxes)
+            elif name in {"docPr", "imagedata", "blip", "OLEObject", "control"}:
+                yield from self._picture(element, name)
+            elif name in {"chart", "relIds"}:
+                _, part = self._links.get(get(element, "id") or get(element, "dm"), ("", ""))
+                boxes.append(_chart_text(self._package.parse(part)))
+            elif name not in _LEFT_OUT:
+                yield from self._inline(element, boxes)
+
+    def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
+        """Yield one of two forms of the same content."""
+        for form in element:
+            found: list[str] = []
+            text = "".join(self._inline(form, found))
+            if text.strip() or found or local(form) == "Fallback":
+                boxes += found
+                yield text
+                return
+
+    def _picture(self, element: Element, name: str) -> Iterator[str]:
+        if name == "docPr":
+            if described := get(element, "descr").strip():
+                yield f"[picture: {' '.join(described.split())}]"
+        elif name in {"imagedata", "blip"}:
+            self._pictures += 1
+        else:
+            self._objects += 1
+
+    def _link(self, element: Element, boxes: list[str]) -> str:
+        text = "".join(self._inline(element, boxes))
+        kind, address = self._links.get(get(element, "id"), ("", ""))
+        shown = kind != "hyperlink" or not text.strip() or text.strip() in address
+        return text if shown else f"{text} <{address}>"
+
+    def _table(self, element: Element) -> str:
+        rows = []
+        for row in element.iter("{*}tr"):
+            if next(row.iterancestors("{*}tbl")) is element:
+                cells = [
+                    cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row
+                ]
+                rows.append([" ".join(self._blocks(cell)) for cell in cells])
+        return write_table(rows)
+
+
+_SYMBOLS = range(0xF020, 0xF07F)
+"""Code points under which fonts of symbols have those of ASCII."""
+
+
+def _symbol(code: str) -> str:
+    try:
+        point = int(code, 16)
+        return chr(point - 0xF000 if point in _SYMBOLS else point)
+    except ValueError:
+        return ""
+
+
+class _Numbers:
+    """The numbers of paragraphs, counted as they are shown."""
+
+    def __init__(self, root: Element | None) -> None:
+        self._lists: dict[str, dict[str, Element]] = {}
+        self._list_of: dict[str, str] = {}
+        self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        for element in root if root is not None else ():
+            if local(element) == "abstractNum":
+                levels = {get(level, "ilvl"): level for level in element if local(level) == "lvl"}
+                self._lists[get(element, "abstractNumId")] = levels
+            elif local(element) == "num":
+                target = get(child(element, "abstractNumId"), "val")
+                self._list_of[get(element, "numId")] = target
+
+    def label(self, place: Element | None) -> str:
+        """Count a paragraph, and return its number or "-"; empty if it has none."""
+        name = self._list_of.get(get(child(place, "numId"), "val"), "")
+        number = get(child(place, "ilvl"), "val", "0")
+        level = self._lists.get(name, {}).get(number)
+        if level is None:
+            return ""
+        depth, counts = int(number), self._counts[name]
+        counts[depth] = counts.get(depth, self._start(name, depth) - 1) + 1
+        for deeper in [key for key in counts if key > depth]:
+            del counts[deeper]
+        if get(child(level, "numFmt"), "val") == "bullet":
+            return "- "
+        text = get(child(level, "lvlText"), "val")
+        for above in range(depth + 1):
+            style = get(child(self._lists[name].get(str(above)), "numFmt"), "val")
+            count = counts.get(above, self._start(name, above))
+            text = text.replace(f"%{above + 1}", _in_style(count, style))
+        return f"{text} " if text.strip() else ""
+
+    def _start(self, name: str, depth: int) -> int:
+        start = get(child(self._lists[name].get(str(depth)), "start"), "val", "1")
+        return int(start) if start.isdigit() else 1
+
+
+_ROMAN_END = 4000
+_ROMAN = [
+    *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
+    *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
+]
+
+
+def _in_style(count: int, style: str) -> str:
+    found = str(count)
+    if style.endswith("Letter") and count > 0:
+        found = chr(97 + (count - 1) % 26) * ((count - 1) // 26 + 1)
+    elif style.endswith("Roman") and 0 < count < _ROMAN_END:
+        found = ""
+        for value, letters in _ROMAN:
+            times, count = divmod(count, value)
+            found += letters * times
+    elif style == "decimalZero":
+        found = f"{count:02}"
+    elif style == "none":
+        found = ""
+    return found.upper() if style.startswith("upper") else found
+
+
+class Slides:
+    """The text of a PPTX, slide by slide, with notes and comments."""
+
+    def __init__(self, package: Package) -> None:
+        self._package = package
+        self._pictures = self._objects = 0
+        self._links: dict[str, tuple[str, str]] = {}
+
+    def convert(self) -> Converted:
+        """Return a page for each slide."""
+        main = self._package.main()
+        targets = self._package.targets(main)
+        order = child(self._package.parse(main), "sldIdLst")
+        pages = []
+        for number, slide in enumerate(order if order is not None else (), 1):
+            relation = next((value for key, value in slide.attrib.items() if key[:1] == "{"), "")
+            _, part = targets.get(str(relation), ("", ""))
+            pages.append("\n\n".join(filter(None, self._slide(number, part))) + "\n\n")
+        starts = [0, *accumulate(map(len, pages[:-1]))] if pages else []
+        warnings = warn_of(picture=self._pictures, embedded_object=self._objects)
+        return Converted("".join(pages), starts, warnings)
+
+    def _slide(self, number: int, part: str) -> Iterator[str]:
+        yield f"<!-- Slide number: {number} -->"
+        self._links = self._package.targets(part)
+        yield from self._shapes(child(self._package.parse(part), "cSld", "spTree"))
+        for kind, target in self._links.values():
+            if kind == "notesSlide":
+                tree = child(self._package.parse(target), "cSld", "spTree")
+                shapes = (
+                    [shape for shape in tree if local(shape) == "sp"] if tree is not None else []
+                )
+                texts = [_paragraphs(shape) for shape in shapes if _role(shape) not in _MARGINS]
+                if notes := "\n".join(filter(None, texts)):
+                    yield f"Notes: {notes}"
+            elif kind == "comments":
+                root = self._package.parse(target)
+                for text in root.iter("{*}text", "{*}t") if root is not None else ():
+                    yield f"Comment: {text.text}" if text.text else ""
+
+    def _shapes(self, parent: Element | None) -> Iterator[str]:
+        for shape in parent if parent is not None else ():
+            name = local(shape)
+            if name == "pic":
+                self._pictures += 1
+                if described := get(child(shape, "nvPicPr", "cNvPr"), "descr").strip():
+                    yield f"[picture: {' '.join(described.split())}]"
+            elif name == "graphicFrame":
+                yield from self._frame(shape)
+            elif name == "AlternateContent":
+                forms = [[*self._shapes(form)] for form in shape]
+                yield from next(filter(None, forms), [])
+            elif name == "grpSp":
+                yield from self._shapes(shape)
+            elif name == "sp" and (text := _paragraphs(shape)):
+                is_title = _role(shape) in {"title", "ctrTitle"}
+                yield f"# {' '.join(text.split())}" if is_title else text
+
+    def _frame(self, frame: Element) -> Iterator[str]:
+        for element in frame.iter("{*}tbl", "{*}chart", "{*}relIds", "{*}oleObj"):
+            if local(element) == "tbl":
+                rows = (
+                    [_paragraphs(cell) for cell in row.iter("{*}tc")]
+                    for row in element.iter("{*}tr")
+                )
+                yield write_table(rows)
+            elif local(element) == "oleObj":
+                self._objects += 1
+            else:
+                name = get(element, "dm") or get(element, "id")
+                yield _chart_text(self._package.parse(self._links.get(name, ("", ""))[1]))
+
+
+_MARGINS = {"sldNum", "dt", "hdr", "ftr", "sldImg"}
+
+
+def _role(shape: Element) -> str:
+    place = next(shape.iter("{*}ph"), None)
+    return "" if place is None else get(place, "type", "body")
+
+
+def _paragraphs(shape: Element) -> str:
+    """Return the paragraphs of a shape or cell, each on a line."""
+    lines = []
+    for paragraph in shape.iter("{*}p"):
+        pieces = (
+            _SIGNS.get(local(at)) or at.text or ""
+            for at in paragraph.iter("{*}t", "{*}br", "{*}tab")
+        )
+        lines.append("".join(pieces).replace("\v", "\n").strip())
+    return "\n".join(filter(None, lines))
+
+
+class OpenDocument:
+    """The text of an ODT, ODS or ODP."""
+
+    def __init__(self, package: Package) -> None:
+        self._package = package
+        self._pictures = self._objects = 0
+        self._pages: list[int] = []
+
+    def convert(self) -> Converted:
+        """Return headers, body and footers; each sheet or slide is a page.
+
+        Raises:
+            ValueError: The file is encrypted, or has no body.
+        """
+        manifest = self._package.parse("META-INF/manifest.xml")
+        if manifest is not None and next(manifest.iter("{*}encryption-data"), None) is not None:
+            raise PasswordError
+        body = child(self._package.parse("content.xml"), "body")
+        if body is None:
+            raise ValueError("it has no text of its own, or is damaged")
+        styles = self._package.parse("styles.xml")
+        margins: dict[str, list[str]] = {"header": [], "footer": []}
+        for margin in styles.iter("{*}header", "{*}footer") if styles is not None else ():
+            margins[local(margin)] += self._blocks(margin)
+        text, pages = "", []
+        for block in filter(None, [*margins["header"], *self._blocks(body), *margins["footer"]]):
+            if block.startswith("\f"):
+                pages.append(len(text))
+            text += block.removeprefix("\f") + "\n\n"
+        warnings = warn_of(picture=self._pictures, embedded_object=self._objects)
+        return Converted(text.rstrip("\n"), pages, warnings)
+
+    def _blocks(self, parent: Element) -> Iterator[str]:
+        for element in parent:
+            name = local(element)
+            if name in {"p", "h"}:
+                boxes: list[str] = []
+                text = self._inline(element, boxes).strip()
+                level = min(int(get(element, "outline-level", "1")), _DEEPEST) if name == "h" else 0
+                yield f"{'#' * level} {text}" if level and text else text
+                yield from boxes
+            elif name == "table":
+                is_sheet = local(parent) == "spreadsheet"
+                yield (f"\f## {get(element, 'name')}\n\n" if is_sheet else "") + self._table(
+                    element
+                )
+            elif name == "page":
+                self._pages.append(0)
+                yield f"\f<!-- Slide number: {len(self._pages)} -->"
+                yield from self._blocks(element)
+            elif name in {"image", "object", "object-ole"}:
+                self._pictures += name == "image"
+                self._objects += name != "image"
+            elif name not in _LEFT_OUT:
+                yield from self._blocks(element)
+
+    def _inline(self, element: Element, boxes: list[str]) -> str:
+        pieces = [element.text or ""]
+        for found in element:
+            name = local(found)
+            if name in _SIGNS:
+                pieces.append(_SIGNS[name] * int(get(found, "c", "1")))
+            elif name in {"note", "annotation", "frame", "custom-shape"}:
+                inner = [block for block in self._blocks(found) if block]
+                if name in {"note", "annotation"}:
+                    pieces.append(f" [{' '.join(inner)}]")
+                else:
+                    boxes += inner
+            elif name not in _LEFT_OUT:
+                pieces.append(self._inline(found, boxes))
+            pieces.append(found.tail or "")
+        return "".join(pieces)
+
+    def _table(self, element: Element) -> str:
+        rows = []
+        for row in element.iter("{*}table-row"):
+            if next(row.iterancestors("{*}table")) is not element:
+                continue
+            cells: list[str] = []
+            for cell in row:
+                if local(cell) in {"table-cell", "covered-table-cell"}:
+                    times = min(int(get(cell, "number-columns-repeated", "1")), _MOST_REPEATED)
+                    cells += [" ".join(self._blocks(cell))] * times
+            times = int(get(row, "number-rows-repeated", "1")) if any(cells) else 1
+            rows += [cells] * min(times, _MOST_REPEATED)
+        return write_table(rows)
+
+
+_MOST_REPEATED = 1000
+"""Times that an equal cell or row is written: empty ones are repeated up to the last of a sheet."""
+
+
+def read_docx(content: bytes) -> Converted:
+    """Read a DOCX."""
+    return Word(Package(content)).convert()
+
+
+def read_pptx(content: bytes) -> Converted:
+    """Read a PPTX."""
+    return Slides(Package(content)).convert()
+
+
+def read_opendocument(content: bytes) -> Converted:
+    """Read an ODT, ODS or ODP."""
+    return OpenDocument(Package(content)).convert()
+
+
+def comments_of(package: Package, part: str) -> dict[str, str]:
+    """Return the comments of a sheet by the reference of their cell."""
+    found: dict[str, str] = {}
+    for kind, target in package.targets(part).values():
+        root = package.parse(target) if kind in {"comments", "threadedComment"} else None
+        for comment in root.iter("{*}comment", "{*}threadedComment") if root is not None else ():
+            said = "".join(run.text or "" for run in comment.iter("{*}t", "{*}text")).strip()
+            if said and (kind == "threadedComment" or get(comment, "ref") not in found):
+                found[get(comment, "ref")] = said
+    return found
+
+
+def drawings_of(package: Package, part: str) -> tuple[list[str], int]:
+    """Return the texts of a sheet's boxes and charts, and the number of its pictures."""
+    texts, pictures = [], 0
+    for kind, target in package.targets(part).values():
+        root = package.parse(target) if kind == "drawing" else None
+        for shape in root.iter("{*}sp", "{*}pic", "{*}chart") if root is not None else ():
+            pictures += local(shape) == "pic"
+            if local(shape) == "sp":
+                texts.append(_paragraphs(shape))
+            elif local(shape) == "chart":
+                _, chart = package.targets(target).get(get(shape, "id"), ("", ""))
+                texts.append(_chart_text(package.parse(chart)))
+    return texts, pictures

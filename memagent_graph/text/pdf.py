@@ -1,0 +1,138 @@
+"""Read PDF files with PDFium: text, values of forms, remarks.
+
+This runs in the process that converts documents.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import pypdfium2 as pdfium
+from pypdfium2 import raw
+
+from memagent_graph.text.source import Converted, PasswordError, warn_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_END = "\n\n\f"
+"""End of a page."""
+
+_BROKEN = re.compile("([^\\W\\d_])[\ufffe\x02]([a-zß-öø-ÿ])")
+"""A word that a hyphen breaks at the end of a line; others keep their hyphen."""
+
+_PICTURE_SHARE = 0.1
+"""Share of a page above which a picture may hold text; logos and rules are smaller."""
+
+
+def read_pdf(content: bytes) -> Converted:
+    """Read a PDF; each page ends with a form feed.
+
+    Raises:
+        PasswordError: It is encrypted.
+    """
+    try:
+        document = pdfium.PdfDocument(content)
+    except pdfium.PdfiumError as error:
+        if raw.FPDF_GetLastError() in {raw.FPDF_ERR_PASSWORD, raw.FPDF_ERR_SECURITY}:
+            raise PasswordError from error
+        raise
+    document.init_forms()
+    texts, pictured = [], 0
+    for number in range(len(document)):
+        page = document[number]
+        text = _read_page(page)
+        pictured += bool(text) and _has_picture(page)
+        if _has_remarks(page):
+            remarks = [*_remarks(document, page)]
+            page = _flatten(document, number, page)
+            drawn = [line for line in _read_page(page).splitlines() if line.strip() not in text]
+            said = "\n".join(remarks)
+            remarks += [line for line in drawn if line.strip() not in said]
+            text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
+        texts.append(text + _END)
+        page.close()  # frees memory
+    starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
+    warnings = warn_of(page_with_a_picture=pictured, attached_file=document.count_attachments())
+    return Converted("".join(texts), starts, warnings)
+
+
+def _read_page(page: pdfium.PdfPage) -> str:
+    found = page.get_textpage()
+    text = found.get_text_range()
+    found.close()
+    text = _BROKEN.sub(r"\1\2", text.replace("\r\n", "\n"))
+    text = text.replace("\ufffe", "-\n").replace("\x02", "-\n")
+    return text.replace("\0", "").replace("\f", "\n").strip()
+
+
+def _flatten(document: pdfium.PdfDocument, number: int, page: pdfium.PdfPage) -> pdfium.PdfPage:
+    """Return the page with what its remarks and fields draw, such as signatures, in its text."""
+    page.flatten()
+    page.close()
+    return document[number]
+
+
+def _has_remarks(page: pdfium.PdfPage) -> bool:
+    """Whether there is more on a page than its text, links apart."""
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        mark = raw.FPDFPage_GetAnnot(page, number)
+        kind = raw.FPDFAnnot_GetSubtype(mark)
+        raw.FPDFPage_CloseAnnot(mark)
+        if kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP}:
+            return True
+    return False
+
+
+def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
+    """Yield the filled fields of forms, each with its name, and the texts of remarks."""
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        mark = raw.FPDFPage_GetAnnot(page, number)
+        kind = raw.FPDFAnnot_GetSubtype(mark)
+        if kind == raw.FPDF_ANNOT_WIDGET and document.formenv is not None:
+            yield from _field(document.formenv, mark)
+        elif kind in {raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP}:
+            text = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
+            yield from filter(None, [text.replace("\r", "\n").strip()])
+        raw.FPDFPage_CloseAnnot(mark)
+
+
+_CHOSEN = {raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON}
+_WRITTEN = {
+    raw.FPDF_FORMFIELD_TEXTFIELD,
+    raw.FPDF_FORMFIELD_COMBOBOX,
+    raw.FPDF_FORMFIELD_LISTBOX,
+}
+
+
+def _field(form: pdfium.PdfFormEnv, mark: object) -> Iterator[str]:
+    name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, mark)
+    name = (name or _string(raw.FPDFAnnot_GetFormFieldName, form, mark)).strip()
+    kind = raw.FPDFAnnot_GetFormFieldType(form, mark)
+    value = _string(raw.FPDFAnnot_GetFormFieldValue, form, mark).strip()
+    if kind in _WRITTEN and value:
+        yield f"{name}: " + value.replace("\r", "\n")
+    elif kind in _CHOSEN and raw.FPDFAnnot_IsChecked(form, mark):
+        value = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, mark).strip()
+        yield f"{name}: {value or 'checked'}"
+
+
+def _string(function: Callable[..., int], *arguments: object) -> str:
+    """Return the UTF-16 string that a function of PDFium writes."""
+    size = function(*arguments, None, 0)
+    buffer = (ctypes.c_ushort * (size // 2 + 1))()
+    function(*arguments, buffer, size)
+    return bytes(buffer)[: max(size - 2, 0)].decode("utf-16-le", "replace")
+
+
+def _has_picture(page: pdfium.PdfPage) -> bool:
+    """Whether a picture covers so much of a page that it may hold text."""
+    least = _PICTURE_SHARE * page.get_width() * page.get_height()
+    for picture in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=2):
+        left, bottom, right, top = picture.get_bounds()
+        if (right - left) * (top - bottom) > least:
+            return True
+    return False

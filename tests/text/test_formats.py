@@ -1,0 +1,372 @@
+"""Each format is read as what it is: all that it shows, as it shows it."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, time, timedelta
+from email.message import EmailMessage
+from zipfile import ZipFile
+
+import pytest
+from bombs import DOCUMENTS, OFFICE, PACKAGE, WORD, write_archive, write_docx, write_opendocument
+from documents import write_pages
+
+pytest.importorskip("openpyxl")
+pytest.importorskip("selectolax")
+
+from openpyxl import Workbook
+from openpyxl.comments import Comment
+from pptx import Presentation
+
+from memagent_graph.text.files import open_source
+from memagent_graph.text.formats import convert
+from memagent_graph.text.sheets import show
+
+MOMENT = datetime(2024, 3, 5, 14, 7, 9)  # noqa: DTZ001 - cells have no time zone
+
+
+def read(path):
+    return convert(path.read_bytes(), path.suffix)
+
+
+def paragraph(text, settings=""):
+    return f"<w:p><w:pPr>{settings}</w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def write_parts(path, body, parts):
+    """A DOCX with other parts, each (kind, name, content)."""
+    write_docx(path, body)
+    links = "".join(
+        f'<Relationship Id="r{number}" Type="{OFFICE}/{kind}" Target="{name}"/>'
+        for number, (kind, name, _) in enumerate(parts)
+    )
+    with ZipFile(path, "a") as archive:
+        relations = f'<Relationships xmlns="{PACKAGE}/relationships">{links}</Relationships>'
+        archive.writestr("word/_rels/document.xml.rels", relations)
+        for _, name, content in parts:
+            root, _, inner = content.partition(">")
+            archive.writestr(f"word/{name}", f'{root} xmlns:w="{WORD}">{inner}')
+    return path
+
+
+class TestWord:
+    def test_headers_footers_notes_and_comments_are_read(self, tmp_path):
+        reference = f'xmlns:r="{OFFICE}" r:id='
+        body = (
+            f"{paragraph('The contract.')}<w:p><w:r><w:t>Rent</w:t></w:r>"
+            '<w:footnoteReference w:id="2"/>'
+            f'</w:p><w:sectPr><w:headerReference {reference}"r0"/>'
+            f'<w:footerReference {reference}"r1"/></w:sectPr>'
+        )
+        note = f'<w:footnote w:id="2">{paragraph("Cold.")}</w:footnote>'
+        comment = f'<w:comment w:id="0" w:author="Ann">{paragraph("Too high.")}</w:comment>'
+        parts = [
+            ("header", "h.xml", f"<w:hdr>{paragraph('Case 77')}</w:hdr>"),
+            ("footer", "f.xml", f"<w:ftr>{paragraph('Secret')}</w:ftr>"),
+            ("footnotes", "n.xml", f"<w:footnotes>{note}</w:footnotes>"),
+            ("comments", "c.xml", f"<w:comments>{comment}</w:comments>"),
+        ]
+
+        found = read(write_parts(tmp_path / "a.docx", body, parts))
+
+        assert found.text.split("\n\n") == [
+            *("Case 77", "The contract.", "Rent[^2]", "Secret"),
+            *("[^2]: Cold.", "[comment 0]: Ann: Too high."),
+        ]
+
+    def test_boxes_tables_and_changes_are_read_once_and_what_was_deleted_is_not(self, tmp_path):
+        box = f"<w:txbxContent>{paragraph('The deposit is 900.')}</w:txbxContent>"
+        cell = "<w:tc>{}</w:tc>"
+        body = (
+            '<w:p><w:r><mc:AlternateContent xmlns:mc="m"><mc:Choice>'
+            f"{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent></w:r>"
+            "<w:ins><w:r><w:t>Paid</w:t></w:r></w:ins><w:del><w:r><w:delText>Owed</w:delText></w:r>"
+            f"</w:del></w:p><w:tbl><w:tr>{cell.format(paragraph('a|b'))}"
+            f"{cell.format(paragraph('n'))}</w:tr><w:tr>{cell.format(paragraph('1'))}"
+            f"{cell.format('<w:p/>')}</w:tr></w:tbl>"
+        )
+
+        text = read(write_docx(tmp_path / "a.docx", body)).text
+
+        assert text == ("Paid\n\nThe deposit is 900.\n\n| a\\|b | n |\n| --- | --- |\n| 1 |  |")
+
+    def test_paragraphs_have_the_numbers_that_are_shown(self, tmp_path):
+        def at(level):
+            return f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="5"/></w:numPr>'
+
+        levels = "".join(
+            f'<w:lvl w:ilvl="{level}"><w:start w:val="{start}"/><w:numFmt w:val="{style}"/>'
+            f'<w:lvlText w:val="{text}"/></w:lvl>'
+            for level, start, style, text in [
+                *((0, 3, "decimal", "§ %1"), (1, 1, "lowerLetter", "%1.%2)")),
+            ]
+        )
+        numbering = (
+            f'<w:numbering><w:abstractNum w:abstractNumId="1">{levels}</w:abstractNum>'
+            '<w:num w:numId="5"><w:abstractNumId w:val="1"/></w:num></w:numbering>'
+        )
+        body = "".join(
+            paragraph(text, at(level))
+            for text, level in [
+                *(("Rent", 0), ("due", 1), ("paid", 1), ("Term", 0), ("long", 1)),
+            ]
+        )
+
+        text = read(
+            write_parts(tmp_path / "a.docx", body, [("numbering", "n.xml", numbering)])
+        ).text
+
+        assert text.split("\n\n") == ["§ 3 Rent", "3.a) due", "3.b) paid", "§ 4 Term", "4.a) long"]
+
+    def test_pictures_and_embedded_objects_are_reported_and_their_description_is_read(
+        self, tmp_path
+    ):
+        body = '<w:p><w:r><w:docPr descr="A map"/><w:blip/><w:OLEObject/></w:r></w:p>'
+        document = write_docx(tmp_path / "a.docx", body + paragraph("Text."))
+
+        source = open_source(document)
+
+        assert "[picture: A map]" in source.text
+        assert source.warnings == (f"{document}: did not read 1 picture and 1 embedded object.",)
+
+
+def test_slides_have_their_tables_groups_and_notes(tmp_path):
+    presentation = Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+    slide.shapes.title.text = "Plans"
+    table = slide.shapes.add_table(2, 2, 0, 0, 9, 9).table
+    for number, text in enumerate(["who", "when", "Ann", "May"]):
+        table.cell(number // 2, number % 2).text = text
+    group = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "grouped"
+    slide.notes_slide.notes_text_frame.text = "Say it slowly."
+    presentation.save(tmp_path / "a.pptx")
+
+    found = read(tmp_path / "a.pptx")
+
+    assert found.text.strip().split("\n\n") == [
+        *("<!-- Slide number: 1 -->", "# Plans"),
+        *("| who | when |\n| --- | --- |\n| Ann | May |", "grouped", "Notes: Say it slowly."),
+    ]
+
+
+class TestSheets:
+    @pytest.mark.parametrize(
+        ("value", "number_format", "shown"),
+        [
+            (7000123450001, "General", "7000123450001"),
+            (0.1 + 0.2, "0.00", "0.30"),
+            (1067, "00000", "01067"),
+            (2.5, "0", "3"),
+            (-2.5, "0.0", "-2.5"),
+            (1234567.891, "#,##0.00", "1,234,567.89"),
+            (0, "#,##0", "0"),
+            (0.5, "#.##", ".5"),
+            (0.256, "0%", "26%"),
+            (0.256, "0.0%", "25.6%"),
+            (12000, "0.00E+00", "1.20E+04"),
+            (0.00012, "0.0E+0", "1.2E-4"),
+            (1234567, '0.0,,"M"', "1.2M"),
+            (5, '"No. "0', "No. 5"),
+            (-3, "0;(0)", "(3)"),
+            (3, "0;(0)", "3"),
+            (0, '0;-0;"-"', "-"),
+            (5, '[Red]0" kg"', "5 kg"),
+            (12.5, "[$€-407] #,##0.00", "€ 12.50"),
+            (-7, "#,##0.00 €", "-7.00 €"),
+            (5551234567, "(000) 000-0000", "(555) 123-4567"),
+            (123456789, "000-00-0000", "123-45-6789"),
+            (2.25, "# ?/?", "2 1/4"),
+            (0.5, "??/??", "1/2"),
+            (150, '[>=100]"high";"low"', "high"),
+            (50, '[>=100]"high";"low"', "low"),
+            ("NA", "0.00", "NA"),
+            (True, "General", "TRUE"),
+            (MOMENT, "dd.mm.yyyy", "05.03.2024"),
+            (MOMENT, "d mmm yy h:mm AM/PM", "5 Mar 24 2:07 PM"),
+            (MOMENT, "yyyy-mm-dd hh:mm:ss", "2024-03-05 14:07:09"),
+            (MOMENT, "mm-dd-yy", "3/5/2024"),
+            (date(2024, 3, 5), "mmmm yyyy", "March 2024"),
+            (MOMENT, "dddd, d. mmmm", "Tuesday, 5. March"),
+            (time(9, 5), "h:mm", "9:05"),
+            (timedelta(hours=30, minutes=5), "[h]:mm", "30:05"),
+            (time(0, 3, 7), "mm:ss", "03:07"),
+            (1e21, "General", "1E+21"),
+            (0.000012, "General", "0.000012"),
+            (3.0, "General", "3"),
+        ],
+    )
+    def test_a_value_is_shown_by_its_format(self, value, number_format, shown):
+        assert show(value, number_format) == shown
+
+    def test_cells_comments_and_formulas_are_as_they_are_shown(self, tmp_path):
+        book = Workbook()
+        sheet = book.active
+        sheet.title = "Accounts"
+        for row in (["account", "country", "code"], [7000123450001, "NA", "01067"], [None, "NULL"]):
+            sheet.append(row)
+        sheet["C3"] = 4109
+        sheet["C3"].number_format = "00000"
+        sheet["D3"] = "=A2*2"
+        sheet["A2"].comment = Comment("closed in May", "Ann")
+        book.create_sheet("Empty")
+        book.save(tmp_path / "a.xlsx")
+
+        found = read(tmp_path / "a.xlsx")
+
+        assert "| 7000123450001 | NA | 01067 |  |\n|  | NULL | 04109 | =A2*2 |" in found.text
+        assert "Comment on A2: closed in May" in found.text
+        assert [found.text[start:].split("\n")[0] for start in found.pages] == [
+            *("## Accounts", "## Empty"),
+        ]
+        assert found.warnings[0].startswith("did not compute 1 formula")
+
+
+class TestPdf:
+    def test_a_word_that_a_hyphen_breaks_is_whole_and_a_number_keeps_its_hyphen(self, tmp_path):
+        lines = [
+            (50, 700, "signed by Ann Kes-"),
+            (50, 688, "trel, account 1234-"),
+            (50, 676, "5678."),
+        ]
+
+        text = read(write_pages(tmp_path / "a.pdf", [lines])).text
+
+        assert "Kestrel" in text
+        assert "12345678" not in text
+
+    def test_the_values_of_forms_have_their_names(self, tmp_path):
+        pdfium = pytest.importorskip("reportlab.pdfgen.canvas")
+        canvas = pdfium.Canvas(str(tmp_path / "a.pdf"))
+        canvas.drawString(72, 700, "Application")
+        place = {"x": 72, "y": 640, "width": 99, "height": 20}
+        canvas.acroForm.textfield(name="tenant", value="Ilse Varga", **place)
+        canvas.acroForm.checkbox(name="agreed", checked=True, x=72, y=600)
+        canvas.save()
+
+        text = read(tmp_path / "a.pdf").text
+
+        assert "tenant: Ilse Varga" in text
+        assert "agreed: Yes" in text
+
+
+def test_an_opendocument_has_headings_tables_notes_and_spaces(tmp_path):
+    body = (
+        '<office:text><text:h text:outline-level="2">Lease</text:h><text:p>Ann<text:s text:c="2"/>'
+        "signed<text:note><text:p>in May</text:p></text:note>.</text:p>"
+        "<table:table><table:table-row>"
+        '<table:table-cell table:number-columns-repeated="2"><text:p>x</text:p></table:table-cell>'
+        "</table:table-row></table:table></office:text>"
+    )
+
+    text = read(write_opendocument(tmp_path / "a.odt", body)).text
+
+    assert text == "## Lease\n\nAnn  signed [in May].\n\n| x | x |\n| --- | --- |"
+
+
+def test_a_page_of_html_has_its_lists_links_tables_and_hidden_texts(tmp_path):
+    page = tmp_path / "a.html"
+    page.write_bytes(
+        '<meta charset="cp1252"><style>p{}</style><h1>Maße <b>und</b> Zahlen</h1>'
+        "<ol start=3><li>eins<ul><li>innen</ul><li>zwei</ol>"
+        "<a href='https://example.org/x'>mehr</a> <img alt='Karte'>"
+        "<table><tr><th>a<th>b<tr><td>1<td>2</table><p hidden>verdeckt<p>H<sub>2</sub>O"
+        "<pre># code<br>more</pre><script>no()</script>".encode("cp1252")
+    )
+
+    text = read(page).text
+
+    assert text.startswith("# Maße und Zahlen\n\n3. eins\n  - innen\n4. zwei\n\n")
+    assert "[mehr](https://example.org/x) [picture: Karte]" in text
+    assert "| a | b |\n| --- | --- |\n| 1 | 2 |" in text
+    assert "verdeckt\n\nH2O\n\n```\n# code\nmore\n```" in text
+    assert "no()" not in text
+
+
+def test_a_book_is_read_in_its_order(tmp_path):
+    container = '<container><rootfiles><rootfile full-path="o/a.opf"/></rootfiles></container>'
+    opf = (
+        '<package xmlns:dc="d"><metadata><dc:title>Tides</dc:title></metadata><manifest>'
+        '<item id="1" href="z%20.html"/><item id="2" href="a.html"/><item id="3" href="gone.html"/>'
+        '</manifest><spine><itemref idref="1"/><itemref idref="2"/><itemref idref="3"/></spine>'
+        "</package>"
+    )
+    parts = {"META-INF/container.xml": container, "o/a.opf": opf}
+    pages = {"o/z .html": "<p>First.</p>", "o/a.html": "<p>Second.</p>"}
+
+    found = read(write_archive(tmp_path / "a.epub", {**parts, **pages}))
+
+    assert found.text == "# Tides\n\nFirst.\n\nSecond."
+    assert found.warnings == ("did not read 1 missing chapter.",)
+
+
+class TestMail:
+    def test_a_message_has_its_heads_and_its_attachments(self, tmp_path):
+        message = EmailMessage()
+        message["From"], message["Subject"] = "Ann <ann@example.org>", "Mietvertrag für Müller"
+        message.set_content("See the lease.")
+        message.add_alternative("<p>See the <b>lease</b>.</p>", subtype="html")
+        lease = DOCUMENTS["a.docx"](tmp_path / "lease.docx", "Signed by Odo.").read_bytes()
+        message.add_attachment(lease, maintype="application", subtype="x", filename="lease.docx")
+        message.add_attachment(b"PNG", maintype="image", subtype="png", filename="map.png")
+        message.add_attachment("late\n", filename="note.txt")
+        (tmp_path / "a.eml").write_bytes(bytes(message))
+
+        found = read(tmp_path / "a.eml")
+
+        assert found.text.startswith(
+            "From: Ann <ann@example.org>\nSubject: Mietvertrag für Müller\n"
+        )
+        assert "\n\nSee the lease.\n\n" in found.text
+        assert "## Attachment: lease.docx\n\nSigned by Odo." in found.text
+        assert "## Attachment: note.txt\n\nlate" in found.text
+        assert found.warnings == ("attachment map.png was not read.",)
+
+    def test_a_message_of_html_alone_is_read_as_text(self, tmp_path):
+        (tmp_path / "a.eml").write_bytes(
+            b"Subject: x\nContent-Type: text/html; charset=unknown-9\n\n<p>Hello <b>Ann</b></p>"
+        )
+
+        assert read(tmp_path / "a.eml").text == "Subject: x\n\nHello Ann"
+
+
+def test_a_notebook_has_texts_code_and_results(tmp_path):
+    cells = [
+        {"cell_type": "markdown", "source": ["# Tides\n", "of May"]},
+        {
+            "cell_type": "code",
+            "source": "print(1)",
+            "outputs": [{"text": ["1\n"]}, {"data": {"text/plain": "plot", "image/png": "x"}}],
+        },
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+
+    found = read(tmp_path / "a.ipynb")
+
+    assert found.text == "# Tides\nof May\n\n```\nprint(1)\n```\n\n```\n1\n```\n\n```\nplot\n```"
+    assert found.warnings == ("did not read 1 picture.",)
+
+
+def test_subtitles_are_running_text_with_the_time_as_headings(tmp_path):
+    (tmp_path / "a.srt").write_bytes(
+        b"1\r\n00:00:01,000 --> 00:00:03,000\r\n<i>The keeper\r\nis</i>\r\n\r\n"
+        b"2\r\n00:00:04,000 --> 00:00:05,000\r\nOdo Brandt.\r\n\r\n"
+        b"3\r\n01:02:04,000 --> 01:02:05,000\r\n{\\an8}Good night.\r\n"
+    )
+    (tmp_path / "a.vtt").write_text(
+        "WEBVTT\n\n00:01.000 --> 00:02.000 align:left\n<v Ann>Hello.</v>"
+    )
+
+    assert read(tmp_path / "a.srt").text == (
+        "## 00:00:01\n\nThe keeper is\nOdo Brandt.\n\n\n## 01:02:04\n\nGood night."
+    )
+    assert read(tmp_path / "a.vtt").text == "## 00:00:01\n\nAnn: Hello."
+
+
+def test_without_the_extra_mail_and_subtitles_are_read_as_the_text_that_they_are(
+    tmp_path, monkeypatch
+):
+    document = DOCUMENTS["a.eml"](tmp_path / "a.eml", "Hello")
+    monkeypatch.setattr("memagent_graph.text.files.can_convert", lambda: False)
+
+    assert open_source(document).read(0, 99).startswith("From: Ann")
