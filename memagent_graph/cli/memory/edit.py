@@ -132,6 +132,14 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair what can be repaired, and print what is lost.")
     ] = False,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="With --repair: the SQLite file of a checkpointer, from which gaps are filled.",
+        ),
+    ] = None,
     user: User = None,
     store: MemoryStore = None,
     namespace: Namespace = None,
@@ -141,8 +149,15 @@ def check(
     Exit code 1 if there is something to repair. Orphans are versions that no name leads to: of a
     reading under way, or of one that was broken off, which continues from there.
     """
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.graph.ids import versions_in
+
     with open_users(store, namespace) as users:
-        findings = bank_of(users, user).check(repair=repair)
+        if checkpoints is not None and not repair:
+            raise ConfigurationError("--checkpoints is for --repair: give both.")
+        with nullcontext() if checkpoints is None else open_saver(checkpoints) as saver:
+            spare = [] if saver is None else versions_in(saver)
+        findings = bank_of(users, user).check(repair=repair, spare=spare)
     for finding in findings:
         print(row(finding.kind, finding.key, finding.text))
     broken = [finding for finding in findings if finding.kind in ("dangling", "bad")]
