@@ -93,9 +93,7 @@ async def _delete(records: Records, found: _BankContents, keys: list[str]) -> bo
     return await records.commit(puts, given)
 
 
-async def check(
-    bank: MemoryBank, *, repair: bool, spare: Iterable[MemoryVersion]
-) -> list[Finding]:
+async def check(bank: MemoryBank, *, repair: bool, spare: Iterable[MemoryVersion]) -> list[Finding]:
     """See `MemoryBank.check`."""
     records = bank.records
     found = await _contents(records)
@@ -150,8 +148,10 @@ async def _restore(
             continue
         record = {**spare[key].to_record(), "owners": names}
         if forgotten.isdisjoint(digest for digest, _ in rows_of(record)):
-            for name in names or [None]:
+            for name in names:
                 await append_version(bank.records, spare[key], name, name)
+            if not names:
+                await append_version(bank.records, spare[key])
             restored[key] = record, leads
             waiting += _lost(key, record)
     return restored

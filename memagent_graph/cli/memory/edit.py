@@ -33,7 +33,7 @@ from memagent_graph.cli.options import (
     parse_namespace,
 )
 from memagent_graph.cli.options import Store as StoreOption
-from memagent_graph.cli.terminal import mask_controls, report_errors, row
+from memagent_graph.cli.terminal import report_errors, row
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def export(
         else:
             lines = bank_of(users, None).export(names or None)
     for line in lines:
-        print(mask_controls(line))
+        print(line)
 
 
 def import_lines(
@@ -370,18 +370,14 @@ def _forget_user(
     print(f"{items} and {threads} deleted")
     if done.threads and saver is None:
         print(
-            mask_controls(
-                f"A checkpointer may still hold the threads {', '.join(done.threads)}. Delete them "
-                "with checkpointer.delete_thread(id), or run this again with --checkpoints FILE: "
-                "until then they may be folded again."
-            )
+            f"A checkpointer may still hold the threads {', '.join(done.threads)}. Delete them "
+            "with checkpointer.delete_thread(id), or run this again with --checkpoints FILE: "
+            "until then they may be folded again."
         )
     elif done.threads:
         print(
-            mask_controls(
-                f"Others spoke in the threads {', '.join(done.threads)}, which stay. Delete them "
-                "with checkpointer.delete_thread(id) if you may."
-            )
+            f"Others spoke in the threads {', '.join(done.threads)}, which stay. Delete them "
+            "with checkpointer.delete_thread(id) if you may."
         )
     if done.left:
         print(f"memagent: {done.left}", file=sys.stderr)
@@ -414,11 +410,11 @@ def _print_forgotten_source(found: ForgottenSource) -> None:
     versions, texts = plural(found.versions, "version"), plural(found.cached, "kept text")
     print(f"{versions} and {texts} came from it")
     for name in found.rewritten:
-        print(mask_controls(f"{name}\tis rewritten without it"))
+        print(row(name, "is rewritten without it"))
     for name in found.forgotten:
-        print(mask_controls(f"{name}\thas nothing else and goes"))
+        print(row(name, "has nothing else and goes"))
     for key in found.unreadable:
-        print(mask_controls(f"{key}\tcannot be read and stays (memagent memory check --repair)"))
+        print(row(key, "cannot be read and stays (memagent memory check --repair)"))
 
 
 def catch_up(
