@@ -15,7 +15,7 @@ from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
 from memagent_graph.cli.evaluate import evaluate
 from memagent_graph.cli.options import GroupedCommand
-from memagent_graph.cli.terminal import masking, printing, report_errors
+from memagent_graph.cli.terminal import mask_output, printing, report_errors
 from memagent_graph.cli.train import train
 from memagent_graph.templates import plural
 
@@ -53,7 +53,7 @@ class _Group(TyperGroup):
     """The commands; what they and their help print is masked, and lost only with an error."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        with masking():
+        with mask_output():
             return super().main(*args, **options)
 
     def make_context(self, *args: Any, **options: Any) -> Any:

@@ -41,7 +41,7 @@ from memagent_graph.cli.options import (
     parse_namespace,
     parse_segments,
 )
-from memagent_graph.cli.terminal import mask_controls, report_errors, to_json, unmasked
+from memagent_graph.cli.terminal import mask_controls, report_errors, to_json, unwrap
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.templates import plural
 
@@ -103,7 +103,7 @@ def _print_memory(memory: str) -> None:
     from rich.panel import Panel
     from rich.text import Text
 
-    Console(file=unmasked(sys.stdout)).print(
+    Console(file=unwrap(sys.stdout)).print(
         Panel(Text(mask_controls(memory)), title="memory", title_align="left", border_style="dim")
     )
 

@@ -78,7 +78,7 @@ def mask_streams() -> None:
 
 
 @contextmanager
-def masking() -> Iterator[None]:
+def mask_output() -> Iterator[None]:
     """Mask what is printed within."""
     before = sys.stdout, sys.stderr
     mask_streams()
@@ -88,15 +88,15 @@ def masking() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def unmasked(stream: TextIO) -> TextIO:
+def unwrap(stream: TextIO) -> TextIO:
     """Return the stream behind a screen."""
     return stream.stream if isinstance(stream, Screen) else stream
 
 
-def print_styled(text: str, **style: Any) -> None:
+def print_in_style(text: str, **style: Any) -> None:
     """Print a text with a style of `typer.style`, if this is a terminal."""
     if sys.stdout.isatty():
-        unmasked(sys.stdout).write(typer.style(mask_controls(text), **style) + "\n")
+        unwrap(sys.stdout).write(typer.style(mask_controls(text), **style) + "\n")
     else:
         print(text)
 
