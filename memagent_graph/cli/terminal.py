@@ -155,7 +155,7 @@ def report_errors(on_interrupt: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def printing() -> Iterator[None]:
+def flush_output() -> Iterator[None]:
     """Write out what was printed; turn a failure into one line and exit code 1."""
     try:
         try:

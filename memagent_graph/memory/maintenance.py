@@ -141,7 +141,7 @@ async def _restore(
         return restored
     forgotten = await notices_since(bank.records, 0)
     waiting = [(target, name, [name]) for name, target in found.pointers.items() if target]
-    waiting += [lost for key in _led_to(found) for lost in _lost(key, found.versions.get(key))]
+    waiting += [lost for key in _led_to(found) for lost in _list_lost(key, found.versions.get(key))]
     while waiting:
         key, leads, names = waiting.pop()
         if key in found.versions or key in restored or key not in spare:
@@ -153,11 +153,11 @@ async def _restore(
             if not names:
                 await append_version(bank.records, spare[key])
             restored[key] = record, leads
-            waiting += _lost(key, record)
+            waiting += _list_lost(key, record)
     return restored
 
 
-def _lost(key: str, value: Value | None) -> list[tuple[str, str, list[str]]]:
+def _list_lost(key: str, value: Value | None) -> list[tuple[str, str, list[str]]]:
     """The versions that one follows and that may be restored, itself, and its memories."""
     if value is None or value.get("edited") or is_thinned(value):
         return []
