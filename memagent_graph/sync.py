@@ -15,10 +15,12 @@ from contextlib import aclosing, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -122,6 +124,17 @@ def iterate(parts: AsyncGenerator[T, None]) -> Iterator[T]:
         future.result()
     finally:
         future.cancel()
+
+
+async def see_checkpoints(
+    checkpointer: BaseCheckpointSaver[Any], see: Callable[[CheckpointTuple], object]
+) -> None:
+    """Call `see` with every checkpoint, also of a checkpointer that has only its sync side."""
+    try:
+        async for found in checkpointer.alist(None):
+            see(found)
+    except NotImplementedError:
+        await asyncio.to_thread(lambda: [*map(see, checkpointer.list(None))])
 
 
 def soon(call: Callable[[], object]) -> None:

@@ -43,6 +43,25 @@ def replace_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
+CONTROLS = frozenset(
+    {
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        # With marks of direction, a text reads other than it is; separators begin lines.
+        *{0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x2070)},
+        # In annotations and tags, a text can hide that only machines read.
+        *{*range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080)},
+    }
+)
+"""Code points with which a text could act on what shows it."""
+_ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in CONTROLS}
+
+
+def escape_controls(text: str) -> str:
+    """Return a text of one line, with escapes for what could act on what shows it."""
+    return text.translate(_ESCAPES)
+
+
 def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
     """Return `value` without forged delimiters: another sign in their place reads as before.
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -174,6 +175,24 @@ def test_turns_that_follow_fast_are_folded_together():
 
     assert len(reader.read) == 1
     assert [f"Fact {n}." in reader.read[0] for n in range(6)] == [True] * 6
+
+
+def test_a_forked_child_waits_for_no_fold_of_its_parent():
+    reader = Keeper()
+    memory = ConversationMemory(reader, **SOON)
+    reader.may_reply.clear()
+    agent_with(memory).invoke(human("I keep bees."), of("ann", "monday"))
+    assert reader.asked.wait(60)
+
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(memory.flush())
+    _, status = os.waitpid(child, 0)
+    reader.may_reply.set()
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert memory.flush() == 0
 
 
 def test_the_next_turn_of_a_thread_waits_for_no_fold():

@@ -16,6 +16,7 @@ def main() -> None:
         sys.exit('memagent: error: the command line needs: pip install "memagent-graph[cli]"')
     _replace_closed_streams()
     from memagent_graph.cli.app import app
+    from memagent_graph.cli.terminal import mask_streams
 
     # vLLM would log to standard output, between the answers.
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
@@ -23,6 +24,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # An answer that the terminal's encoding lacks a letter for must not be lost.
         sys.stdout.reconfigure(errors="backslashreplace")
+    mask_streams()  # to the end: a traceback is printed after all commands
     app()
 
 

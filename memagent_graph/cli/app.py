@@ -15,7 +15,7 @@ from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
 from memagent_graph.cli.evaluate import evaluate
 from memagent_graph.cli.options import GroupedCommand
-from memagent_graph.cli.terminal import printing, report_errors
+from memagent_graph.cli.terminal import flush_output, mask_output, report_errors
 from memagent_graph.cli.train import train
 from memagent_graph.templates import plural
 
@@ -50,14 +50,18 @@ Try `memagent ask "Who signed the lease?" lease.pdf`, or `memagent doctor`.
 
 
 class _Group(TyperGroup):
-    """The commands; what they and their help print is lost only with an error."""
+    """The commands; what they and their help print is masked, and lost only with an error."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        with mask_output():
+            return super().main(*args, **options)
 
     def make_context(self, *args: Any, **options: Any) -> Any:
-        with printing():
+        with flush_output():
             return super().make_context(*args, **options)
 
     def invoke(self, *args: Any) -> Any:
-        with printing():
+        with flush_output():
             return super().invoke(*args)
 
 

@@ -41,7 +41,7 @@ from memagent_graph.cli.options import (
     parse_namespace,
     parse_segments,
 )
-from memagent_graph.cli.terminal import mask_controls, report_errors
+from memagent_graph.cli.terminal import mask_controls, report_errors, to_json, unwrap
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.templates import plural
 
@@ -69,13 +69,13 @@ def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> 
         show_memory: print the final memory too.
     """
     if as_json:
-        print(mask_controls(json.dumps(output, ensure_ascii=False, indent=2)))
+        print(to_json(output, indent=2))
     else:
         _print_for_users(output, show_memory=show_memory)
     sys.stdout.flush()  # a full disk shows here, where it can be said in one line
     for warning in () if as_json else output["warnings"]:
         said = warning if warning.startswith("skipped ") else f"warning: {warning}"
-        print(mask_controls(f"memagent: {said}", sys.stderr), file=sys.stderr)
+        print(f"memagent: {said}", file=sys.stderr)
     skipped = sum(source["skipped"] is not None for source in output.get("sources", ()))
     if skipped:
         read = f"memagent: read {len(output['sources']) - skipped} of "
@@ -86,10 +86,10 @@ def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> 
 
 
 def _print_for_users(output: ReadingOutput, *, show_memory: bool) -> None:
-    print(mask_controls(output["answer"] or ""))
+    print(output["answer"] or "")
     places = dict.fromkeys(Evidence(**item).place for item in output["citations"])
     for place in places:
-        print(mask_controls(f"  at {place}"))
+        print(f"  at {place}")
     if show_memory:
         _print_memory(output["memory"])
     usage = output["usage"]
@@ -107,7 +107,7 @@ def _print_memory(memory: str) -> None:
     from rich.panel import Panel
     from rich.text import Text
 
-    Console().print(
+    Console(file=unwrap(sys.stdout)).print(
         Panel(Text(mask_controls(memory)), title="memory", title_align="left", border_style="dim")
     )
 
@@ -452,7 +452,7 @@ def _read(
                 output = part
                 continue
             if part["event"] == "held":
-                by = mask_controls(part["by"], sys.stderr)
+                by = part["by"]
                 print(f"memagent: paused, the memory is held by {by}.", file=sys.stderr)
             elif part["event"] == "released":
                 how = " from the edited memory" if part["edited"] else ""

@@ -37,7 +37,7 @@ from memagent_graph.cli.options import (
     parse_namespace,
     parse_segments,
 )
-from memagent_graph.cli.terminal import mask_controls, report_errors
+from memagent_graph.cli.terminal import report_errors, to_json
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -91,7 +91,7 @@ def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
                 f"memagent: error: {file}:{number} is not a task: {error}. A task is a JSON object "
                 'with `question` and `document`: text, or {"path": ...}, or a list of these.'
             )
-            print(mask_controls(message, sys.stderr), file=sys.stderr)
+            print(message, file=sys.stderr)
             continue
         name = str(task["id"])
         seen.add(name)
@@ -274,8 +274,7 @@ def batch(
                 agent, asked, concurrency=concurrency, progress=sys.stderr.isatty()
             ):
                 failed += result.error is not None
-                line = json.dumps(_record(result), ensure_ascii=False)
-                results.write(f"{mask_controls(line) if out is None else line}\n")
+                results.write(f"{to_json(_record(result))}\n")
                 results.flush()
         counts = f"{len(asked) - failed} answered, {failed + bad} failed"
         print(f"memagent: {counts}.", file=sys.stderr)

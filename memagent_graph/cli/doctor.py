@@ -25,7 +25,7 @@ from memagent_graph.cli.options import (
     TokenizerFile,
     parse_namespace,
 )
-from memagent_graph.cli.terminal import mask_controls, report_errors
+from memagent_graph.cli.terminal import report_errors
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -377,4 +377,4 @@ def _show(check: Check) -> None:
 
 
 def _one_line(text: str) -> str:
-    return mask_controls(" ".join(text.split()))
+    return " ".join(text.split())

@@ -23,7 +23,7 @@ from memagent_graph.cli.options import (
     check_server,
     make_reader,
 )
-from memagent_graph.cli.terminal import mask_controls, report_errors
+from memagent_graph.cli.terminal import report_errors
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _download(name: str, out: Path) -> None:
     from memagent_graph.evaluation.download import download
 
     for file in download(name, out):
-        print(mask_controls(str(file)))
+        print(file)
 
 
 def _compare(before: Path, after: Path, out: Path | None) -> None:

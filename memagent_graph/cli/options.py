@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from memagent_graph.cli.terminal import mask_controls, report_errors
+from memagent_graph.cli.terminal import report_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -368,7 +368,7 @@ def open_users(
         yield Users(found, parse_namespace(namespace))
         if missing:  # an error says enough by itself
             message = f"memagent: there is no store {missing} yet; the first reading makes it."
-            print(mask_controls(message, sys.stderr), file=sys.stderr)
+            print(message, file=sys.stderr)
 
 
 def missing_store(store: str | None) -> Path | None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from memagent_graph.cli.terminal import mask_controls
+from memagent_graph.cli.terminal import mask_controls, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
         TextColumn("[dim]{task.fields[rate]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(file=unwrap(sys.stderr)), transient=True) as progress:
         task = progress.add_task("reading", total=None, chunk=0, chunks="?", rate="")
         begun: list[tuple[float, int]] = []
         folds: dict[str, ChunkEvent] = {}  # the last event of each
@@ -69,4 +69,4 @@ def _reading(event: Event) -> str:
     name = Path(event["source"]).name or event["source"]
     if len(name) > _LONGEST_NAME:  # the bar must stay on one line
         name = name[: _LONGEST_NAME - 1] + "…"
-    return f"reading {escape(mask_controls(name, sys.stderr))}"
+    return f"reading {escape(mask_controls(name))}"

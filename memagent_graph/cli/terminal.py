@@ -2,46 +2,113 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
+import json
 import os
 import shlex
 import signal
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import typer
 
-from memagent_graph.templates import replace_surrogates
+from memagent_graph.templates import CONTROLS, escape_controls, replace_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import TextIO
 
-_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)}
-_TURNING = {0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
-"""Marks of direction, with which a text reads other than it is, and separators of lines."""
-_COMMANDS = dict.fromkeys((_CONTROLS | _TURNING) - {ord("\n"), ord("\t")}, "\ufffd")
-
-_ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS}
-_ESCAPES |= {code: f"\\u{code:04x}" for code in _TURNING}
+_COMMANDS = dict.fromkeys(CONTROLS - {ord("\n"), ord("\t")}, "\N{REPLACEMENT CHARACTER}")
+_IN_JSON = {code: json.dumps(chr(code))[1:-1] for code in CONTROLS if code >= ord(" ")}
+"""What JSON may have as it is; its line breaks are not in strings."""
 
 
-def mask_controls(text: str, stream: TextIO | None = None) -> str:
-    """Replace lone surrogates with a mark and, on a terminal, control characters too.
+def mask_controls(text: str) -> str:
+    """Replace lone surrogates, and characters with which a text could act on a terminal."""
+    return replace_surrogates(text).replace("\r\n", "\n").translate(_COMMANDS)
+
+
+class Screen:
+    """A standard stream through which no text acts on a terminal.
+
+    Standard error is for people, so it is masked in a pipe too; standard output is whole there,
+    but for lone surrogates, which cannot be encoded.
 
     Args:
-        text: the text to print.
-        stream: the stream to print to; standard output by default.
+        stream: the stream.
+        masks: whether to mask controls; otherwise only if the stream is a terminal.
+
+    Attributes:
+        stream: the stream, for what draws with controls and masks texts itself.
     """
-    if not (stream or sys.stdout).isatty():
-        return replace_surrogates(text)
-    return replace_surrogates(text).replace("\r\n", "\n").translate(_COMMANDS)
+
+    def __init__(self, stream: TextIO, *, masks: bool = False) -> None:
+        self.stream = stream
+        self._mask = mask_controls if masks or stream.isatty() else replace_surrogates
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    @property
+    def encoding(self) -> str:
+        """The stream's encoding; never ASCII, which click would go round."""
+        encoding = self.stream.encoding or "ascii"
+        return "utf-8" if codecs.lookup(encoding).name == "ascii" else encoding
+
+    def write(self, text: str) -> int:
+        """Write a text; it may return to the beginning of the line first, as progress bars do."""
+        start = text[:1] if text.startswith("\r") else ""
+        self.stream.write(start + self._mask(text[len(start) :]))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts."""
+        for line in lines:
+            self.write(line)
+
+
+def mask_streams() -> None:
+    """Make standard output and error screens, if they are not."""
+    if not isinstance(sys.stdout, Screen):
+        sys.stdout = cast("TextIO", Screen(sys.stdout))
+    if not isinstance(sys.stderr, Screen):
+        sys.stderr = cast("TextIO", Screen(sys.stderr, masks=True))
+
+
+@contextmanager
+def mask_output() -> Iterator[None]:
+    """Mask what is printed within."""
+    before = sys.stdout, sys.stderr
+    mask_streams()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def unwrap(stream: TextIO) -> TextIO:
+    """Return the stream behind a screen."""
+    return stream.stream if isinstance(stream, Screen) else stream
+
+
+def print_in_style(text: str, **style: Any) -> None:
+    """Print a text with a style of `typer.style`, if this is a terminal."""
+    if sys.stdout.isatty():
+        unwrap(sys.stdout).write(typer.style(mask_controls(text), **style) + "\n")
+    else:
+        print(text)
 
 
 def row(*fields: str) -> str:
     """Join fields with tabs; no field can forge another field or a line, in a pipe either."""
-    return "\t".join(field.translate(_ESCAPES) for field in fields)
+    return "\t".join(map(escape_controls, fields))
+
+
+def to_json(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON that is the same on a terminal and in a pipe."""
+    return json.dumps(value, ensure_ascii=False, indent=indent).translate(_IN_JSON)
 
 
 _UNWRITTEN = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPIPE)
@@ -88,7 +155,7 @@ def report_errors(on_interrupt: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def printing() -> Iterator[None]:
+def flush_output() -> Iterator[None]:
     """Write out what was printed; turn a failure into one line and exit code 1."""
     try:
         try:
@@ -125,4 +192,4 @@ def _one_line(error: Exception) -> str:
         return "; ".join(
             f"--{str(item['loc'][0]).replace('_', '-')}: {item['msg']}" for item in error.errors()
         )
-    return mask_controls(" ".join(str(error).split()), sys.stderr)
+    return " ".join(str(error).split())

@@ -359,6 +359,8 @@ def _begin_anew() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
     _backlogs.clear()
+    for people in [*_everyone]:
+        people.seen = WeakSet()
 
 
 def _fold_the_rest() -> None:
@@ -382,6 +384,7 @@ _backlogs: WeakKeyDictionary[StoreGuard, OrderedDict[tuple[str, ...], Backlog]] 
     WeakKeyDictionary()
 )
 _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_everyone: WeakSet[UserMemories] = WeakSet()
 _tasks: set[asyncio.Task[object]] = set()  # an event loop's are weak
 os.register_at_fork(after_in_child=_begin_anew)
 at_exit(_fold_the_rest)
@@ -408,6 +411,7 @@ class UserMemories:
     ) -> None:
         self.namespace = check_namespace(namespace)
         self.seen: WeakSet[Backlog] = WeakSet()
+        _everyone.add(self)
         self._store = store
         self._here: BaseStore | None = None
         self._keep_versions = keep_versions

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.conversation.messages import after, is_instruction, mark_messages
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.sync import wait_for
+from memagent_graph.sync import see_checkpoints, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.store.base import BaseStore
 
@@ -86,19 +84,14 @@ async def _fold(
 async def _newest(checkpointer: BaseCheckpointSaver[Any]) -> dict[str, dict[str, Any]]:
     """The state of each thread that names a user, from its newest checkpoint."""
     newest: dict[str, CheckpointTuple] = {}
-    try:
-        async for found in checkpointer.alist(None):
-            _keep(newest, [found])
-    except NotImplementedError:  # it has only its sync side
-        await asyncio.to_thread(lambda: _keep(newest, checkpointer.list(None)))
+    await see_checkpoints(checkpointer, partial(_keep, newest))
     return {thread: found.checkpoint["channel_values"] for thread, found in newest.items()}
 
 
-def _keep(newest: dict[str, CheckpointTuple], listed: Iterable[CheckpointTuple]) -> None:
-    for found in listed:
-        thread = str(found.config.get("configurable", {}).get("thread_id"))
-        best = newest.get(thread)
-        if found.checkpoint["channel_values"].get("memory_user") and (
-            best is None or best.checkpoint["id"] < found.checkpoint["id"]
-        ):
-            newest[thread] = found
+def _keep(newest: dict[str, CheckpointTuple], found: CheckpointTuple) -> None:
+    thread = str(found.config.get("configurable", {}).get("thread_id"))
+    best = newest.get(thread)
+    if found.checkpoint["channel_values"].get("memory_user") and (
+        best is None or best.checkpoint["id"] < found.checkpoint["id"]
+    ):
+        newest[thread] = found

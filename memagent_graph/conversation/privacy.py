@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,9 +12,10 @@ from langgraph.constants import TAG_NOSTREAM
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.forget import erase
+from memagent_graph.sync import see_checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -126,11 +128,7 @@ async def athreads_of(
         known: ids of threads that are theirs if no state names another.
     """
     named: dict[str, set[str]] = {}
-    try:
-        async for found in checkpointer.alist(None):
-            _note(named, [found])
-    except NotImplementedError:  # it has only its sync side
-        await asyncio.to_thread(lambda: _note(named, checkpointer.list(None)))
+    await see_checkpoints(checkpointer, partial(_note, named))
     theirs = sorted(
         thread
         for thread, users in named.items()
@@ -156,11 +154,10 @@ async def adelete_threads(
     return found._replace(left=await erase(checkpointer))
 
 
-def _note(named: dict[str, set[str]], listed: Iterable[CheckpointTuple]) -> None:
-    """Note whom the checkpoints of each thread name."""
-    for found in listed:
-        thread = str(found.config.get("configurable", {}).get("thread_id"))
-        users = named.setdefault(thread, set())
-        user = found.checkpoint["channel_values"].get("memory_user")
-        if isinstance(user, str) and user:
-            users.add(user)
+def _note(named: dict[str, set[str]], found: CheckpointTuple) -> None:
+    """Note whom a checkpoint of a thread names."""
+    thread = str(found.config.get("configurable", {}).get("thread_id"))
+    users = named.setdefault(thread, set())
+    user = found.checkpoint["channel_values"].get("memory_user")
+    if isinstance(user, str) and user:
+        users.add(user)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
 from memagent_graph.evaluation.samples import format_length
 from memagent_graph.evaluation.scores import Mean, mean_cost, mean_score, paired_interval
+from memagent_graph.templates import escape_controls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -135,7 +136,10 @@ def details(found: Sequence[Cell]) -> str:
 def in_markdown(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first row is its head."""
     head, *body = rows
-    lines = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in (head, *body)]
+    lines = [
+        [escape_controls(" ".join(cell.split())).replace("|", r"\|") for cell in row]
+        for row in (head, *body)
+    ]
     lines.insert(1, ["---"] * len(head))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from memagent_graph.errors import BadRecordError
@@ -16,16 +16,22 @@ from memagent_graph.memory.version import (
     reading_key,
     root_id,
 )
+from memagent_graph.sync import see_checkpoints, wait_for
 from memagent_graph.text.source import named_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
     from memagent_graph.evidence.places import Recall, Recalled
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, SourceRecord
     from memagent_graph.text.chunks import Chunk
+
+_HAS = {"question", "source", "memory", "places", "progress", "layers"}
+"""Channels of a fold that has begun."""
 
 
 class Lineage:
@@ -168,22 +174,12 @@ class Lineage:
         )
 
     def made(self, fold: Fold, version: MemoryVersion) -> Fold:
-        """Return a fold that ends with a version, and from which `remade` makes it again."""
+        """Return a fold that ends with a version, and from which `version_of` makes it again."""
         stub, known = version.to_stub(), _known_of(fold)
         made = {name: value for name, value in stub.items() if known.get(name, known) != value}
         progress = {**fold["progress"], "version": version.id}
         layers = {**fold["layers"], VERSIONS: {"made": made}}
         return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
-
-    def remade(self, fold: Fold) -> MemoryVersion | None:
-        """Return the version of a fold from what a checkpoint has of it; None if it has not."""
-        made = fold["layers"].get(VERSIONS, {}).get("made")
-        if made is None or made["id"] != fold["progress"]["version"]:
-            return None
-        try:
-            return MemoryVersion.from_stub({**_known_of(fold), **made}, memory_of(fold))
-        except BadRecordError:  # of another release
-            return None
 
     def after_merge(
         self, fold: Fold, parts: Sequence[Fold], query: str | None
@@ -222,6 +218,47 @@ class Lineage:
             query=query,
             sought=_sought(source),
         )
+
+
+def version_of(fold: Fold) -> MemoryVersion | None:
+    """Return the version of a fold from what a checkpoint has of it; None if it has not."""
+    made = fold["layers"].get(VERSIONS, {}).get("made")
+    if made is None or made["id"] != fold["progress"]["version"]:
+        return None
+    try:
+        return MemoryVersion.from_stub({**_known_of(fold), **made}, memory_of(fold))
+    except BadRecordError:  # of another release
+        return None
+
+
+async def aversions_in(checkpointer: BaseCheckpointSaver[Any]) -> list[MemoryVersion]:
+    """Return the versions that the checkpoints of readings have, for `MemoryBank.check`.
+
+    Every checkpoint of every thread is examined.
+    """
+    found: dict[str, MemoryVersion] = {}
+
+    def keep(saved: CheckpointTuple) -> None:
+        values = saved.checkpoint["channel_values"]
+        tasks: dict[str, dict[str, Any]] = {}  # what was written after the checkpoint
+        for task, channel, value in saved.pending_writes or ():
+            tasks.setdefault(task, dict(values))[channel] = value
+        for state in (values, *tasks.values()):
+            folds = state.get("folds")  # of segments; a state of another graph may have others
+            for fold in (state, *(folds.values() if isinstance(folds, dict) else ())):
+                has = isinstance(fold, dict) and fold.keys() >= _HAS
+                version = version_of(cast("Fold", fold)) if has else None
+                # An edit of the state has the id of the version that it edits.
+                if version is not None and not (version.edited and version.id in found):
+                    found[version.id] = version
+
+    await see_checkpoints(checkpointer, keep)
+    return [*found.values()]
+
+
+def versions_in(checkpointer: BaseCheckpointSaver[Any]) -> list[MemoryVersion]:
+    """Return what `aversions_in` does, from synchronous code."""
+    return wait_for(aversions_in(checkpointer))
 
 
 def _fingerprint(reading: Reading, record: SourceRecord) -> str:

@@ -16,7 +16,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.fold import FoldUpdate
-from memagent_graph.graph.ids import Lineage
+from memagent_graph.graph.ids import Lineage, version_of
 from memagent_graph.graph.sharing import Company, Holding, abandon_if_cancelled
 from memagent_graph.graph.state import (
     Fold,
@@ -449,7 +449,7 @@ class Chain:
         self.parent = version or self.lineage.root
         if (version, memory.text) in {self._stored_last, self.known.given}:
             return memory
-        made = self.lineage.remade(fold)
+        made = version_of(fold)
         try:
             stored: MemoryVersion | None = await self.bank.aget(self.parent)
         except MemoryNotFoundError:  # the root, or a version that was never written
@@ -661,7 +661,7 @@ class Chain:
         Raises:
             StoreError: Strict, and something could not be stored.
         """
-        if self._writer is None and self.lineage.remade(fold) is not None:
+        if self._writer is None and version_of(fold) is not None:
             await self._end_resumed(fold)
         if self._writer is None:
             return None, await self._finish_unwritten()

@@ -468,13 +468,17 @@ class MemoryBank:
         """
         return await maintenance.collect(self, older_than)
 
-    async def acheck(self, *, repair: bool = False) -> list[maintenance.Finding]:
+    async def acheck(
+        self, *, repair: bool = False, spare: Iterable[MemoryVersion] = ()
+    ) -> list[maintenance.Finding]:
         """Find defects: heads that point to nothing, gaps in histories, unreadable records.
 
         Args:
             repair: whether to repair them; the findings then say how, and what is lost.
+            spare: versions with which `repair` fills gaps, as `versions_in` of
+                `memagent_graph.graph.ids` finds them in a checkpointer.
         """
-        return await maintenance.check(self, repair=repair)
+        return await maintenance.check(self, repair=repair, spare=spare)
 
     async def aclear(self) -> int:
         """Delete everything below this namespace, and return the number of items."""

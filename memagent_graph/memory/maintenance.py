@@ -14,12 +14,15 @@ from memagent_graph.errors import (
     NewerRecordError,
     StoreError,
 )
+from memagent_graph.memory.forget import notices_since
 from memagent_graph.memory.items import UNKNOWN
+from memagent_graph.memory.lookup import append_version, is_thinned
 from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.provenance import rows_of
 from memagent_graph.memory.version import History, MemoryVersion, follows_of, text_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from langgraph.store.base import PutOp
 
@@ -90,7 +93,7 @@ async def _delete(records: Records, found: _BankContents, keys: list[str]) -> bo
     return await records.commit(puts, given)
 
 
-async def check(bank: MemoryBank, *, repair: bool) -> list[Finding]:
+async def check(bank: MemoryBank, *, repair: bool, spare: Iterable[MemoryVersion]) -> list[Finding]:
     """See `MemoryBank.check`."""
     records = bank.records
     found = await _contents(records)
@@ -103,8 +106,14 @@ async def check(bank: MemoryBank, *, repair: bool) -> list[Finding]:
     for error in bad:
         done = await _remove(records, error) if repair else ""
         findings.append(Finding("bad", error.key, f"{error}{done}"))
-    owned = _versions_by_owner(found)
     newer = {error.key for error in bad if isinstance(error, NewerRecordError)}
+    if repair:
+        own = {version.id: version for version in spare if version.id not in newer}
+        for key, (record, leads) in (await _restore(bank, found, own)).items():
+            versions[key], found.versions[key] = own[key], record
+            kind: Literal["dangling", "gap"] = "dangling" if leads in found.pointers else "gap"
+            findings.append(Finding(kind, leads, f"{key} was gone: restored from a checkpoint"))
+    owned = _versions_by_owner(found)
     for name, target in found.pointers.items():
         if target in found.versions or target in newer:
             continue
@@ -112,6 +121,47 @@ async def check(bank: MemoryBank, *, repair: bool) -> list[Finding]:
         text = await _mend(records, name, left) if repair else "points to no version"
         findings.append(Finding("dangling", name, text))
     return findings + _loose(found, versions)
+
+
+async def _restore(
+    bank: MemoryBank, found: _BankContents, spare: Mapping[str, MemoryVersion]
+) -> dict[str, tuple[Value, str]]:
+    """Store missing versions again; return their records, each with the key that leads to it.
+
+    Versions that expire, were thinned out or are of a forgotten document stay away. So does what
+    an edit follows, since forgetting a document leaves an edit of what came from others.
+
+    Args:
+        bank: the bank.
+        found: its contents.
+        spare: versions from elsewhere by id.
+    """
+    restored: dict[str, tuple[Value, str]] = {}
+    if not spare or bank.records.lives is not None:
+        return restored
+    forgotten = await notices_since(bank.records, 0)
+    waiting = [(target, name, [name]) for name, target in found.pointers.items() if target]
+    waiting += [lost for key in _led_to(found) for lost in _list_lost(key, found.versions.get(key))]
+    while waiting:
+        key, leads, names = waiting.pop()
+        if key in found.versions or key in restored or key not in spare:
+            continue
+        record = {**spare[key].to_record(), "owners": names}
+        if forgotten.isdisjoint(digest for digest, _ in rows_of(record)):
+            for name in names:
+                await append_version(bank.records, spare[key], name, name)
+            if not names:
+                await append_version(bank.records, spare[key])
+            restored[key] = record, leads
+            waiting += _list_lost(key, record)
+    return restored
+
+
+def _list_lost(key: str, value: Value | None) -> list[tuple[str, str, list[str]]]:
+    """The versions that one follows and that may be restored, itself, and its memories."""
+    if value is None or value.get("edited") or is_thinned(value):
+        return []
+    return [(before, key, owners_of(value)) for before in follows_of(value)]
 
 
 def _loose(found: _BankContents, versions: dict[str, MemoryVersion]) -> list[Finding]:

@@ -297,7 +297,10 @@ class Journal:
         state: dict[str, int] = json.loads((saved[-1] / _STATE).read_text("utf-8"))
         if self._main:
             kept = [line for line in self.metrics() if line["iteration"] <= state["iteration"]]
-            self._metrics.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            new = self._metrics.with_suffix(".new")  # a kill leaves the old file or the new one
+            new.write_text(text, "utf-8")
+            new.replace(self._metrics)
         return state
 
     def clear(self) -> None:

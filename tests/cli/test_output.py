@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 pytestmark = [
     pytest.mark.slow,
@@ -16,7 +17,7 @@ pytestmark = [
 ]
 
 PROGRAM = r"""
-import json, os, resource, sys
+import json, os, resource, signal, sys
 import langgraph.checkpoint.sqlite, langgraph.store.sqlite  # once, and not in every child
 import memagent_graph.batch, memagent_graph.graph.build, memagent_graph.conversation.users
 from memagent_graph.cli import main
@@ -33,10 +34,10 @@ def sink_of(kind):
     return os.open(os.devnull, os.O_WRONLY)
 
 def run(words, kind):
-    errors, to = os.pipe()  # files have a limit
+    errors, to = os.openpty() if kind == "terminal" else os.pipe()  # files have a limit
     child = os.fork()
     if child == 0:
-        os.dup2(sink_of(kind), 1)
+        os.dup2(to if kind == "terminal" else sink_of(kind), 1)
         os.dup2(to, 2)
         os.close(to)
         if kind == "closed":
@@ -45,10 +46,17 @@ def run(words, kind):
         if kind == "full disk":
             resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
         sys.argv[1:] = words
+        signal.alarm(60)
         main()  # ends with SystemExit, and then the interpreter as always
     os.close(to)
-    with open(errors) as lines:
-        told = lines.read()
+    told = b""
+    try:
+        while part := os.read(errors, 1 << 16):
+            told += part
+    except OSError:  # Linux ends a terminal that way
+        pass
+    os.close(errors)
+    told = told.decode()
     return [kind, words, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told]
 
 done = [run(words, kind) for kind in sinks for words in commands]
@@ -129,3 +137,144 @@ def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
         assert (words, code) == (words, 1)
         assert errors.startswith(f"memagent: error: {what} "), (words, errors)
         assert errors.count("\n") == 1, words
+
+
+HOSTILE = "\u202e\u2066\x1b]0;owned\x07\x9b2J\U000e0041\rover"
+"""Turns a text, sets a window's title, erases, hides a letter, and overwrites a line."""
+NEVER = ("\u202e", "\u2066", "\x1b]", "\x07", "\x9b", "\U000e0041", "\rover", "\nover")
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A folder with files whose names and contents are hostile, and a store with such names."""
+    for name, text in {
+        f"{HOSTILE}.txt": f"The vault {HOSTILE} opens at 6:40.\n",
+        f"{HOSTILE}.jsonl": json.dumps({"id": HOSTILE, "question": HOSTILE, "document": HOSTILE}),
+        f"{HOSTILE}.bad": "not of any format\n",
+        f"{HOSTILE}.py": 'A = "{question} {memory} {chunk}"\nB = "{question} {memory}"\n',
+        f"{HOSTILE}.yaml": f"{json.dumps(HOSTILE)}: 1\n",
+        "before/samples.jsonl": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for folder in ("before", "after"):
+        sample = {"id": HOSTILE, "method": "whole", "task": HOSTILE, "length": 8, "question": "?"}
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "samples.jsonl").write_text(json.dumps({**sample, "answers": []}))
+    (tmp_path / HOSTILE).mkdir()
+    return tmp_path
+
+
+def commands_of(group, words=()):
+    """The words of every command below a group."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, (*words, name))
+        else:
+            yield (*words, name)
+
+
+def hostile_commands(folder):
+    """Commands with hostile texts, by what they are about."""
+    book, bad, tasks = (str(folder / f"{HOSTILE}.{kind}") for kind in ("txt", "bad", "jsonl"))
+    ask = ["ask", "When does the vault open?", book, "--name", HOSTILE]
+    out, user = ["--out", str(folder / HOSTILE)], ["--user", HOSTILE]
+    yield (
+        "documents",
+        [
+            [*ask, "--show-memory"],
+            [*ask, "--json"],
+            [*ask, "--dry-run"],
+            ["ask", "?", f"{book} gone"],
+            ["batch", tasks, "--out", f"{book}.out"],
+            ["batch", bad, "--out", f"{book}.out"],
+            ["memory", "forget", "--source", book, "--dry-run"],
+            ["cache"],
+            ["cache", "clear"],
+        ],
+    )
+    yield (
+        "models",
+        [
+            ["eval", "--tasks", HOSTILE, *out],
+            ["eval", "--methods", HOSTILE, "--lengths", "8k", *out],
+            ["eval", "--ruler-file", bad, *out],
+            ["eval", "--compare", str(folder / "before"), str(folder / "after")],
+            ["train", "--set", HOSTILE],
+            ["doctor", "--model", HOSTILE],
+            ["prompts", "import", bad],
+            ["prompts", "import", f"{bad[:-3]}py", "--out", f"{book}.json"],
+        ],
+    )
+    yield (
+        "memories",
+        [
+            [*ask],
+            ["memory", "list"],
+            ["memory", "show", HOSTILE],
+            ["memory", "history", HOSTILE],
+            ["memory", "diff", HOSTILE, HOSTILE],
+            ["memory", "watch", HOSTILE, "--namespace", f"{HOSTILE}."],
+            ["memory", "hold", HOSTILE],
+            ["memory", "release", HOSTILE],
+            ["memory", "edit", HOSTILE],
+        ],
+    )
+    yield (
+        "records",
+        [
+            [*ask],
+            ["memory", "forget", HOSTILE, "--dry-run"],
+            ["memory", "check"],
+            ["memory", "export"],
+            ["memory", "export", f"{HOSTILE} gone"],
+            ["memory", "import", f"{bad} gone"],
+            ["memory", "catch-up", bad],
+            ["memory", "delete", HOSTILE],
+        ],
+    )
+    yield (
+        "people",
+        [
+            ["memory", "users", "--namespace", f"{HOSTILE}."],
+            ["memory", "search", HOSTILE, "--namespace", f"{HOSTILE}."],
+            ["memory", "readings", HOSTILE],
+            ["memory", "forget", *user, "--dry-run"],
+            ["memory", "prune", "--versions", "1", *user, "--namespace", f"{HOSTILE}."],
+        ],
+    )
+    yield "servers", [[name, "--host", HOSTILE, "--port", "0"] for name in SERVERS]
+    yield "usage", [[HOSTILE], ["ask", f"--{HOSTILE}"], ["memory", HOSTILE]]
+
+
+SERVERS = ("mcp", "serve", "inspect")
+
+
+@pytest.mark.parametrize(
+    "about", ["documents", "models", "memories", "records", "people", "servers", "usage"]
+)
+def test_no_command_lets_a_text_act_on_a_terminal(about, hostile):
+    commands = dict(hostile_commands(hostile))[about]
+    environment = {"MEMAGENT_CACHE": str(hostile / HOSTILE), "EDITOR": f"/{HOSTILE}/over"}
+
+    done = outcomes(hostile, ["terminal"], commands, **environment)
+
+    for _, words, _, told in done:
+        assert [mark for mark in NEVER if mark in told.replace("\r\n", "\n")] == [], (words, told)
+    assert sum("over" in told for *_, told in done) > len(done) / 2
+
+
+def test_every_command_is_tried_with_hostile_texts(tmp_path):
+    from memagent_graph.cli.app import app
+
+    tried = {tuple(words[:2]) for _, some in hostile_commands(tmp_path) for words in some}
+    every = {*commands_of(typer.main.get_group(app))}
+
+    assert every - tried - {words[:1] for words in tried} == set()
+
+
+def test_json_is_the_same_on_a_terminal_and_in_a_pipe(hostile):
+    ask = ["ask", "When does the vault open?", str(hostile / f"{HOSTILE}.txt"), "--json"]
+    ((*_, told),) = outcomes(hostile, ["terminal"], [ask])
+
+    assert HOSTILE.replace("\r", "\n") in json.loads(told)["memory"].replace("\r", "\n")

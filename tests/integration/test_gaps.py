@@ -12,11 +12,17 @@ from contextlib import contextmanager
 import pytest
 from doubles import Broken, ChainReader
 from integration.stored_child import MODES, read
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 from servers.tcp_proxy import TCPProxy
+from typer.testing import CliRunner
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.cli.app import app
 from memagent_graph.errors import ModelError
+from memagent_graph.graph.ids import versions_in
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.stores import open_store
 
@@ -312,3 +318,65 @@ def test_a_warning_says_why_versions_could_not_be_stored(monkeypatch):
     (warning,) = out["warnings"]
     assert "could not be stored: " in warning
     assert "None" not in warning
+
+
+@pytest.mark.parametrize("kind", [RedisStore, SqliteStore])
+@pytest.mark.parametrize("mode", ["plain", "segments", "rounds", "skim", "questions"])
+def test_check_fills_gaps_from_the_checkpoints_of_a_reading(mode, kind, redis, tmp_path):
+    with redis.client() as client:
+        client.flushall()
+    where = redis.url if kind is RedisStore else str(tmp_path / "store.sqlite")
+    saved = str(tmp_path / "checkpoints.sqlite")
+    with open_store(where) as store, SqliteSaver.from_conn_string(saved) as saver:
+        read(mode, TEXT, store, saver)
+        bank = MemoryBank(store)
+        before = contents(bank)
+        lost = random.Random(mode).sample(sorted(before), len(before) // 3)
+        for key in lost:
+            store.delete(("memagent", "versions"), key)
+        assert {finding.kind for finding in bank.check()} >= {"gap"}
+
+    arguments = ["memory", "check", "--repair", "--checkpoints", saved, "--store", where]
+    result = CliRunner().invoke(app, arguments)
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("restored from a checkpoint") == len(lost)
+    with open_store(where) as store:
+        assert MemoryBank(store).check() == []
+        assert contents(MemoryBank(store)) == before
+
+
+def contents(bank):
+    """The versions of all readings by id, without the time of a repeated write."""
+    return {version.id: version for name, _ in bank.list() for version in bank.history(name)}
+
+
+def test_check_fills_no_gap_with_what_was_forgotten_or_thinned_out():
+    store, saver = InMemoryStore(), InMemorySaver()
+    read("plain", TEXT, store, saver)
+    bank = MemoryBank(store)
+    spare = versions_in(saver)
+    ((name, head),) = bank.list()
+    bank.thin(name, 2)
+
+    bank.check(repair=True, spare=spare)
+    assert len(bank.history(name)) == 2
+
+    lose(store, head)
+    bank.forget_source(head.source)
+    bank.check(repair=True, spare=spare)
+    assert bank.list() == []
+
+
+def test_check_restores_the_head_of_a_memory_from_a_checkpoint():
+    store, saver = InMemoryStore(), InMemorySaver()
+    read("named", TEXT, store, saver)
+    bank = MemoryBank(store)
+    head = bank.head("diary")
+    lose(store, head)
+
+    (finding,) = bank.check(repair=True, spare=versions_in(saver))
+
+    assert finding == ("dangling", "diary", f"{head.id} was gone: restored from a checkpoint")
+    assert bank.head("diary") == head
+    assert bank.check() == []

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,6 +40,7 @@ _ANSWER_SECONDS = 0.5
 """Time for the answers of stopped readings to be written, in seconds."""
 _GRACE = 10
 """Time after which a stopping process ends, even if something hangs, in seconds."""
+_NO_ANSWERS = "error: an answer could not be written to the client: start it again."
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -135,7 +137,12 @@ async def _serve_stdio(server: Server) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    await server.run_stdio_async()
+    try:
+        await server.run_stdio_async(partial(end_within, _ANSWER_SECONDS, _NO_ANSWERS, 1))
+    except ExceptionGroup as errors:
+        if errors.split(OSError)[1] is not None:
+            raise
+        end(_NO_ANSWERS, 1)
 
 
 @contextmanager

@@ -11,15 +11,20 @@ _INTERRUPTED = 130
 """Exit code after an interrupt, as in a shell."""
 
 
-def end() -> NoReturn:
+def end(message: str = "stopped.", code: int = _INTERRUPTED) -> NoReturn:
     """End the process at once, even if threads are running: the store is consistent at any time."""
     with suppress(OSError):  # standard error may be closed
-        os.write(2, b"memagent: stopped.\n")
-    os._exit(_INTERRUPTED)
+        os.write(2, f"memagent: {message}\n".encode())
+    os._exit(code)
 
 
-def end_within(seconds: float) -> None:
-    """End the process after so many seconds, even if its loop, store or a file hangs."""
-    late = threading.Timer(seconds, end)
+def end_within(seconds: float, *how: str | int) -> None:
+    """End the process after so many seconds, even if its loop, store or a file hangs.
+
+    Args:
+        seconds: time until then.
+        how: the arguments of `end`.
+    """
+    late = threading.Timer(seconds, end, how)
     late.daemon = True
     late.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.mcpserver import MCPServer
@@ -26,7 +27,7 @@ from memagent_mcp_server.stdio import Messages
 from memagent_mcp_server.users import UserTools
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langgraph.store.base import BaseStore
@@ -58,12 +59,24 @@ class Server(MCPServer[Any]):
         """List the current memories."""
         return await self.memories.resources()
 
-    async def run_stdio_async(self) -> None:
-        """Serve on standard input and output until the client leaves."""
+    async def run_stdio_async(self, broken: Callable[[], object] = lambda: None) -> None:
+        """Serve on standard input and output until the client leaves.
+
+        Args:
+            broken: called when an answer could not be written, or this was cancelled, before it
+                waits for the end of standard input.
+
+        Raises:
+            ExceptionGroup: An answer could not be written.
+        """
         server = self._lowlevel_server
         async with stdio_server() as (lines, answers):
             options = server.create_initialization_options()
-            await server.run(cast("Any", Messages(lines, answers)), answers, options)
+            try:
+                await server.run(cast("Any", Messages(lines, answers)), answers, options)
+            except asyncio.CancelledError:
+                broken()
+                raise
 
     async def stop_readings(self) -> None:
         """End the readings under way before an exit; what they read is then stored."""

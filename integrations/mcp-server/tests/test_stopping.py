@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -104,3 +106,33 @@ def gone(pid):
     except ProcessLookupError:
         return True
     return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] == "Z"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+@pytest.mark.parametrize("sink", ["full device", "closed pipe"])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_client_that_takes_no_answers_ends_the_server_in_one_line(leaves, sink, tmp_path):
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    about["clientInfo"] = {"name": "client", "version": "1"}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
+    unread, pipe = os.pipe()
+    os.close(unread)
+    full = os.open("/dev/full", os.O_WRONLY)
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "memagent_graph", "mcp", "--store", "none", "--root", tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=full if sink == "full device" else pipe,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "MEMAGENT_MODEL": "extractive"},
+    ) as process:
+        os.close(full)
+        os.close(pipe)
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.flush()
+        if leaves:
+            process.stdin.close()
+
+        assert process.wait(100) == 1
+        (line,) = process.stderr.read().decode().splitlines()
+    assert line.startswith("memagent: error: an answer could not be written")

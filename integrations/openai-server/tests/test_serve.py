@@ -290,3 +290,43 @@ def test_several_workers_share_the_store_and_one_that_dies_is_replaced(
     assert {*again, after} == {0}
     log = (tmp_path / "log").read_text()
     assert "worker ended" in log
+
+
+SUPERVISOR = """
+import os, signal, socket, sys, time
+from pathlib import Path
+from memagent_openai_server.http import workers
+
+workers._PATIENCE = 0.5
+
+def hang(listening):
+    if sys.argv[1] == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(f"{os.getpid()}.pid").touch()
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    workers.supervise(hang, 2, socket.create_server(("127.0.0.1", 0)))
+"""
+
+
+@pytest.mark.parametrize("ears", ["deaf", "hearing"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_supervisor(number, ears, tmp_path):
+    (tmp_path / "supervisor.py").write_text(SUPERVISOR)
+    process = subprocess.Popen([sys.executable, "supervisor.py", ears], cwd=tmp_path)
+    wait_until(lambda: len([*tmp_path.glob("*.pid")]) == 2, "two workers", seconds=100)
+    workers = [Path("/proc", file.stem, "cmdline") for file in tmp_path.glob("*.pid")]
+
+    process.send_signal(number)
+
+    wait_until(lambda: not any(map(is_there, workers)), "the end of the workers", seconds=100)
+    assert process.wait(100) == (0 if number == signal.SIGTERM else -number)
+
+
+def is_there(command):
+    """Whether a process runs; one that ended has no command line."""
+    try:
+        return command.read_text() != ""
+    except OSError:
+        return False

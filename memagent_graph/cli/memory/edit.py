@@ -33,7 +33,7 @@ from memagent_graph.cli.options import (
     parse_namespace,
 )
 from memagent_graph.cli.options import Store as StoreOption
-from memagent_graph.cli.terminal import mask_controls, report_errors, row
+from memagent_graph.cli.terminal import report_errors, row
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -132,6 +132,14 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair what can be repaired, and print what is lost.")
     ] = False,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="With --repair: the SQLite file of a checkpointer, from which gaps are filled.",
+        ),
+    ] = None,
     user: User = None,
     store: MemoryStore = None,
     namespace: Namespace = None,
@@ -141,8 +149,15 @@ def check(
     Exit code 1 if there is something to repair. Orphans are versions that no name leads to: of a
     reading under way, or of one that was broken off, which continues from there.
     """
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.graph.ids import versions_in
+
     with open_users(store, namespace) as users:
-        findings = bank_of(users, user).check(repair=repair)
+        if checkpoints is not None and not repair:
+            raise ConfigurationError("--checkpoints is for --repair: give both.")
+        with nullcontext() if checkpoints is None else open_saver(checkpoints) as saver:
+            spare = [] if saver is None else versions_in(saver)
+        findings = bank_of(users, user).check(repair=repair, spare=spare)
     for finding in findings:
         print(row(finding.kind, finding.key, finding.text))
     broken = [finding for finding in findings if finding.kind in ("dangling", "bad")]
@@ -182,7 +197,7 @@ def export(
         else:
             lines = bank_of(users, None).export(names or None)
     for line in lines:
-        print(mask_controls(line))
+        print(line)
 
 
 def import_lines(
@@ -355,18 +370,14 @@ def _forget_user(
     print(f"{items} and {threads} deleted")
     if done.threads and saver is None:
         print(
-            mask_controls(
-                f"A checkpointer may still hold the threads {', '.join(done.threads)}. Delete them "
-                "with checkpointer.delete_thread(id), or run this again with --checkpoints FILE: "
-                "until then they may be folded again."
-            )
+            f"A checkpointer may still hold the threads {', '.join(done.threads)}. Delete them "
+            "with checkpointer.delete_thread(id), or run this again with --checkpoints FILE: "
+            "until then they may be folded again."
         )
     elif done.threads:
         print(
-            mask_controls(
-                f"Others spoke in the threads {', '.join(done.threads)}, which stay. Delete them "
-                "with checkpointer.delete_thread(id) if you may."
-            )
+            f"Others spoke in the threads {', '.join(done.threads)}, which stay. Delete them "
+            "with checkpointer.delete_thread(id) if you may."
         )
     if done.left:
         print(f"memagent: {done.left}", file=sys.stderr)
@@ -399,11 +410,11 @@ def _print_forgotten_source(found: ForgottenSource) -> None:
     versions, texts = plural(found.versions, "version"), plural(found.cached, "kept text")
     print(f"{versions} and {texts} came from it")
     for name in found.rewritten:
-        print(mask_controls(f"{name}\tis rewritten without it"))
+        print(row(name, "is rewritten without it"))
     for name in found.forgotten:
-        print(mask_controls(f"{name}\thas nothing else and goes"))
+        print(row(name, "has nothing else and goes"))
     for key in found.unreadable:
-        print(mask_controls(f"{key}\tcannot be read and stays (memagent memory check --repair)"))
+        print(row(key, "cannot be read and stays (memagent memory check --repair)"))
 
 
 def catch_up(

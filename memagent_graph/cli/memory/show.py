@@ -20,7 +20,7 @@ from memagent_graph.cli.options import (
     open_users,
     operator,
 )
-from memagent_graph.cli.terminal import mask_controls, row
+from memagent_graph.cli.terminal import print_in_style, row
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def day(time: str) -> str:
 def print_diff(lines: Iterable[str]) -> None:
     """Print lines that begin with +, - or a space."""
     for line in lines:
-        typer.secho(f"  {mask_controls(line)}", fg=_COLOURS.get(line[:1]))
+        print_in_style(f"  {line}", fg=_COLOURS.get(line[:1]))
 
 
 def print_versions(versions: History) -> None:
@@ -74,10 +74,10 @@ def print_changes(versions: History, changes: Sequence[MemoryChange]) -> None:
             _print_version(f"{day(at)}  {key}  {told}", version, before)
             _print_gap(gaps, version)
         elif key:
-            typer.secho(mask_controls(f"{day(at)}  {key}  {told}"), bold=True)
-            typer.secho("  this version is gone: it was thinned out, or it expired", fg="yellow")
+            print_in_style(f"{day(at)}  {key}  {told}", bold=True)
+            print_in_style("  this version is gone: it was thinned out, or it expired", fg="yellow")
         else:
-            typer.secho(mask_controls(f"{day(at)}  {told}"), bold=True)
+            print_in_style(f"{day(at)}  {told}", bold=True)
 
 
 def _describe_change(change: MemoryChange) -> str:
@@ -92,14 +92,14 @@ def _print_version(head: str, version: MemoryVersion, before: MemoryVersion | No
     from memagent_graph.memory.bank import diff
 
     cut = ", cut to its budget" if version.cut else ""
-    typer.secho(mask_controls(f"{head}, {plural(version.tokens, 'token')}{cut}"), bold=True)
+    print_in_style(f"{head}, {plural(version.tokens, 'token')}{cut}", bold=True)
     print_diff(diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines()))
 
 
 def _print_gap(gaps: Collection[str], version: MemoryVersion) -> None:
     if version.parent in gaps:
         gap = f"{version.parent}  is gone: it expired, was evicted, thinned out or forgotten"
-        typer.secho(gap, fg="yellow")
+        print_in_style(gap, fg="yellow")
 
 
 def _pairs(versions: History) -> list[tuple[MemoryVersion, MemoryVersion | None]]:
@@ -134,7 +134,7 @@ def show(
 ) -> None:
     """Print a memory."""
     with open_users(store, namespace) as users:
-        print(mask_controls(_get(users, reference, user).text))
+        print(_get(users, reference, user).text)
 
 
 def history(
@@ -206,7 +206,7 @@ def watch(
         topic = await _topic(bank, named(reference, user))
         before: MemoryVersion | None = None
         async for version in bank.watch(topic, after="0" if everything else "$"):
-            typer.secho(f"{version.id}  chunk {version.step}", bold=True)
+            print_in_style(f"{version.id}  chunk {version.step}", bold=True)
             print_diff(diff(before or version, version))
             before = version
             sys.stdout.flush()
