@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import regex
@@ -320,7 +321,7 @@ class Folding:
             step = await memory.episodes.keep(
                 said,
                 new={str(message.id) for message in found.new},
-                clean=lambda page, gone=gone: drop_subjects(self.keeping.clean(page), gone),
+                clean=partial(self._clean, gone),
             )
             if not changed:
                 if step.puts and not await memory.bank.records.commit(step.puts, step.given):
@@ -354,6 +355,9 @@ class Folding:
         ids = {str(message.id) for message in edited}
         kept = await memory.episodes.read()
         return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
+
+    def _clean(self, gone: Sequence[frozenset[str]], page: Page) -> Page:
+        return drop_subjects(self.keeping.clean(page), gone)
 
     def _check(self, head: MemoryVersion | None) -> None:
         if head is None or not head.told or isinstance(self.reading.reader, ProfileReader):
