@@ -315,7 +315,7 @@ class ConversationMemory(Generic[Shape]):
         known = mark_messages(convert_to_messages(messages))
         said = [message for message in known if not is_instruction(message)]
         talk = self.talk(user, thread, store, config)
-        await talk.fold(said)
+        await talk.fold(said, {})
         talk.backlog.remove(talk.thread, said)
         return self._shaped(await self._head(user, store))
 
