@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.conversation.middleware import MemAgentMiddleware as MemAgentMiddleware
     from memagent_graph.conversation.node import ConversationNode, ConversationState
+    from memagent_graph.conversation.tools import create_memory_tools
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.graph.node import MemAgentNode
     from memagent_graph.memory.bank import MemoryBank
@@ -36,6 +37,7 @@ __all__ = [
     "RedisStore",
     "Result",
     "create_memagent",
+    "create_memory_tools",
     "create_reading_tool",
     "plan",
     "read_many",
@@ -58,6 +60,7 @@ _HOMES = {
     "RedisStore": "memory.redis",
     "Result": "batch",
     "create_memagent": "graph.build",
+    "create_memory_tools": "conversation.tools",
     "create_reading_tool": "tool",
     "plan": "planning",
     "read_many": "batch",

@@ -334,6 +334,7 @@ def recorded(*texts):
         (("A", "ok", "B", "2"), ("A", "ok", "B", "3"), [], ["3"]),  # another reply to the same
         (("A", "1", "B", "2"), ("A", "1"), [], []),
         (("A", "1", "B", "2", "C", "3"), ("A", "1", "C", "3", "D"), ["D"], []),  # B is gone
+        (("A", "1", "B", "2"), ("A", "3", "C", "4"), ["A", "3", "C", "4"], []),  # begins alike
     ],
 )
 def test_messages_without_ids_are_known_by_place_role_and_text(before, now, new, edited):

@@ -51,6 +51,13 @@ _NOTICE = regex.compile(
 )
 """What LangChain's middleware and LangGraph write in place of a reply."""
 
+_FORGET = regex.compile(
+    r"(?i)^\W*+(?:(?:please|now|so|bitte|can you|could you|would you|will you|you can)\W++)?+"
+    r"(?:please\W++)?+(?:forget|vergiss|oublie[zs]?|olvida)\W++(?:about\W++)?+"
+    r"(?P<what>[^,;:!?.\n]{1,80})"
+)
+"""A request to forget, at the beginning of a sentence."""
+
 _IDLE = frozenset(
     terms(
         "alright cheers fine haha hm hmm lmao lol m no not np omg rofl s thx ty ugh worry yup "
@@ -110,6 +117,12 @@ def tells_time(text: str) -> bool:
 def topics(instruction: str) -> frozenset[str]:
     """Return the topics of an instruction: its terms except for grammar and small talk."""
     return frozenset(_plain_words(instruction) - _INSTRUCTING)
+
+
+def subjects_to_forget(text: str) -> list[frozenset[str]]:
+    """Return the topics that a user asks to forget, such as "Forget my phone number."."""
+    found = (_FORGET.match(statement.text) for statement in statements(text))
+    return [what for one in found if one and (what := topics(one["what"]))]
 
 
 def _plain_words(statement: str) -> set[str]:

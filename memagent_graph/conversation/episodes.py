@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
+from memagent_graph.evidence.statements import drop_statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -314,17 +315,39 @@ class Episodes:
         """Empty the cache, after everything was deleted."""
         self._shelf.leave(())
 
+    async def drop_about(self, subject: frozenset[str]) -> list[str]:
+        """Delete the statements that have all words of a subject, and return them.
+
+        Raises:
+            MemoryConflictError: Turns of this person were faster each time.
+        """
+        gone: list[str] = []
+
+        def change(one: KeptMessage) -> KeptMessage | None:
+            text, dropped = drop_statements(one.text, subject.issubset)
+            gone.extend(dropped)
+            return replace(one, text=text) if text else None
+
+        await self._change(change)
+        return gone
+
     async def _delete(self, goes: Callable[[KeptMessage], bool], *, preview: bool = False) -> int:
         """Delete the messages for which `goes` is true, and return their number."""
+        return await self._change(lambda one: None if goes(one) else one, preview=preview)
+
+    async def _change(
+        self, change: Callable[[KeptMessage], KeptMessage | None], *, preview: bool = False
+    ) -> int:
+        """Change each message, or delete it for None; return the number of those deleted."""
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             contents = await self._contents()
             changed: dict[str, Page] = {}
             gone = 0
             for key, page in (await self._load(contents.listed)).items():
-                left = [one for one in page.said if not goes(one)]
+                left = [now for one in page.said if (now := change(one)) is not None]
                 gone += len(page.said) - len(left)
-                if len(left) < len(page.said):
+                if left != [*page.said]:
                     changed[key] = Page(left)
             if preview:
                 return gone

@@ -6,20 +6,26 @@ import asyncio
 import json
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import regex
 
-from memagent_graph.conversation.built_in import NewestReader, topics, withdraw
+from memagent_graph.conversation.built_in import (
+    NewestReader,
+    subjects_to_forget,
+    topics,
+    withdraw,
+)
 from memagent_graph.conversation.episodes import Page
-from memagent_graph.conversation.messages import align, record_message, render, word_for_word
+from memagent_graph.conversation.messages import USER, align, record_message, render, word_for_word
 from memagent_graph.conversation.profile import MessageStart, Past, attest
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
 from memagent_graph.conversation.reader import STANDING_QUESTION, resolve_keeper, standing_question
 from memagent_graph.conversation.search import recall
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, StoreError
-from memagent_graph.evidence.statements import statements
+from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.reading import Reading, check_window
@@ -33,7 +39,7 @@ from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
@@ -93,12 +99,7 @@ class Keeping:
             return ""
         if banned.isdisjoint(terms(text)):
             return text
-        left, end = "", 0
-        for statement in statements(text):
-            if not banned.isdisjoint(terms(statement.text)):
-                left += text[end : statement.start]
-                end = statement.end
-        return (left + text[end:]).strip()
+        return drop_statements(text, lambda said: not banned.isdisjoint(said))[0]
 
 
 _DAY = regex.compile(r"\d{4}-\d\d-\d\d")
@@ -316,10 +317,11 @@ class Folding:
             replaced = await self._find_replaced(memory, thread, found.edited)
             changed = {str(message.id): message for message in (*found.edited, *found.new)}
             given = [message for message in found.known if str(message.id) not in found.resent]
+            said, gone = _without_forgotten(self.keeping.said(given, thread), changed)
             step = await memory.episodes.keep(
-                self.keeping.said(given, thread),
+                said,
                 new={str(message.id) for message in found.new},
-                clean=self.keeping.clean,
+                clean=partial(self._clean, gone),
             )
             if not changed:
                 if step.puts and not await memory.bank.records.commit(step.puts, step.given):
@@ -330,7 +332,7 @@ class Folding:
             # Others may still want to fold what left the thread only now.
             recorded = [*recorded[-self._known :], *now.values()]
             new = [message for message in found.known if str(message.id) in changed]
-            version = await self._version(head, new, thread, recorded, replaced, config)
+            version = await self._version(head, new, thread, recorded, replaced, gone, config)
             done_now = await memory.add(
                 version,
                 after=head,
@@ -354,6 +356,9 @@ class Folding:
         kept = await memory.episodes.read()
         return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
 
+    def _clean(self, gone: Sequence[frozenset[str]], page: Page) -> Page:
+        return drop_subjects(self.keeping.clean(page), gone)
+
     def _check(self, head: MemoryVersion | None) -> None:
         if head is None or not head.told or isinstance(self.reading.reader, ProfileReader):
             return
@@ -370,6 +375,7 @@ class Folding:
         thread: str,
         recorded: Sequence[Recorded],
         replaced: Mapping[str, KeptMessage],
+        gone: Sequence[frozenset[str]],
         config: RunnableConfig,
     ) -> MemoryVersion:
         reading, profiling = self.reading, None
@@ -394,6 +400,9 @@ class Folding:
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
         told: tuple[Told, ...] = ()
+        if profiling is None:
+            for subject in gone:
+                fold["memory"], _ = drop_statements(fold["memory"], subject.issubset)
         if profiling is not None:
             warnings += profiling.warnings
             before = () if head is None else head.told
@@ -461,6 +470,29 @@ def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenize
         )
         raise ConfigurationError(message)
     return config.model_copy(update={"chunk_tokens": config.chunk_tokens - schema})
+
+
+def drop_subjects(page: Page, subjects: Sequence[frozenset[str]]) -> Page:
+    """Return a page without the statements that have all words of a subject."""
+    said = [*page.said]
+    for subject in subjects:
+        said = [replace(m, text=drop_statements(m.text, subject.issubset)[0]) for m in said]
+    return page if said == [*page.said] else Page(said)
+
+
+def _without_forgotten(
+    said: Sequence[KeptMessage], changed: Container[str]
+) -> tuple[list[KeptMessage], list[frozenset[str]]]:
+    """Return messages without what later ones of the same user ask to forget, and what that is."""
+    left: list[KeptMessage] = []
+    subjects: list[frozenset[str]] = []
+    for one in said:
+        asked = subjects_to_forget(one.text) if one.id in changed and one.speaker == USER else []
+        if asked:
+            left = [*drop_subjects(Page(left), asked).said]
+            subjects += asked
+        left.append(one)
+    return left, subjects
 
 
 async def _prepare(memory: UserMemory, text: str) -> None:

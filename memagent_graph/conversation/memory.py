@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation import privacy
 from memagent_graph.conversation.backlog import UserMemories, fold_all
+from memagent_graph.conversation.built_in import topics
 from memagent_graph.conversation.episodes import Kept
 from memagent_graph.conversation.fold import Folding
 from memagent_graph.conversation.messages import (
@@ -27,6 +28,7 @@ from memagent_graph.conversation.prompt import render_recalled, tell
 from memagent_graph.conversation.search import recall
 from memagent_graph.conversation.session import Remember, Talk
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.statements import drop_statements
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.sync import blocking
 
@@ -313,7 +315,7 @@ class ConversationMemory(Generic[Shape]):
         known = mark_messages(convert_to_messages(messages))
         said = [message for message in known if not is_instruction(message)]
         talk = self.talk(user, thread, store, config)
-        await talk.fold(said)
+        await talk.fold(said, {})
         talk.backlog.remove(talk.thread, said)
         return self._shaped(await self._head(user, store))
 
@@ -397,6 +399,43 @@ class ConversationMemory(Generic[Shape]):
         self.people.backlog(user, store).withdraw(ids, of)
         return await self.people.of(user, store).episodes.remove(ids, of)
 
+    async def aforget_about(
+        self,
+        user: UserId,
+        subject: str,
+        *,
+        store: BaseStore | None = None,
+        by: str = "application",
+    ) -> list[str]:
+        """Delete the statements about a subject from notes and kept messages, and return them.
+
+        Earlier versions of the notes stay as long as `keep_versions` and `keep_days` say.
+
+        Args:
+            user: id of the user.
+            subject: words of the subject; statements that have all of them are deleted.
+            store: store of the host graph, used if this memory has no store of its own.
+            by: author of the change.
+
+        Raises:
+            ConfigurationError: The subject has no telling word, or the memory is a profile.
+            MemoryConflictError: The memory changed meanwhile.
+            StoreError: The store failed.
+        """
+        wanted = topics(subject)
+        if not wanted or self._fields is not None:
+            message = f"Name the subject to forget by telling words; {subject!r} has none."
+            if wanted:
+                message = "A profile has no statements: edit its fields, or forget the user."
+            raise ConfigurationError(message)
+        await self.people.backlog(user, store).fold()
+        personal = self.people.of(user, store)
+        head = await personal.head()
+        text, gone = ("", []) if head is None else drop_statements(head.text, wanted.issubset)
+        if head is not None and gone:
+            await personal.edit(text, by=by, before=head.id)
+        return [*dict.fromkeys([*gone, *await personal.episodes.drop_about(wanted)])]
+
     load = blocking(aload)
     entries = blocking(aentries)
     prompt = blocking(aprompt)
@@ -406,6 +445,7 @@ class ConversationMemory(Generic[Shape]):
     flush = blocking(aflush)
     forget = blocking(aforget)
     forget_messages = blocking(aforget_messages)
+    forget_about = blocking(aforget_about)
 
     def talk(
         self, user: UserId, thread: UserId, store: BaseStore | None, config: RunnableConfig | None

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from difflib import SequenceMatcher
 from functools import lru_cache
 from hashlib import sha256
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -270,18 +271,33 @@ def _find_places(
             for at, place, size in matcher.get_matching_blocks()
             for index in range(size)
         }
-    if not any(at == place or given[at].digest[:1] == USER[:1] for at, place in equal.items()):
-        return places  # replies such as "Noted." are found anywhere
+    if not _is_resent(equal, given, len(recorded)):
+        return places
     places = [equal.get(at, place) for at, place in enumerate(places)]
     used = {*places}
     for at, one in enumerate(given):
         before = places[at - 1] if at else -1 if equal.get(1) == 1 else None
         place = len(recorded) if before is None else before + 1
-        free = places[at] is None and one.id in unsure and place < len(recorded)
-        if free and place not in used and recorded[place].digest[:1] == one.digest[:1]:
-            places[at] = place
-            used.add(place)
+        new_ones = [*takewhile(lambda known: known is None, places[at:])]
+        if 0 < len(new_ones) <= _MOST_EDITED and one.id in unsure and place not in used:
+            roles = [known.digest[:1] for known in recorded[place : place + 1]]
+            if roles == [one.digest[:1]]:
+                places[at] = place
+                used.add(place)
     return places
+
+
+def _is_resent(equal: Mapping[int, int], given: Sequence[Recorded], recorded: int) -> bool:
+    """Whether equal messages show that a history was sent again, from its start or to its end."""
+    whole = equal.get(0) == 0 and len(equal) > 1
+    ends = not {recorded - 1, recorded - 2}.isdisjoint(equal.values())
+    # Replies such as "Noted." are found anywhere.
+    certain = any(at == place or given[at].digest[:1] == USER[:1] for at, place in equal.items())
+    return certain and (whole or ends)
+
+
+_MOST_EDITED = 2
+"""Messages in a row that are edits of others at their places: one of a user, and its reply."""
 
 
 def _key(one: Recorded, *, dated: bool) -> tuple[str, str]:

@@ -51,7 +51,7 @@ class Talk:
         personal: the user's memory.
         backlog: the user's messages that wait to be folded.
         fold: function that folds those of some messages that are not folded yet, and returns their
-            number.
+            number; the ids of which something is sure are as for `align`.
         remember: time of folding, see `ConversationMemory`.
         within: seconds after a turn in which it is to be folded.
         window: most messages that stay.
@@ -62,7 +62,7 @@ class Talk:
     thread: str
     personal: UserMemory
     backlog: Backlog
-    fold: Callable[..., Awaitable[int]]
+    fold: Callable[[Sequence[BaseMessage], Mapping[str, bool]], Awaitable[int]]
     remember: Remember
     within: float
     window: int

@@ -11,10 +11,10 @@ import regex
 from memagent_graph.evidence.numbers import simple_values
 from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.source import JoinedSource
-from memagent_graph.text.terms import BROKEN_END, join_lines, one_form, telling_terms
+from memagent_graph.text.terms import BROKEN_END, join_lines, one_form, telling_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from memagent_graph.evidence.numbers import Figure
     from memagent_graph.text.chunks import Chunk
@@ -297,3 +297,19 @@ def note_terms(text: str, numbers: Sequence[Figure]) -> dict[str, None]:
         dict.fromkeys(f"={value}" for number in numbers for value in sorted(number.values))
     )
     return found
+
+
+def drop_statements(text: str, goes: Callable[[set[str]], bool]) -> tuple[str, list[str]]:
+    """Return a text without the statements whose terms are to go, and these.
+
+    Args:
+        text: the text.
+        goes: whether a statement with these terms goes.
+    """
+    left, end, gone = "", 0, list[str]()
+    for statement in statements(text):
+        if goes({*terms(statement.text)}):
+            left += text[end : statement.start]
+            end = statement.end
+            gone.append(statement.text)
+    return (left + text[end:]).strip() if gone else text, gone

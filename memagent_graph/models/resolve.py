@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from typing_extensions import override
 
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
+from memagent_graph.seams import identifying_params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+
+    from langchain_core.messages import AIMessage, BaseMessage
+    from langchain_core.runnables import RunnableConfig
+
+T = TypeVar("T")
 
 
 def resolve_model(model: str, *, base_url: str | None = None, **options: object) -> BaseChatModel:
@@ -45,6 +55,75 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: object)
     return _from_langchain(
         model, options if base_url is None else {**options, "base_url": base_url}
     )
+
+
+class WrappedModel(BaseChatModel):
+    """A chat model inside a runnable that retries, falls back, binds or is configurable.
+
+    Attributes:
+        runnable: the runnable, which is called.
+        model: the chat model inside, if it is known before a call.
+    """
+
+    runnable: Runnable[Any, Any]
+    model: BaseChatModel | None = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "wrapped" if self.model is None else str(self.model._llm_type)  # noqa: SLF001
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        return {} if self.model is None else identifying_params(self.model)
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model."""
+        name = getattr(self.model, "model_name", None) or getattr(self.model, "model", None)
+        return str(name or type(self.model or self.runnable).__name__)
+
+    @override
+    def invoke(
+        self, input: Any, config: RunnableConfig | None = None, *, stop: Any = None, **kwargs: Any
+    ) -> AIMessage:
+        return cast("AIMessage", self.runnable.invoke(input, config, **kwargs))
+
+    @override
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, *, stop: Any = None, **kwargs: Any
+    ) -> AIMessage:
+        return cast("AIMessage", await self.runnable.ainvoke(input, config, **kwargs))
+
+    @override
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
+        if self.model is None:
+            return cast("Any", self.runnable).bind_tools(tools, **kwargs)  # type: ignore[no-any-return]
+        bound: Any = self.model.bind_tools(tools, **kwargs)
+        return self.bind(**bound.kwargs)
+
+    @override
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        message = self.runnable.invoke(messages, **kwargs)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def unwrap_model(model: T) -> T | WrappedModel:
+    """Return what `with_retry`, `with_fallbacks`, `bind` or `init_chat_model` makes as a model.
+
+    Args:
+        model: anything; what is no runnable around a chat model is returned as it is.
+    """
+    inner: Any = model
+    while isinstance(inner, RunnableBindingBase | RunnableWithFallbacks):
+        inner = inner.bound if isinstance(inner, RunnableBindingBase) else inner.runnable
+    if isinstance(inner, BaseChatModel):
+        return model if inner is model else WrappedModel(runnable=cast("Any", model), model=inner)
+    # A configurable model shows what it is by its methods alone.
+    known = isinstance(inner, Runnable) and all(hasattr(inner, name) for name in _OF_MODELS)
+    return WrappedModel(runnable=cast("Any", model)) if known else model
+
+
+_OF_MODELS = ("bind_tools", "with_structured_output")
 
 
 def name_provider(model: str, base_url: str | None = None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from langchain_core.language_models import BaseChatModel
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.models.resolve import name_provider, resolve_model
+from memagent_graph.models.resolve import name_provider, resolve_model, unwrap_model
 from memagent_graph.readers.base import Reader
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
@@ -63,7 +63,7 @@ def resolve_reader(
             does not apply to `model`.
         MissingDependencyError: The model's package is not installed.
     """
-    model = model or default_model()
+    model = unwrap_model(model or default_model())
     if options and model == EXTRACTIVE:
         raise ConfigurationError("The built-in reader takes no model arguments: leave them out.")
     if options and not isinstance(model, str):

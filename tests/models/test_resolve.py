@@ -5,6 +5,7 @@ import types
 
 import pytest
 from doubles import ChainReader
+from langchain.chat_models import init_chat_model
 from langchain_core.language_models import FakeListChatModel
 
 from memagent_graph import ReadingConfig
@@ -95,3 +96,35 @@ def test_whatever_another_provider_raises_when_it_is_made_is_one_of_our_errors(m
 
     with pytest.raises(ConfigurationError, match="mistral:large.*Missing credentials"):
         resolve_reader("mistral:large", config=CONFIG)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: model.with_retry(),
+        lambda model: model.with_fallbacks([model]),
+        lambda model: model.with_retry().with_fallbacks([model]),
+        lambda model: model.with_config(tags=["notes"]),
+        lambda model: model.bind(stop=["."]),
+    ],
+)
+async def test_a_chat_model_is_found_in_what_langchain_wraps_round_it(wrap):
+    found = resolve_reader(wrap(FakeListChatModel(responses=["yes"])), config=CONFIG)
+
+    assert isinstance(found, ChatReader)
+    assert found.model.invoke("?").text == (await found.model.ainvoke("?")).text == "yes"
+
+
+def test_a_configurable_model_is_called_with_the_configuration_of_the_run(monkeypatch):
+    chosen = []
+
+    def choose(self, config=None):
+        chosen.append((config or {}).get("configurable"))
+        return FakeListChatModel(responses=["yes"])
+
+    model = init_chat_model(configurable_fields="any")
+    monkeypatch.setattr(type(model), "_model", choose)
+    found = resolve_reader(model, config=CONFIG)
+
+    assert found.model.invoke("?", {"configurable": {"model": "one"}}).text == "yes"
+    assert chosen[-1]["model"] == "one"

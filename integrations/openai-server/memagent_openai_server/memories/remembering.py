@@ -23,7 +23,7 @@ from memagent_openai_server.http.records import log
 from memagent_openai_server.memories.sessions import conversation_name, unless_away
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.session import Talk
@@ -78,6 +78,8 @@ class Remembering:
         thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
         memory = self._memory(sessions)
         talk = memory.talk(user, thread, None, None)
+        if not session:  # the ids say which messages are the same
+            talk.backlog.trust(talk.thread)
         await talk.begin(known)
         told = await memory.atold(user, about=known)
         replies = [at for at, message in enumerate(known) if isinstance(message, AIMessage)]
@@ -204,8 +206,8 @@ def _accounted(talk: Talk, sessions: Sessions, user: str) -> Talk:
     """A conversation that records what it adds in the tenant's ledger."""
     name = conversation_name(user)
 
-    async def fold(messages: Sequence[BaseMessage]) -> int:
-        done = await talk.fold(messages)
+    async def fold(messages: Sequence[BaseMessage], sure: Mapping[str, bool]) -> int:
+        done = await talk.fold(messages, sure)
         if not done:
             return 0
         with unless_away("What a user said may be kept for longer than the limits say"):

@@ -1,0 +1,131 @@
+"""Tools with which an agent looks after the memory of the user who talks to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import (
+    BaseTool,
+    StructuredTool,
+    ToolException,
+    create_schema_from_function,
+)
+from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
+
+from memagent_graph.conversation.messages import mark_messages
+from memagent_graph.conversation.prompt import render_recalled
+from memagent_graph.conversation.session import Speaker, Speakers, UserOf
+from memagent_graph.errors import MemAgentError
+from memagent_graph.sync import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from memagent_graph.conversation.memory import ConversationMemory
+
+_REMEMBER = (
+    "Remember a statement about the user beyond this conversation. Write one complete sentence "
+    "that can be understood by itself, in the user's own words where you can."
+)
+_RECALL = "Look up what is remembered about the user. Returns notes and earlier messages."
+_FORGET = (
+    "Forget what is remembered about a subject, when the user asks for it. Name the subject in the "
+    "words of what is remembered: statements that have all of them are deleted."
+)
+_CORRECT = (
+    "Correct what is remembered about the user. `wrong` names the old statement in its words; "
+    "`right` is the whole new statement."
+)
+
+
+def create_memory_tools(
+    memory: ConversationMemory[Any],
+    *,
+    user: UserOf | None = None,
+    strict: bool = False,
+) -> list[BaseTool]:
+    """Create the tools `remember`, `recall`, `forget` and `correct` for `create_agent`.
+
+    The user is the one of the run, as for `MemAgentMiddleware`; the model cannot name one. The
+    memory's own store is used, or else the agent's.
+
+    Args:
+        memory: the memory of the users.
+        user: function of the run's runtime and config that returns the id of the user instead.
+        strict: whether a run without a user is an error; otherwise its thread has a memory.
+
+    Returns:
+        The tools. An error of the model or the store is returned as the tool's message.
+
+    Examples:
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import ConversationMemory, create_memory_tools
+        >>> memory = ConversationMemory("openai:gpt-4o", store=InMemoryStore())
+        >>> tools = create_memory_tools(memory)  # create_agent(..., tools=[*tools])
+        >>> [tool.name for tool in tools]
+        ['remember', 'recall', 'forget', 'correct']
+    """
+    speakers = Speakers(user, strict=strict)
+
+    def speaker_of(runtime: ToolRuntime) -> Speaker:
+        state = runtime.state if isinstance(runtime.state, dict) else vars(runtime.state)
+        # `of` asks for the context alone, which both kinds of runtime have.
+        known: Any = runtime
+        return speakers.of(known, runtime.config, state.get("memory_user"))
+
+    async def keep(statement: str, runtime: ToolRuntime) -> None:
+        user, thread = speaker_of(runtime)
+        said = mark_messages([HumanMessage(statement, id=runtime.tool_call_id)])
+        talk = memory.talk(user, f"tools of {thread}", runtime.store, runtime.config)
+        await talk.fold(said, {str(message.id): True for message in said})
+
+    async def drop(subject: str, runtime: ToolRuntime) -> list[str]:
+        return await memory.aforget_about(
+            speaker_of(runtime).user, subject, store=runtime.store, by="assistant"
+        )
+
+    async def remember(statement: str, runtime: ToolRuntime) -> str:
+        await keep(statement, runtime)
+        return "Remembered."
+
+    async def recall(about: str, runtime: ToolRuntime) -> str:
+        user = speaker_of(runtime).user
+        told = render_recalled(*await memory.atold(user, about=about, store=runtime.store))
+        return told or "Nothing is remembered."
+
+    async def forget(subject: str, runtime: ToolRuntime) -> str:
+        gone = await drop(subject, runtime)
+        if not gone:
+            return "No statement has all of these words: use those of what `recall` returns."
+        return "\n".join(["Forgotten:", *gone])
+
+    async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
+        gone = await drop(wrong, runtime)
+        await keep(right, runtime)
+        return "\n".join(["Remembered. In place of:", *(gone or ["nothing that was found"])])
+
+    described = ((remember, _REMEMBER), (recall, _RECALL), (forget, _FORGET), (correct, _CORRECT))
+    return [_tool(work, description) for work, description in described]
+
+
+def _tool(work: Callable[..., Awaitable[str]], description: str) -> BaseTool:
+    """Make a tool of a coroutine function."""
+
+    async def arun(**given: Any) -> str:
+        try:
+            return await work(**given)
+        except MemAgentError as error:
+            raise ToolException(str(error)) from error
+
+    def run(**given: Any) -> str:
+        return wait_for(arun(**given))
+
+    return StructuredTool.from_function(
+        run,
+        arun,
+        name=work.__name__,
+        description=description,
+        args_schema=create_schema_from_function(work.__name__, work),
+        handle_tool_error=True,
+    )
