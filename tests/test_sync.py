@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.sync import is_cancelled, to_thread, work_through
+from memagent_graph.sync import in_thread, is_cancelled, to_thread, work_through
 
 HANG = 100
 """Seconds after which a test waits no longer for what takes none."""
@@ -71,3 +71,8 @@ class TestWorkThrough:
 
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_work_that_raises_stop_iteration_keeps_nobody_waiting():
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await asyncio.wait_for(asyncio.wrap_future(in_thread(lambda: next(iter([])))), HANG)

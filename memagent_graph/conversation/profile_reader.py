@@ -321,6 +321,7 @@ class ProfileReader(ChatReader):
     """
 
     reply_share = 1.5
+    standing = True
 
     def __init__(
         self,
