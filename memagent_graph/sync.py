@@ -178,7 +178,9 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
         try:
             future.set_result(work())
         except StopIteration as error:  # no event loop takes it: who awaits it would wait for ever
-            future.set_exception(RuntimeError(f"{error!r} was raised, which ends no iteration here."))
+            future.set_exception(
+                RuntimeError(f"{error!r} was raised, which ends no iteration here.")
+            )
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             future.set_exception(error)
 

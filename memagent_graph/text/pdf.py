@@ -71,7 +71,7 @@ def _read_page(page: pdfium.PdfPage) -> str:
 
 def _flatten(document: pdfium.PdfDocument, number: int, page: pdfium.PdfPage) -> pdfium.PdfPage:
     """Return the page with what its remarks and fields draw, such as signatures, in its text."""
-    page.flatten()
+    raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)  # `page.flatten` refuses one without forms
     page.close()
     return document[number]
 

@@ -249,6 +249,25 @@ class TestPdf:
         assert "tenant: Ilse Varga" in text
         assert "agreed: Yes" in text
 
+    def test_a_remark_on_a_page_without_a_form_is_read(self, tmp_path):
+        words = b"BT /F 12 Tf 20 100 Td (The lease.) Tj ET"
+        page = b"/MediaBox[0 0 200 200]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>/Annots[6 0 R]"
+        objects = [
+            b"<</Type/Catalog/Pages 2 0 R>>",
+            b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+            b"<</Type/Page/Parent 2 0 R%b>>" % page,
+            b"<</Length %d>>stream\n%b\nendstream" % (len(words), words),
+            b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+            b"<</Type/Annot/Subtype/Text/Rect[0 0 20 20]/Contents(Too high.)>>",
+        ]
+        body = b"".join(b"%d 0 obj %b endobj\n" % each for each in enumerate(objects, 1))
+        (tmp_path / "a.pdf").write_bytes(b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R>>\n%%EOF")
+
+        text = read(tmp_path / "a.pdf").text
+
+        assert "The lease." in text
+        assert "Too high." in text
+
 
 def test_an_opendocument_has_headings_tables_notes_and_spaces(tmp_path):
     body = (
