@@ -635,7 +635,7 @@ _PATH_CHARACTERS = 1024
 
 def _warn_of_path(text: str) -> None:
     """Warn if a document is the name of a file: its text was perhaps meant."""
-    if len(text) <= _PATH_CHARACTERS and os.path.exists(text):  # noqa: PTH110 - of any text
+    if len(text) <= _PATH_CHARACTERS and os.path.isfile(text):  # noqa: PTH113 - of any text
         message = (
             f"The document is the text {text!r}, which is also the name of a file: to read the "
             f"file, pass Path({text!r})."

@@ -143,4 +143,4 @@ def test_a_users_id_cannot_forge_a_line(memory, where):
 
     (line,) = memory("users").stdout.splitlines()
 
-    assert line.startswith("ann\\x0aben\\x091 token\\u202e\t")
+    assert line.startswith("ann\\nben\\t1 token\\u202e\t")
