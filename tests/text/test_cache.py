@@ -441,7 +441,6 @@ class TestTrouble:
         code = f"""if True:
             from pathlib import Path
             from memagent_graph.text.cache import Cache
-            from memagent_graph.text.conversion import Converted
             cache = Cache(Path({str(tmp_path / "cache")!r}), 200_000)
             names = {[name(number) for number in range(20)]}
             for turn in range(60):
