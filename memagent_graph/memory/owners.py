@@ -91,7 +91,7 @@ async def release(
 ) -> Released:
     """Remove versions from a memory, and delete those that no other memory has or needs.
 
-    Another memory that has a version inherits all that led to it. So the newest versions are
+    One other memory that has a version inherits all that led to it. So the newest versions are
     released first: a memory that adopts one meanwhile still finds all that led to it.
 
     Args:
@@ -152,7 +152,7 @@ def _step(
         names = {*owners_of(value), *heirs.pop(key, ())} - {owner}
         if names and isinstance(value, dict):
             for earlier in follows_of(value):
-                heirs.setdefault(earlier, set()).update(names)
+                heirs.setdefault(earlier, set()).add(min(names))
         if key in keep and isinstance(value, dict) and (after := stays(key, value)) != value:
             given[records.versions, key] = value
             puts.append(records.put(records.versions, key, after))
