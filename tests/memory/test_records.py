@@ -186,6 +186,7 @@ def cli(monkeypatch, redis_server, prefix, *arguments):
     monkeypatch.setattr(
         stores, "open_store", lambda where: RedisStore.from_url(redis_server.url, prefix=prefix)
     )
+    monkeypatch.setenv("MEMAGENT_STORE", redis_server.url)
     return CliRunner().invoke(app, [*arguments])
 
 
