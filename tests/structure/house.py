@@ -41,14 +41,14 @@ CEILINGS = {
     "files a chunk enters, with Redis": Ceiling(46, 26),
     "files a message enters": Ceiling(12, 12),
     "files the fold of a message enters": Ceiling(43, 30),
-    "modules with one importer, in percent": Ceiling(15, 10),
+    "modules with one importer, in percent": Ceiling(14, 10),
     "import circles, with those of types": Ceiling(2, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
-    "functions named by participles": Ceiling(142, 0),
+    "functions named by participles": Ceiling(135, 0),
     "lines of the largest module": Ceiling(882, 500),
-    "modules": Ceiling(172, 130),
-    "lines": Ceiling(49_400, 39_000),
+    "modules": Ceiling(166, 130),
+    "lines": Ceiling(48_700, 39_000),
 }
 
 
