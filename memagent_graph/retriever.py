@@ -251,23 +251,30 @@ class CorpusReading:
 
 def open_corpus(corpus: Any) -> JoinedSource:
     """Join all single sources of a corpus; documents without text are left out."""
+    opened = [*_open_all(corpus)]
+    parts = [part for source in opened for part in _singles(source)]
+    return JoinedSource(parts, "corpus", skipped=[file for one in opened for file in _skips(one)])
+
+
+def _open_all(corpus: Any) -> Iterator[Source]:
     if isinstance(corpus, list | tuple | Iterator) and not hasattr(corpus, "read"):
-        opened = [open_corpus(item) for item in corpus if not _is_blank(item)]
-    elif isinstance(source := corpus if _is_joined(corpus) else open_source(corpus), JoinedSource):
-        opened = [open_corpus(part) if _is_joined(part) else _join([part]) for part in source.parts]
-        opened.append(_join([], source.skips))
+        for item in corpus:
+            if not _is_blank(item):
+                yield from _open_all(item)
     else:
-        opened = [_join([source])]
-    parts = [part for found in opened for part in found.parts]
-    return _join(parts, [file for found in opened for file in found.skips])
+        yield corpus if isinstance(corpus, JoinedSource) else open_source(corpus)
 
 
-def _is_joined(corpus: object) -> bool:
-    return isinstance(corpus, JoinedSource)
+def _singles(source: Source) -> Iterator[Source]:
+    for part in source.parts if isinstance(source, JoinedSource) else [source]:
+        yield from _singles(part) if isinstance(part, JoinedSource) else [part]
 
 
-def _join(parts: Sequence[Source], skipped: Sequence[Skipped] = ()) -> JoinedSource:
-    return JoinedSource(parts, "corpus", skipped=skipped)
+def _skips(source: Source) -> Iterator[Skipped]:
+    if isinstance(source, JoinedSource):
+        for part in source.parts:
+            yield from _skips(part)
+        yield from source.skips
 
 
 def is_read_once(corpus: Any) -> bool:

@@ -18,6 +18,7 @@ from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import with_runtime_only
 from memagent_graph.templates import plural
+from memagent_graph.text.source import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,11 +219,10 @@ def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
         text += f"\n\n{_NO_SUPPORT}"
     elif missing := dict.fromkeys(item["text"] for item in output["unsupported"]):
         text += f"\n\nNot supported by the notes: {' '.join(missing)}"
-    # Hidden, binary and empty files, and links, are no documents that the user expects to be read.
     skipped = [
         known.get(found["name"], found["name"])
         for found in output.get("sources", ())
-        if found["skipped"] is not None and not found["skipped"].startswith("it is ")
+        if found["skipped"] is not None and Skipped(found["name"], found["skipped"]).is_document
     ]
     if skipped:
         text += f"\n\nNot read: {', '.join(skipped[:_MOST_PLACES])}"

@@ -262,3 +262,15 @@ def test_an_agent_is_told_what_of_an_answer_has_no_support(answer, ending):
     message = tool.invoke(call(source="text"))
 
     assert message.content.endswith(ending)
+
+
+def test_an_agent_is_told_which_documents_of_a_folder_were_not_read(lease):
+    (lease.parent / "old.txt").write_bytes(bytes(range(128, 256)) * 20)  # in no known encoding
+    (lease.parent / "blank.txt").write_text(" ")
+    (lease.parent / ".hidden").write_text("x")
+    (lease.parent / "code.bin").write_bytes(bytes(range(256)))
+    tool = create_reading_tool(sources=[lease.parent])
+
+    said = tool.invoke(call(source=lease.parent.name)).content
+
+    assert said.endswith(f"Not read: {lease.parent.name}/old.txt.")

@@ -95,6 +95,12 @@ class Aligned:
     before: Memory
     notes: tuple[AlignedNote, ...] = ()
 
+    @property
+    def has_support(self) -> bool:
+        """Whether anything of an answer stands in the memory, or nothing of it can be missing."""
+        states = {note.state for note in self.notes}
+        return "unsupported" not in states or "supported" in states
+
 
 def align(
     text: str,

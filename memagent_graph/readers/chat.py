@@ -131,7 +131,7 @@ class ChatReader(Reader):
         self._exact = config.exact_cuts
         self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
         texts = self.prompts.instructions
-        self._instructions = [note.text for text in texts for note in notes(text)]
+        self._instructions = tuple(note.text for text in texts for note in notes(text))
         self._memory_tokens = config.memory_tokens
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
@@ -309,7 +309,7 @@ class ChatReader(Reader):
         return Answer(
             text,
             text,
-            found=is_filled and bool(memory.text.strip()) and _has_support(aligned),
+            found=is_filled and bool(memory.text.strip()) and aligned.has_support,
             evidence=cite("\n".join(leaves), memory, question),
             unsupported=aligned.memory.unsupported,
             usage=sum(map(usage_of, filled.replies), Usage()),
@@ -333,7 +333,7 @@ class ChatReader(Reader):
     async def _answer(self, reply: AIMessage, text: str, question: str, memory: Memory) -> Answer:
         final = find_boxed(text)
         aligned = await self._align_answer(final, memory, question)
-        found = not says_nothing(final, memory.text, question) and _has_support(aligned)
+        found = not says_nothing(final, memory.text, question) and aligned.has_support
         unsupported = aligned.memory.unsupported
         if not (found or unsupported or says_not_found(final)):
             unsupported = (Unsupported(final),)
@@ -388,12 +388,6 @@ async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bo
             if not hear(part.text):
                 break
     return add_ai_message_chunks(*heard)
-
-
-def _has_support(aligned: Aligned) -> bool:
-    """Whether anything of an answer stands in the memory, or nothing of it can be missing there."""
-    states = {note.state for note in aligned.notes}
-    return "unsupported" not in states or "supported" in states
 
 
 def _model_name(model: BaseChatModel) -> str:

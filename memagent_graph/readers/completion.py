@@ -157,8 +157,9 @@ def _end_of_thought(text: str) -> int:
 
 
 def _without_marks(text: str) -> str:
-    bare = _MARKS.sub("", text.strip()).strip()
-    return bare if bare == text else _without_marks(bare)
+    while (bare := _MARKS.sub("", text.strip()).strip()) != text:
+        text = bare
+    return text
 
 
 def without_reasoning(text: str) -> str:

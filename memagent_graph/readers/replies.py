@@ -10,6 +10,7 @@ Everything here is a rule over words: it takes texts and returns texts, and call
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
@@ -228,7 +229,7 @@ def check_overwrite(
     *,
     question: str = "",
     tags: Collection[str] = ("notes",),
-    prompt: Sequence[str] = (),
+    prompt: tuple[str, ...] = (),
     standing: bool = False,
     unfinished: bool = False,
 ) -> Overwrite:
@@ -268,9 +269,9 @@ def check_overwrite(
 # --- What models put round notes
 
 
-def _without_instructions(text: str, prompt: Sequence[str], read: str) -> str:
+def _without_instructions(text: str, prompt: tuple[str, ...], read: str) -> str:
     """Notes without sentences that repeat one of the prompt, and not of what was read."""
-    said = [*map(_words, prompt)]
+    said = _words_of(prompt)
 
     def repeats(sentence: str) -> bool:
         has = _words(sentence)
@@ -286,6 +287,11 @@ def _without_instructions(text: str, prompt: Sequence[str], read: str) -> str:
 
 def _words(sentence: str) -> frozenset[str]:
     return frozenset(term for term in telling_terms(sentence) if not term.isdigit())
+
+
+@lru_cache(16)
+def _words_of(prompt: tuple[str, ...]) -> list[frozenset[str]]:
+    return [*map(_words, prompt)]
 
 
 _REPEATED = 0.8

@@ -107,6 +107,11 @@ class Skipped(NamedTuple):
     name: str
     reason: str
 
+    @property
+    def is_document(self) -> bool:
+        """Whether it may be meant to be read: it is not hidden, binary or empty, nor a link."""
+        return not self.reason.startswith("it is a link") and not _NO_DOCUMENT.match(self.reason)
+
     def __str__(self) -> str:
         return f"skipped {self.name}: {self.reason}"
 
@@ -266,8 +271,6 @@ class JoinedSource:
 
 _MOST_NAMED = 3
 """Most files of one kind that are named: a folder of programs has a thousand compiled ones."""
-
-
 _NO_DOCUMENT = re.compile("it is (hidden|(?:a )?(binary|empty))")
 
 

@@ -176,5 +176,4 @@ def _holds(step: FoldStep, update: FoldUpdate) -> bool:
     memory = update.memory or step.memory
     if says_nothing(update.answer, memory.text, step.question):
         return False
-    states = {note.state for note in align_answer(update.answer, memory, step.question).notes}
-    return "unsupported" not in states or "supported" in states
+    return align_answer(update.answer, memory, step.question).has_support
