@@ -12,6 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
+from memagent_graph.errors import ModelError
 from memagent_graph.graph.events import Observer
 from memagent_graph.graph.reading import NOTHING_SUPPORTED
 from memagent_graph.prompts import MERGE_PROMPT, REPEAT_PROMPT, SHORTER_PROMPT, UPDATE_PROMPT
@@ -61,6 +62,22 @@ def test_if_it_is_none_again_the_old_notes_stay_and_a_warning_says_so(reply):
     assert out["answer"] == "Ann Kestrel"
     (warning,) = warned(out)
     assert warning.startswith("1 reply was no notes")
+
+
+def test_an_empty_reply_on_top_of_notes_is_asked_for_again_and_then_they_stay():
+    mended, _ = read(NOTES, "", f"{NOTES} Gulls came.", r"\boxed{Ann Kestrel}")
+    kept, heard = read(NOTES, " ", "<think>Hm.</think>", r"\boxed{Ann Kestrel}")
+
+    assert mended["memory"] == f"{NOTES} Gulls came."
+    assert not warned(mended)
+    assert kept["memory"] == NOTES
+    assert kept["usage"]["calls"] == len(heard) == 4
+    assert len(warned(kept)) == 1
+
+
+def test_a_model_that_replies_nothing_from_the_beginning_on_is_reported():
+    with pytest.raises(ModelError, match="no text"):
+        read(*repeat("", 9))
 
 
 def test_notes_that_lost_the_old_ones_twice_are_kept_beside_them():
@@ -122,7 +139,7 @@ def test_the_count_survives_a_resume():
     assert len(warned(out)) == 1
 
 
-@pytest.mark.parametrize("reply", [SORRY, "None", NOTHING_TO_DO_WITH_IT])
+@pytest.mark.parametrize("reply", [SORRY, "None", NOTHING_TO_DO_WITH_IT, ""])
 def test_a_merge_that_is_no_notes_keeps_what_was_to_be_merged(reply):
     config = CONFIG.model_copy(update={"segments": 2})
 

@@ -14,6 +14,7 @@ from memagent_graph.errors import (
     ResponseFormatError,
 )
 from memagent_graph.evidence.places import Memory
+from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Step
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.chunks import Chunk
@@ -212,7 +213,8 @@ async def examine(model: BaseChatModel) -> ExamReport:
 
     async def mark(task: ExamTask) -> ExamMark:
         async with turns:
-            return await _mark(readers[task.skill == "structure"], task)
+            reader = readers[task.skill == "structure"]
+            return await repeat(lambda: _mark(reader, task), _CONFIG)
 
     marks = tuple(await asyncio.gather(*map(mark, TASKS)))
     return _report(marks, readers[False].identity.window_tokens)

@@ -14,6 +14,7 @@ import regex
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
 from memagent_graph.evidence.align import join_memories
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.coverage import common_spans, merge_spans
 from memagent_graph.graph.events import observers, part, step_of
 from memagent_graph.graph.state import (
@@ -27,7 +28,7 @@ from memagent_graph.graph.state import (
     span_of,
 )
 from memagent_graph.models.failures import repeat
-from memagent_graph.readers.base import Usage
+from memagent_graph.readers.base import Merge, Usage
 from memagent_graph.readers.replies import lost_statements, with_statements
 
 if TYPE_CHECKING:
@@ -36,11 +37,9 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import Layer
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, LayerState, Stopped
-    from memagent_graph.readers.base import Merge
 
 
 _LEAST_ALONE = 4
@@ -241,9 +240,10 @@ async def _merged(
     async def ask() -> Merged:
         started = perf_counter()
         try:
-            made = await _asked(reading, question, query, memories, config)
+            exact = reading.config.exact_cuts or bool(observers(config or {}))
+            made = await _asked(reading, question, query, memories, config, exact=exact)
             faulty, calls = made.fault is not None, 1
-            if faulty and not (reading.config.exact_cuts or (config and observers(config))):
+            if faulty and not exact:
                 made, calls = await _settle(reading, question, query, memories, config, made)
                 faulty = made.fault is not None
         except EmptyReplyError:
@@ -277,17 +277,26 @@ async def _asked(
     query: str,
     memories: list[Memory],
     config: RunnableConfig | None,
+    *,
+    exact: bool = False,
 ) -> Merge:
-    """Make one call.
+    """Make one call. An empty reply is one with a fault, unless replies are taken word for word.
 
     Raises:
-        EmptyReplyError: The reader returned an empty memory.
+        EmptyReplyError: The reader returned an empty memory, and `exact`.
         ModelError: The reader failed.
     """
-    made = await reading.reader.merge(question, query, memories, config=config)
-    if not made.memory.text.strip():
+    made = Merge(Memory(""))
+    try:
+        made = await reading.reader.merge(question, query, memories, config=config)
+    except EmptyReplyError:
+        if exact:
+            raise
+    if made.memory.text.strip():
+        return made
+    if exact:
         raise EmptyReplyError("The reader returned an empty memory when merging several.")
-    return made
+    return Merge(join_memories(memories), usage=Usage(1), fault="placeholder")
 
 
 async def _settle(

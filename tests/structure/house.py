@@ -48,7 +48,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(135, 0),
     "lines of the largest module": Ceiling(882, 500),
     "modules": Ceiling(166, 130),
-    "lines": Ceiling(48_700, 39_000),
+    "lines": Ceiling(48_800, 39_000),
 }
 
 

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.evidence.align import join_memories
 from memagent_graph.graph.events import observers
-from memagent_graph.graph.fold import Layer
+from memagent_graph.graph.fold import FoldUpdate, Layer
 from memagent_graph.graph.state import backed
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, lost_statements, with_statements
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
+    from memagent_graph.graph.fold import Advance, FoldStep
     from memagent_graph.graph.state import Fold
 
 
@@ -39,7 +39,8 @@ class CheckLayer(Layer):
     """Let no reply overwrite notes that is none, or that lost most of them without need.
 
     What is wrong with a reply is the reader's to say (`Update.fault`). In recorded rollouts and
-    with `exact_cuts`, where replies are taken word for word, faults are only counted.
+    with `exact_cuts`, where replies are taken word for word, faults are only counted. An empty
+    reply ends a reading only where nothing has been noted yet.
     """
 
     name = "check"
@@ -48,7 +49,13 @@ class CheckLayer(Layer):
         """Take the step; if the reply has a fault, ask once more, and keep what was known."""
         call = step.call
         exact = call.reading.config.exact_cuts or bool(call.config and observers(call.config))
-        update = await read(replace(step, exact=exact))
+        try:
+            update = await read(replace(step, exact=exact))
+        except EmptyReplyError:
+            # A conversation's messages are kept for another try.
+            if exact or call.reading.reader.standing or not step.memory.text:
+                raise
+            update = FoldUpdate(None, usage=Usage(1), fault="placeholder")
         if update.fault is None:
             return update
         first, before = update, state_of(step.fold)
