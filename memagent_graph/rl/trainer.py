@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections import defaultdict
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from accelerate import Accelerator
 from accelerate.utils import parse_flag_from_env, set_seed
+from safetensors import SafetensorError
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.rl.advantages import Baseline, TrainingRow, training_rows
@@ -29,6 +30,25 @@ if TYPE_CHECKING:
 
     from memagent_graph.rl.settings import GRPOSettings
     from memagent_graph.rl.traces import Rollout
+
+
+_WRITER_OF_TORCH = "inline_container.cc"
+"""What torch names when a file could not be written, in an error that is of no class of its own."""
+
+
+@contextmanager
+def _name_unwritten(folder: str | Path) -> Iterator[None]:
+    """Raise an `OSError` that names the folder where torch or safetensors cannot write."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if type(error) is RuntimeError and _WRITER_OF_TORCH not in str(error):
+            raise
+        message = (
+            f"{folder} cannot be written: {error}. Free space, and start the same run again: it "
+            "continues from the last checkpoint."
+        )
+        raise OSError(message) from error
 
 
 @dataclass(frozen=True)
@@ -297,8 +317,13 @@ class MultiConversationGRPOTrainer:
         return [found[id(row)] for row in rows]
 
     def save(self, folder: str | Path) -> None:
-        """Save weights, optimizer, random states and progress, for `restore`."""
-        self.accelerator.save_state(str(folder))
+        """Save weights, optimizer, random states and progress, for `restore`.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        with _name_unwritten(folder):
+            self.accelerator.save_state(str(folder))
 
     def restore(self, folder: str | Path) -> None:
         """Restore the exact state of a `save`.
@@ -316,7 +341,11 @@ class MultiConversationGRPOTrainer:
             raise ConfigurationError(message) from error
 
     def save_model(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Save model and tokenizer in the format of `transformers`, adapters merged in."""
+        """Save model and tokenizer in the format of `transformers`, adapters merged in.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
         model = self.accelerator.unwrap_model(self.model)
         if self.settings.lora_rank is not None:
             model = merge_adapters(model)
@@ -324,8 +353,9 @@ class MultiConversationGRPOTrainer:
         else:
             weights = self.weights()  # every process must take part
         if self.accelerator.is_main_process:
-            model.save_pretrained(folder, state_dict=weights)
-            tokenizer.save_pretrained(folder)
+            with _name_unwritten(folder):
+                model.save_pretrained(folder, state_dict=weights)
+                tokenizer.save_pretrained(folder)
 
     def over_processes(self, value: float, how: Literal["max", "sum"]) -> float:
         """Return the maximum or sum of a value over all processes; each must call it."""

@@ -18,8 +18,8 @@ pytestmark = [
 
 PROGRAM = r"""
 import json, os, resource, signal, sys
-import langgraph.checkpoint.sqlite, langgraph.store.sqlite  # once, and not in every child
-import memagent_graph.batch, memagent_graph.graph.build, memagent_graph.conversation.users
+import langgraph.checkpoint.sqlite, langgraph.store.sqlite, matplotlib.figure  # only once
+import memagent_graph.batch, memagent_graph.conversation.users, memagent_graph.evaluation.report
 from memagent_graph.cli import main
 
 folder, sinks, commands = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
@@ -97,6 +97,11 @@ def folder(tmp_path):
     return tmp_path
 
 
+def evaluation(folder):
+    one = ["--tasks", "niah_single_1", "--lengths", "2k", "--samples", "1"]
+    return ["eval", *one, "--out", str(folder / "results")]
+
+
 def test_every_command_that_cannot_print_says_so_in_one_line(folder):
     ask = ["ask", "When does the vault open?", str(folder / "book.txt")]
     commands = [
@@ -106,6 +111,7 @@ def test_every_command_that_cannot_print_says_so_in_one_line(folder):
         ["eval", "--list"],
         ["--version"],
         ["memory", "export", "--help"],
+        evaluation(folder),
     ]
     sinks = ["full device", "closed pipe", "closed"]
 
@@ -128,7 +134,7 @@ def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
     blamed = {
         "The store": [ask, batch, ["memory", "list"]],
         "The checkpoint file": [[*ask, *nowhere, *checkpoint]],
-        "the output": [prompts, [*batch, *nowhere]],
+        "the output": [prompts, [*batch, *nowhere], evaluation(folder)],
     }
     commands = [(words, what) for what, found in blamed.items() for words in found]
     done = outcomes(folder, ["full disk"], [words for words, _ in commands])

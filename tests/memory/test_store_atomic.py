@@ -11,6 +11,7 @@ from functools import partial
 import aiosqlite
 import atomically
 import pytest
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
@@ -895,6 +896,90 @@ def test_a_setup_that_was_killed_after_any_statement_is_finished_by_the_next_ope
         if is_whole:
             break
     assert statements > len(SqliteStore.MIGRATIONS)
+
+
+TOGETHER = """
+import os, sys, traceback
+from pathlib import Path
+from memagent_graph.memory.stores import open_store
+from memagent_graph.cli.checkpoints import open_saver
+import langgraph.checkpoint.sqlite, langgraph.store.sqlite  # once, and not in every child
+
+def use(file):
+    if "saver" in file:
+        with open_saver(Path(file)) as saver:
+            assert list(saver.list(None)) == []
+    else:
+        with open_store(file) as store:
+            store.put(("a",), str(os.getpid()), {})
+            assert store.get(("a",), str(os.getpid()))
+
+failed = 0
+for file in sys.argv[1:]:
+    wait, ready = os.pipe()
+    children = []
+    for _ in range(8):
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.close(ready)
+            os.read(wait, 1)  # ends when the parent closes its end: all begin at once
+            try:
+                use(file)
+            except BaseException:
+                print(file, traceback.format_exc(), file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+    os.close(ready)
+    failed += sum(os.waitpid(child, 0)[1] != 0 for child in children)
+sys.exit(min(failed, 9))
+"""
+
+
+def set_up_saver_partly(file, statements):
+    """Set up the file of a checkpointer, up to a kill; return whether the kill came too late."""
+
+    class Connection(sqlite3.Connection):
+        left = statements
+
+        def execute(self, sql, *parameters):
+            if not self.left:
+                raise Killed
+            self.left -= 1
+            return super().execute(sql, *parameters)
+
+        def executescript(self, script):
+            for statement in filter(str.strip, script.split(";")):
+                self.execute(statement)
+
+    with closing(sqlite3.connect(file, factory=Connection)) as connection:
+        try:
+            SqliteSaver(connection).setup()
+        except Killed:
+            return False
+    return True
+
+
+def half_made(folder):
+    """A file for each statement after which its setup can be killed, of stores and checkpoints."""
+    for set_up, name in [
+        (partial(set_up_partly, index=None), "store"),
+        (set_up_saver_partly, "saver"),
+    ]:
+        for statements in range(1_000):
+            file = folder / f"{name} {statements}.db"
+            is_whole = set_up(file, statements)
+            yield str(file)
+            if is_whole:
+                break
+        assert statements > 3
+
+
+@pytest.mark.slow
+def test_eight_processes_finish_at_once_what_was_killed_after_any_statement(tmp_path):
+    python = warm_python(*COMMAND_LINE)
+    done = python.run([sys.executable, "-c", TOGETHER, *half_made(tmp_path)])
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_failed_commit_leaves_no_transaction_open(tmp_path):

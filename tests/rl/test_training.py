@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import yaml
 from langchain_core.messages import HumanMessage
 from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
@@ -230,19 +231,62 @@ def test_an_iteration_in_which_no_reading_succeeds_says_why(folder, tmp_path):
         asyncio.run(training.run(lambda _: None))
 
 
+def short_run(folder, out):
+    return {
+        "model": str(folder),
+        "out": str(out),
+        "tasks": ["niah_single_1"],
+        "length": 600,
+        "reward": {"f1": 1.0, "substring": 0.5},
+        "iterations": 1,
+        "questions": 2,
+        "group_size": 2,
+        "chunk_tokens": 120,
+        "memory_tokens": 5,
+        "answer_tokens": 5,
+        "held_out": 1,
+    }
+
+
 def test_a_file_of_settings_is_overridden_by_the_command_line(folder, tmp_path):
     run = tmp_path / "run.yaml"
-    run.write_text(
-        f"model: {folder}\nout: {tmp_path / 'out'}\ntasks: [niah_single_1]\nlength: 600\n"
-        "reward: {f1: 1.0, substring: 0.5}\niterations: 9\nquestions: 2\ngroup_size: 2\n"
-        "chunk_tokens: 120\nmemory_tokens: 5\nanswer_tokens: 5\nheld_out: 1\n"
-    )
+    run.write_text(yaml.safe_dump(short_run(folder, tmp_path / "out") | {"iterations": 9}))
 
     result = CliRunner().invoke(app, ["train", str(run), "--set", "iterations=1"])
 
     assert result.exit_code == 0, result.output
     assert [line["iteration"] for line in lines(tmp_path / "out")] == [0, 1]
     assert (tmp_path / "out" / "model" / "tokenizer.json").exists()
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
+from memagent_graph.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("room", ["nothing", "no weights", "weights alone"])
+def test_a_full_disk_ends_training_with_one_line_and_the_same_command_continues(
+    folder, tmp_path, room
+):
+    weights = (folder / "model.safetensors").stat().st_size
+    limit = {"nothing": 8, "no weights": 3_000, "weights alone": weights + 5_000}[room]
+    run = tmp_path / "run.yaml"
+    run.write_text(yaml.safe_dump(short_run(folder, tmp_path / "out")))
+    python = warm_python(*TRAINING)
+
+    done = python.run([sys.executable, "-c", LIMITED, limit, "train", run])
+
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    if room == "nothing":
+        assert last == "memagent: error: the output is incomplete: File too large."
+    else:
+        assert last.startswith(f"memagent: error: {tmp_path / 'out' / 'checkpoints'}")
+        assert last.endswith("it continues from the last checkpoint.")
+    python.run([sys.executable, "-m", "memagent_graph", "train", run], check=True)
 
 
 @pytest.mark.parametrize(
