@@ -18,7 +18,7 @@ from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import with_runtime_only
 from memagent_graph.templates import plural
-from memagent_graph.text.source import Skipped
+from memagent_graph.text.source import is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -222,7 +222,7 @@ def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
     skipped = [
         known.get(found["name"], found["name"])
         for found in output.get("sources", ())
-        if found["skipped"] is not None and Skipped(found["name"], found["skipped"]).is_document
+        if is_lost(found)
     ]
     if skipped:
         text += f"\n\nNot read: {', '.join(skipped[:_MOST_PLACES])}"

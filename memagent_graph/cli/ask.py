@@ -44,6 +44,7 @@ from memagent_graph.cli.options import (
 from memagent_graph.cli.terminal import mask_controls, report_errors, to_json, unwrap
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.templates import plural
+from memagent_graph.text.source import is_lost
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -76,10 +77,10 @@ def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> 
     for warning in () if as_json else output["warnings"]:
         said = warning if warning.startswith("skipped ") else f"warning: {warning}"
         print(f"memagent: {said}", file=sys.stderr)
-    skipped = sum(source["skipped"] is not None for source in output.get("sources", ()))
-    if skipped:
-        read = f"memagent: read {len(output['sources']) - skipped} of "
-        print(f"{read}{plural(len(output['sources']), 'source')}.", file=sys.stderr)
+    sources = output.get("sources", ())
+    read = sum(source["skipped"] is None for source in sources)
+    if lost := sum(is_lost(source) for source in sources):
+        print(f"memagent: read {read} of {plural(read + lost, 'document')}.", file=sys.stderr)
     if why := _STOPPED.get(output["stopped"]):
         covered = f"memagent: {output['coverage']:.0%} of the document was read: {why}."
         print(covered, file=sys.stderr)

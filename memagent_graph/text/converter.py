@@ -332,16 +332,23 @@ _VARIABLES = {
 class ConvertedSource(TextSource):
     """The text of a file that is converted; taken from the cache if it is there.
 
+    Args:
+        path: the file.
+        name: its name in output.
+        keep: whether its text may be in the cache.
+
     Raises:
         MissingDependencyError: The `documents` extra is not installed.
         UnreadableSourceError: The file is broken, or not what its suffix says.
         ConversionLimitError: The conversion exceeds the limit on time, memory or length of text.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, *, keep: bool = True) -> None:
         if not can_convert():
             raise _missing_dependency(name)
-        digest, converted = _find_or_convert(path, name)
+        limits = Limits.from_environment()
+        find = _find_or_convert if keep else _convert
+        digest, converted = find(path, name, limits)
         super().__init__(converted.text, name)
         self.digest = digest
         self.uri = path.absolute().as_uri()
@@ -381,9 +388,8 @@ class ConvertedSource(TextSource):
         return headings
 
 
-def _find_or_convert(path: Path, name: str) -> tuple[str, Converted]:
+def _find_or_convert(path: Path, name: str, limits: Limits) -> tuple[str, Converted]:
     """The digest of a file, and its text."""
-    limits = Limits.from_environment()
     kept, converter = open_cache(), _converter(path.suffix.lower())
     with path.open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()

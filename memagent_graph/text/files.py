@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -661,7 +661,7 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
     if _is_source(document):
         return document
     if hasattr(document, "read"):
-        title = getattr(document, "name", None)
+        title = name or getattr(document, "name", None)
         # `read` asks a pipe until it has all of it, and does not see an interrupt between two
         # of these attempts before the pipe ends; `read1` asks once.
         return _spool(
@@ -739,9 +739,14 @@ def _blocks(read: Callable[[int], str | bytes]) -> Iterator[str | bytes]:
 def _spool(
     blocks: Iterable[str | bytes | Document], name: str, encoding: str | None = None
 ) -> Source:
-    """Copy what can be read only once to a file that is deleted with the source."""
+    """Copy what can be read only once to a file that is deleted with the source.
+
+    A name says the format, but the converted text is not kept in the cache.
+    """
     is_text = False
-    with tempfile.NamedTemporaryFile(delete=False) as file:
+    suffix = PurePosixPath(name).suffix.lower()
+    suffix = suffix if suffix in FORMATS else ""
+    with tempfile.NamedTemporaryFile(delete=False, suffix=suffix) as file:
         path = Path(file.name)
         for block in blocks:
             if isinstance(block, Document):
@@ -752,7 +757,11 @@ def _spool(
             file.write(block)
     try:
         source = (
-            FileSource(path, name, "utf-8") if is_text else open_file(path, name, encoding=encoding)
+            FileSource(path, name, "utf-8")
+            if is_text
+            else ConvertedSource(path, name, keep=False)
+            if is_converted(path)
+            else open_file(path, name, encoding=encoding)
         )
     except BaseException:
         path.unlink()

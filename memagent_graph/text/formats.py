@@ -46,6 +46,34 @@ FORMATS = {
 }
 """The function for each suffix; no other is tried, whatever the content is."""
 
+_OPEN_XML = "application/vnd.openxmlformats-officedocument."
+_OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
+_TYPES = {
+    "application/epub+zip": ".epub",
+    "application/pdf": ".pdf",
+    "application/rtf": ".rtf",
+    "application/vnd.ms-outlook": ".msg",
+    "application/x-ipynb+json": ".ipynb",
+    "application/x-subrip": ".srt",
+    "application/xhtml+xml": ".xhtml",
+    "message/rfc822": ".eml",
+    "text/html": ".html",
+    "text/rtf": ".rtf",
+    "text/vtt": ".vtt",
+    f"{_OPEN_DOCUMENT}presentation": ".odp",
+    f"{_OPEN_DOCUMENT}spreadsheet": ".ods",
+    f"{_OPEN_DOCUMENT}text": ".odt",
+    f"{_OPEN_XML}presentationml.presentation": ".pptx",
+    f"{_OPEN_XML}spreadsheetml.sheet": ".xlsx",
+    f"{_OPEN_XML}wordprocessingml.document": ".docx",
+}
+
+
+def suffix_of_type(media_type: str) -> str:
+    """Return the suffix of files of a media type that is converted; "" for another one."""
+    return _TYPES.get(media_type.strip().lower(), "")
+
+
 PLAIN = frozenset({".eml", ".ipynb", ".srt", ".vtt"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
 

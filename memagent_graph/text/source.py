@@ -310,6 +310,12 @@ def sources_of(source: Source) -> list[OpenedSource]:
     return [report]
 
 
+def is_lost(source: OpenedSource) -> bool:
+    """Whether a record is of a document that was skipped, rather than of another file."""
+    skipped = source["skipped"]
+    return skipped is not None and Skipped(source["name"], skipped).is_document
+
+
 def digests_of(source: Source) -> list[str]:
     """Return the digests of a source and of all sources that it is joined from."""
     parts = source.parts if isinstance(source, JoinedSource) else []

@@ -152,6 +152,21 @@ def test_standard_input_folders_and_several_sources_are_read(tmp_path, book):
     assert "Memory:" in both.stdout
 
 
+def test_documents_that_were_skipped_are_counted_and_other_files_are_not(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "a.txt").write_text("The Osprey vault has another access code, 11-11-11.")
+    (folder / "lost.pdf").write_bytes(b"no PDF")
+    for number in range(5):
+        (folder / f"{number}.pyc").write_bytes(bytes(range(256)))
+
+    done = memagent("ask", QUESTION, folder)
+
+    assert "memagent: skipped notes/lost.pdf: it cannot be converted" in done.stderr
+    assert "memagent: skipped 5 .pyc files: they are binary." in done.stderr
+    assert "memagent: read 1 of 2 documents." in done.stderr
+
+
 def test_a_budget_answers_early_and_says_how_much_was_read(book):
     done = memagent("ask", QUESTION, book, "--max-calls", "3", "--chunk-tokens", "200")
 

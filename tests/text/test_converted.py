@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import psutil
@@ -705,3 +706,18 @@ class TestBrokenProcesses:
 
         with pytest.raises(MissingDependencyError, match=r"memagent-graph\[documents\]"):
             open_source(document)
+
+
+@pytest.mark.parametrize("open_it", [lambda path: BytesIO(path.read_bytes()), Path.read_bytes])
+def test_the_name_of_a_stream_or_bytes_says_its_format_and_nothing_is_cached(
+    tmp_path, monkeypatch, open_it
+):
+    monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
+    path = write_pages(tmp_path / "lease.PDF", [[(72, 700, "Ann signed.")]])
+
+    source = open_source(open_it(path), name=str(path))
+
+    assert whole(source).strip() == "Ann signed."
+    assert source.locate(0).page == 1
+    assert source.uri is None
+    assert not [*(tmp_path / "cache").rglob("*.*")]

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from memagent_http.refusals import Refusal
+from memagent_openai_server.chat.files import FileText, parts_of, refuse_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,10 +28,6 @@ _GAPS = (
 _ASKS = re.compile(r"[?？؟]")
 _LONG = 64 * 2**10
 """Code points worked on in one call, during which the interpreter does nothing else."""
-_FILES = frozenset({"file", "input_file", "document"})
-"""Types of parts whose text would have to be read from a file."""
-_LONGEST_NAME = 200
-"""Characters of a file's name that an error repeats."""
 _LONGEST_LOOK = 20_000
 """Code points at either end of a turn in which its question is searched."""
 
@@ -79,19 +76,20 @@ def asked(
     system = "\n\n".join(said(message) for message in messages if message["role"] in SYSTEM)
     body = [message for message in messages if message["role"] not in SYSTEM]
     last = next((at for at in reversed(range(len(body))) if body[at]["role"] == "user"), None)
-    if last is None or not said(body[last]).strip():
+    if last is None or not said(body[last], files=False).strip():
         raise Refusal(400, "The user's last message is empty: add text.", param="messages")
     known_by = list(prefixes(body))
     read = next((at for at in reversed(range(len(body) + 1)) if known_by[at] in known), 0)
     for message in messages if not read else body[read:]:
-        _refuse_files(message)
-    question, content = split(said(body[last]), question_tokens, count, whole=whole)
+        refuse_files(message)
+    question, content = split(said(body[last], files=False), question_tokens, count, whole=whole)
+    content = "\n\n".join(filter(None, [*_files(body[last]), content]))
     kept = _kept(body, max(read, last + 1), count, kept_tokens)
     end = len(body) - len(kept)
     parts = []
     if read and body[read - 1]["role"] == "user" and (read - 1 < last or end > read):
         # Of the last turn read, the content is in the memory, but not the question.
-        text = said(body[read - 1])
+        text = said(body[read - 1], files=False)
         parts.append(_line("user", split(text, question_tokens, count, whole=whole)[0]))
     parts += [line for message in body[read:last] for line in lines(message)]
     if read <= last:
@@ -153,25 +151,18 @@ def _head(text: str, gap: re.Pattern[str]) -> int | None:
     return match.end() if match and match.end() < len(text) else None
 
 
-def _refuse_files(message: Message) -> None:
-    """Refuse a message with a file: its text would be missing from what is read."""
-    content = message.get("content")
-    for part in content if isinstance(content, list) else ():
-        if part.get("type") not in _FILES:
-            continue
-        given = part.get("file")
-        file = given if isinstance(given, dict) else part
-        name = str(file.get("filename") or file.get("file_id") or "a file")[:_LONGEST_NAME]
-        text = f"{name}: files are not read here. Convert it, and send its text in the message."
-        raise Refusal(400, text, param="messages", code="unsupported_file")
-
-
-def said(message: Message) -> str:
-    """The text of a message; pictures, sound and files by their type."""
+def said(message: Message, *, files: bool = True) -> str:
+    """The text of a message, or without that of its files; pictures and sound by their type."""
     content = message.get("content")
     if isinstance(content, str) or content is None:
         return content or ""
-    return "\n\n".join(filter(None, map(_part, content)))
+    shown = content if files else [part for part in content if not isinstance(part, FileText)]
+    return "\n\n".join(filter(None, map(_part, shown)))
+
+
+def _files(message: Message) -> list[str]:
+    """Return the texts of the files of a message."""
+    return [part["text"] for part in parts_of(message) if isinstance(part, FileText)]
 
 
 def _part(part: dict[str, Any]) -> str:

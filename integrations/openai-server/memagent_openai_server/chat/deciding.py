@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
 from memagent_graph.conversation.prompt import render_memory
 from memagent_graph.errors import MemoryNotFoundError, StoreError
+from memagent_graph.sync import to_thread
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.conversation import Asked, Message, asked
+from memagent_openai_server.chat.files import file_warnings, has_files, read_files
 from memagent_openai_server.chat.shapes import Progress, Read, Said
 from memagent_openai_server.chat.speech import Speech
 from memagent_openai_server.http.delivery import unless_gone
@@ -21,7 +24,7 @@ from memagent_openai_server.memories.sessions import unless_away
 from memagent_openai_server.upstream.errors import TOO_LONG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     import httpx
     from starlette.types import Receive
@@ -124,8 +127,8 @@ class Arrived:
     """A request with its connection.
 
     Attributes:
-        fields: fields of the chat completion, as sent.
-        chat: the validated request.
+        fields: fields of the chat completion, with the text of its files.
+        chat: the validated request, as sent.
         body: the body to pass on.
         receive: reports when the client disconnects.
         record: record of the request.
@@ -139,15 +142,24 @@ class Arrived:
     record: Record
     turn: Turn | None = None
 
+    async def with_files(self) -> Arrived:
+        """Return the request with the text of each file in its place."""
+        messages = self.fields["messages"]
+        if not has_files(messages):
+            return self
+        found = await unless_gone(to_thread(partial(read_files, messages)), self.receive)
+        fields = {**self.fields, "messages": found}
+        return replace(self, fields=fields, body=await asyncio.to_thread(orjson.dumps, fields))
+
     async def of_user(self, service: Service, sessions: Sessions, session: str | None) -> Arrived:
         """Return the request with what is remembered about its user, if users are remembered."""
         if service.remembering is None or not self.chat.user:
             return self
-        messages, size = self.fields["messages"], len(self.body)
-        turn = await service.remembering.begin(sessions, self.chat.user, session, messages, size)
+        size, sent = len(self.body), [cast("Message", message) for message in self.chat.messages]
+        turn = await service.remembering.begin(sessions, self.chat.user, session, sent, size)
         body = self.body
         if turn.told:
-            fields = {**self.fields, "messages": turn.tell(messages)}
+            fields = {**self.fields, "messages": turn.tell(self.fields["messages"])}
             body = await unless_small(size, orjson.dumps, fields)
         return replace(self, body=body, turn=turn)
 
@@ -202,6 +214,7 @@ class Answering:
         more: whether the model itself answers, because more than text is asked for.
         caller: the caller whose share of calls the reading uses.
         turn: turn of a remembered user; None without one.
+        warnings: what was not read of the files, or may be wrong with their text.
     """
 
     service: Service
@@ -212,6 +225,7 @@ class Answering:
     more: bool
     caller: str
     turn: Turn | None
+    warnings: Sequence[str]
 
     @classmethod
     async def of(
@@ -245,7 +259,9 @@ class Answering:
             whole=service.understands,
         )
         caller, turn = arrived.record.caller, arrived.turn
-        return cls(service, sessions, where, found, request, more is not None, caller, turn)
+        warnings = [*file_warnings(fields["messages"])]
+        own = (more is not None, caller, turn, warnings)
+        return cls(service, sessions, where, found, request, *own)
 
     async def parts(self) -> AsyncGenerator[Progress | Said | Read, None]:
         """Yield progress, pieces of the answer if the client streams, and the whole answer."""
@@ -343,7 +359,7 @@ class Answering:
             finish_reason=finish_reason,
             found=None if self.more else output["found"],
             unsupported=tuple(item["text"] for item in output["unsupported"]),
-            warnings=tuple(output["warnings"]),
+            warnings=(*self.warnings, *output["warnings"]),
         )
 
 
