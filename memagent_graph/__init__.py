@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, read_many
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation.approval import ApprovalNode
     from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.conversation.middleware import MemAgentMiddleware as MemAgentMiddleware
     from memagent_graph.conversation.node import ConversationNode, ConversationState
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # All but MemAgentMiddleware: `import *` must work without the extra `langchain`.
 __all__ = [
+    "ApprovalNode",
     "ConversationMemory",
     "ConversationNode",
     "ConversationState",
@@ -47,6 +49,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ApprovalNode": "conversation.approval",
     "ConversationMemory": "conversation.memory",
     "ConversationNode": "conversation.node",
     "ConversationState": "conversation.node",

@@ -7,6 +7,7 @@ import json
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import regex
@@ -22,6 +23,7 @@ from memagent_graph.conversation.messages import USER, align, record_message, re
 from memagent_graph.conversation.profile import MessageStart, Past, attest
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
+from memagent_graph.conversation.proposal import compose, decide_by, revise, store_proposal
 from memagent_graph.conversation.reader import STANDING_QUESTION, resolve_keeper, standing_question
 from memagent_graph.conversation.search import recall
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, StoreError
@@ -49,8 +51,11 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.episodes import KeptMessage, Recorded
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import Fields
+    from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.errors import BadRecordError
     from memagent_graph.graph.state import Fold, SourceRecord
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.version import Told
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
@@ -233,6 +238,7 @@ class Folding:
     Args:
         fields: fields of the profile, if the memory is one; None for a text.
         past: limits on the replaced values that are kept.
+        approve: whether folds only propose; or a function that decides, see `ConversationMemory`.
 
     Attributes:
         reading: the reader that folds, and the budgets.
@@ -251,6 +257,7 @@ class Folding:
         window: int,
         fields: Fields[Any] | None,
         past: Past,
+        approve: Approve | bool = False,
     ) -> None:
         # Most of what people say is nothing to remember.
         config = config.model_copy(update={"update_gate": True, "recalls": 0})
@@ -268,6 +275,7 @@ class Folding:
         self._redact = redact
         self._model = reader.identity.name
         self._past = past
+        self._approve = approve
         self.keeping = Keeping(redact, never)
         self._known = max(_REMEMBERED, 2 * window)
         self._warned: set[str] = set()
@@ -304,6 +312,7 @@ class Folding:
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
         redact = self.keeping.redact
         before: MemoryVersion | None = None
+        mark: Value | BadRecordError | None = None
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             head = await memory.head()
@@ -311,7 +320,10 @@ class Folding:
                 return 0  # the user was forgotten at this moment
             self._check(head)
             before = head
-            done = await memory.folded(thread)
+            marked, mark = mark, await memory.read_mark(thread)
+            if self._approve and marked and not mark:
+                return 0
+            done = await memory.folded(thread, mark)
             whole = len(done) < self._known
             found = align(folding, done, whole=whole, sure=sure or {}, redact=redact)
             replaced = await self._find_replaced(memory, thread, found.edited)
@@ -319,7 +331,7 @@ class Folding:
             given = [message for message in found.known if str(message.id) not in found.resent]
             said, gone = _without_forgotten(self.keeping.said(given, thread), changed)
             step = await memory.episodes.keep(
-                said,
+                [one for one in said if one.id not in changed] if self._approve else said,
                 new={str(message.id) for message in found.new},
                 clean=partial(self._clean, gone),
             )
@@ -333,14 +345,24 @@ class Folding:
             recorded = [*recorded[-self._known :], *now.values()]
             new = [message for message in found.known if str(message.id) in changed]
             version = await self._version(head, new, thread, recorded, replaced, gone, config)
-            done_now = await memory.add(
-                version,
-                after=head,
-                new=[*changed],
-                model=self._model,
-                step=step._replace(puts=[memory.mark(thread, recorded), *step.puts]),
-            )
-            if done_now:
+            step = step._replace(puts=[memory.mark(thread, recorded), *step.puts])
+            if self._approve:
+                edited = {str(message.id) for message in found.edited}
+                step = await revise(memory, thread, edited, gone, step)
+                proposal = compose(
+                    version,
+                    head,
+                    messages=[*changed],
+                    said=[one for one in said if one.id in changed and one.text],
+                    starts=self._rendered(new, {} if self._built_in else replaced)[0],
+                    model=self._model,
+                )
+                if await store_proposal(memory, proposal, head=head, mark=mark, step=step):
+                    await self._ask(memory, proposal)
+                    return len(new)
+            elif await memory.add(
+                version, after=head, new=[*changed], model=self._model, step=step
+            ):
                 await _prepare(memory, version.text)
                 return len(new)
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
@@ -355,6 +377,23 @@ class Folding:
         ids = {str(message.id) for message in edited}
         kept = await memory.episodes.read()
         return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
+
+    @property
+    def _built_in(self) -> bool:
+        return isinstance(self.reading.reader, NewestReader)
+
+    async def _ask(self, memory: UserMemory, proposal: Proposal | None) -> None:
+        """Let the function decide, if there is one; if it fails, the proposal waits."""
+        if proposal is None or not callable(self._approve):
+            return
+        try:
+            verdict = self._approve(proposal)
+            if isawaitable(verdict):
+                verdict = await verdict
+            if verdict is not None:
+                await decide_by(memory, proposal, verdict)
+        except Exception as error:  # noqa: BLE001 - whatever it raises, nothing is lost
+            _log.warning("approve failed, and a proposal waits for approval: %s", error)
 
     def _clean(self, gone: Sequence[frozenset[str]], page: Page) -> Page:
         return drop_subjects(self.keeping.clean(page), gone)
@@ -379,11 +418,10 @@ class Folding:
         config: RunnableConfig,
     ) -> MemoryVersion:
         reading, profiling = self.reading, None
-        built_in = isinstance(reading.reader, NewestReader)
         if isinstance(reading.reader, ProfileReader):
             profiling = reading.reader.for_one_fold(() if head is None else head.told)
             reading = replace(reading, reader=profiling)
-        said, text = self._rendered(new, {} if built_in else replaced)
+        said, text = self._rendered(new, {} if self._built_in else replaced)
         source = TextSource(text, thread)
         fingerprint = reading_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
@@ -393,7 +431,7 @@ class Folding:
         if head is not None:
             parent, root = head.id, head.root
             fold["memory"] = head.text
-            if built_in:
+            if self._built_in:
                 now = {one.id: one.text for one in self.keeping.said(new, thread)}
                 edits = [(was.day, was.text, now.get(key, "")) for key, was in replaced.items()]
                 fold["memory"] = withdraw(head.text, edits)

@@ -25,6 +25,12 @@ from memagent_graph.conversation.messages import (
 from memagent_graph.conversation.privacy import check_redaction, for_itself
 from memagent_graph.conversation.profile import Fields, Past, entries_of
 from memagent_graph.conversation.prompt import render_recalled, tell
+from memagent_graph.conversation.proposal import (
+    decide,
+    list_proposals,
+    propose_edit,
+    withdraw_proposed,
+)
 from memagent_graph.conversation.search import recall
 from memagent_graph.conversation.session import Remember, Talk
 from memagent_graph.errors import ConfigurationError
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.messages import About
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import ProfileEntry
+    from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.search import MessagePassage
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
@@ -104,6 +111,9 @@ class ConversationMemory(Generic[Shape]):
         redact: function that each message's text passes through before the model reads it or
             anything is stored, to mask card numbers for instance. It is called in the event loop;
             if it fails, the messages stay unfolded.
+        approve: whether to wait for approval before a fold changes the memory; see `proposals`. A
+            function decides at once: it gets the `Proposal`, and returns True, False, the ids of
+            the changes to accept, or None to let it wait. It may be a coroutine function.
         schema: form of a memory: `str` for a text, or a pydantic model for a profile, with a
             default for each field. A profile needs a chat model. The changes that it reports are
             validated and merged field by field; `entries` has the evidence for each.
@@ -144,6 +154,7 @@ class ConversationMemory(Generic[Shape]):
         keep: str = "",
         never: str = "",
         redact: Redact | None = None,
+        approve: Approve | bool = False,
         schema: type[Shape] = str,  # type: ignore[assignment]
     ) -> None:
         if window < 1:
@@ -168,6 +179,7 @@ class ConversationMemory(Generic[Shape]):
             episode_days=episode_days,
             ttl=ttl,
         )
+        self.approves = bool(approve)
         self._fields = None if schema is str else Fields(cast("type[BaseModel]", schema))
         self._folding = Folding(
             model,
@@ -179,6 +191,7 @@ class ConversationMemory(Generic[Shape]):
             window=window,
             fields=self._fields,
             past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
+            approve=approve,
         )
 
     async def aload(self, user: UserId, *, store: BaseStore | None = None) -> Shape:
@@ -384,7 +397,8 @@ class ConversationMemory(Generic[Shape]):
     ) -> int:
         """Delete messages that are kept word for word; return their number.
 
-        Waiting messages are not folded any more. Notes made from the others stay.
+        Waiting messages are not folded any more, and what was proposed from them is withdrawn.
+        Notes made from the others stay.
 
         Args:
             user: the user of the conversation.
@@ -397,7 +411,12 @@ class ConversationMemory(Generic[Shape]):
         """
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
         self.people.backlog(user, store).withdraw(ids, of)
-        return await self.people.of(user, store).episodes.remove(ids, of)
+        personal = self.people.of(user, store)
+        await withdraw_proposed(
+            personal,
+            lambda one: one.without_messages(ids, shared=True) if of in (None, one.thread) else one,
+        )
+        return await personal.episodes.remove(ids, of)
 
     async def aforget_about(
         self,
@@ -407,9 +426,10 @@ class ConversationMemory(Generic[Shape]):
         store: BaseStore | None = None,
         by: str = "application",
     ) -> list[str]:
-        """Delete the statements about a subject from notes and kept messages, and return them.
+        """Delete the statements about a subject from notes, kept messages and proposals.
 
-        Earlier versions of the notes stay as long as `keep_versions` and `keep_days` say.
+        Returns the statements of notes and messages. Earlier versions of the notes stay as long as
+        `keep_versions` and `keep_days` say.
 
         Args:
             user: id of the user.
@@ -422,6 +442,20 @@ class ConversationMemory(Generic[Shape]):
             MemoryConflictError: The memory changed meanwhile.
             StoreError: The store failed.
         """
+        return await self.drop_about(user, subject, store, by, propose=False)
+
+    async def drop_about(
+        self, user: UserId, subject: str, store: BaseStore | None, by: str, *, propose: bool
+    ) -> list[str]:
+        """Do what `aforget_about` does, for the tools of an agent.
+
+        Args:
+            user: id of the user.
+            subject: words of the subject.
+            store: store of the host graph, used if this memory has no store of its own.
+            by: author of the change.
+            propose: whether to propose the change of the notes.
+        """
         wanted = topics(subject)
         if not wanted or self._fields is not None:
             message = f"Name the subject to forget by telling words; {subject!r} has none."
@@ -432,9 +466,75 @@ class ConversationMemory(Generic[Shape]):
         personal = self.people.of(user, store)
         head = await personal.head()
         text, gone = ("", []) if head is None else drop_statements(head.text, wanted.issubset)
-        if head is not None and gone:
+        if head is not None and gone and propose:
+            await propose_edit(personal, head, text, by=by)
+        elif head is not None and gone:
             await personal.edit(text, by=by, before=head.id)
+        await withdraw_proposed(personal, lambda one: one.without_subjects([wanted]))
         return [*dict.fromkeys([*gone, *await personal.episodes.drop_about(wanted)])]
+
+    async def aproposals(self, user: UserId, *, store: BaseStore | None = None) -> list[Proposal]:
+        """Fold the waiting messages of a user, and return what waits for approval, oldest first.
+
+        Prompts have the accepted memory alone, and quote no message of a proposal. Proposals do
+        not build on one another: each continues the memory that was accepted when it was made.
+
+        Args:
+            user: id of the user.
+            store: store of the host graph, used if this memory has no store of its own.
+
+        Raises:
+            StoreError: The store failed.
+        """
+        await self.people.backlog(user, store).fold()
+        return await list_proposals(self.people.of(user, store))
+
+    async def aaccept(
+        self,
+        user: UserId,
+        *ids: str,
+        store: BaseStore | None = None,
+        by: str = "application",
+    ) -> Shape:
+        """Accept proposals or single changes of them, and return the memory.
+
+        Args:
+            user: id of the user.
+            ids: ids of the proposals or changes. All others wait on.
+            store: store of the host graph, used if this memory has no store of its own.
+            by: who accepts them, for the log of changes.
+
+        Raises:
+            MemoryNotFoundError: One of them does not wait; nothing was decided.
+            MemoryConflictError: Others changed the memory meanwhile.
+            StoreError: The store failed.
+        """
+        await decide(self.people.of(user, store), accept=ids, by=by)
+        return self._shaped(await self._head(user, store))
+
+    async def arefuse(
+        self,
+        user: UserId,
+        *ids: str,
+        store: BaseStore | None = None,
+        by: str = "application",
+    ) -> None:
+        """Delete proposals or single changes of them; the accepted memory stays as it is.
+
+        Messages from which a refused change was made are not quoted either.
+
+        Args:
+            user: id of the user.
+            ids: ids of the proposals or changes. All others wait on.
+            store: store of the host graph, used if this memory has no store of its own.
+            by: who refuses them, for the log of changes.
+
+        Raises:
+            MemoryNotFoundError: One of them does not wait; nothing was decided.
+            MemoryConflictError: Others changed the memory meanwhile.
+            StoreError: The store failed.
+        """
+        await decide(self.people.of(user, store), refuse=ids, by=by)
 
     load = blocking(aload)
     entries = blocking(aentries)
@@ -446,6 +546,9 @@ class ConversationMemory(Generic[Shape]):
     forget = blocking(aforget)
     forget_messages = blocking(aforget_messages)
     forget_about = blocking(aforget_about)
+    proposals = blocking(aproposals)
+    accept = blocking(aaccept)
+    refuse = blocking(arefuse)
 
     def talk(
         self, user: UserId, thread: UserId, store: BaseStore | None, config: RunnableConfig | None

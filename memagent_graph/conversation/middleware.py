@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
 
+from memagent_graph.conversation.approval import areview, review
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import mark_messages, view
 from memagent_graph.conversation.node import begin, changes, shorten
@@ -69,6 +70,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
             Without a user, the thread has a memory of its own, and that is logged once.
         strict: whether a run without a user is an error instead.
         shorten_state: whether to remove messages that the model no longer sees from the thread.
+        review: whether a turn begins with an interrupt if something waits for approval; see
+            `ApprovalNode`.
 
     Raises:
         MissingDependencyError: On import, if `langchain` is not installed.
@@ -91,8 +94,10 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         user: UserOf | None = None,
         strict: bool = False,
         shorten_state: bool = False,
+        review: bool = False,
     ) -> None:
         super().__init__()
+        self._review = review
         self._shorten_state = shorten_state
         self.memory = memory or ConversationMemory()
         self._speakers = Speakers(user, strict=strict)
@@ -102,6 +107,9 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     ) -> dict[str, object] | None:
         """Find out who talks; when a thread starts, fold what the others have said."""
         await self._talk(state, runtime, config).begin(state["messages"])
+        if self._review:
+            speaker = self._speakers.of(runtime, config, state.get("memory_user"))
+            await areview(self.memory, speaker.user, runtime.store)
         return self._begin(state, runtime, config)
 
     def before_agent(
@@ -109,7 +117,10 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     ) -> dict[str, object] | None:
         """Do what `abefore_agent` does."""
         if self._talk(state, runtime, config).opens(state["messages"]):
-            return wait_for(self.abefore_agent(state, runtime, config))
+            wait_for(self._talk(state, runtime, config).begin(state["messages"]))
+        if self._review:
+            speaker = self._speakers.of(runtime, config, state.get("memory_user"))
+            review(self.memory, speaker.user, runtime.store)
         return self._begin(state, runtime, config)
 
     def _begin(

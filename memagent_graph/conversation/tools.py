@@ -67,6 +67,8 @@ def create_memory_tools(
         ['remember', 'recall', 'forget', 'correct']
     """
     speakers = Speakers(user, strict=strict)
+    approves = memory.approves
+    later = ", once it is approved." if approves else "."
 
     def speaker_of(runtime: ToolRuntime) -> Speaker:
         state = runtime.state if isinstance(runtime.state, dict) else vars(runtime.state)
@@ -81,13 +83,12 @@ def create_memory_tools(
         await talk.fold(said, {str(message.id): True for message in said})
 
     async def drop(subject: str, runtime: ToolRuntime) -> list[str]:
-        return await memory.aforget_about(
-            speaker_of(runtime).user, subject, store=runtime.store, by="assistant"
-        )
+        user = speaker_of(runtime).user
+        return await memory.drop_about(user, subject, runtime.store, "assistant", propose=approves)
 
     async def remember(statement: str, runtime: ToolRuntime) -> str:
         await keep(statement, runtime)
-        return "Remembered."
+        return f"Remembered{later}"
 
     async def recall(about: str, runtime: ToolRuntime) -> str:
         user = speaker_of(runtime).user
@@ -98,12 +99,12 @@ def create_memory_tools(
         gone = await drop(subject, runtime)
         if not gone:
             return "No statement has all of these words: use those of what `recall` returns."
-        return "\n".join(["Forgotten:", *gone])
+        return "\n".join([f"Forgotten{later[:-1]}:", *gone])
 
     async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
         gone = await drop(wrong, runtime)
         await keep(right, runtime)
-        return "\n".join(["Remembered. In place of:", *(gone or ["nothing that was found"])])
+        return "\n".join([f"Remembered{later} In place of:", *(gone or ["nothing that was found"])])
 
     described = ((remember, _REMEMBER), (recall, _RECALL), (forget, _FORGET), (correct, _CORRECT))
     return [_tool(work, description) for work, description in described]

@@ -10,7 +10,7 @@ import re
 import sys
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 from uuid import UUID
 
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, Recorded
@@ -27,15 +27,17 @@ from memagent_graph.memory.version import History, edit_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import EllipsisType
 
-    from langgraph.store.base import BaseStore, PutOp
+    from langgraph.store.base import BaseStore, Item, PutOp
 
-    from memagent_graph.memory.items import Namespace, Records
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.items import Namespace, Place, Records
     from memagent_graph.memory.version import MemoryVersion
 
 UserId: TypeAlias = str | int | UUID
 
-What = Literal["folded", "edited", "imported", "forgotten"]
+What = Literal["folded", "edited", "imported", "forgotten", "proposed", "accepted", "refused"]
 
 _MOST = 1_000
 """Entries kept per person; the oldest are deleted first."""
@@ -234,6 +236,12 @@ def unknown_user(user: str) -> MemoryNotFoundError:
     return MemoryNotFoundError(message)
 
 
+def _is_old(item: Item | BadRecordError, days: float) -> TypeGuard[Item]:
+    """Whether a proposal was made more than `days` ago."""
+    since = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+    return not isinstance(item, BadRecordError) and str(item.value.get("at")) < since
+
+
 class UserMemory:
     """A person's versions and kept messages, in their own part of the store.
 
@@ -299,10 +307,23 @@ class UserMemory:
         records = self.bank.records
         return tuple(sorted(await records.keys(records.threads)))
 
-    async def folded(self, thread: str) -> list[Recorded]:
-        """Return the thread's messages that were folded last, the newest at the end."""
+    async def read_mark(self, thread: str) -> Value | BadRecordError | None:
+        """Return the record of the thread's messages that were folded last; None without one."""
         records = self.bank.records
         (mark,) = await records.values([(records.threads, thread)])
+        return mark
+
+    async def folded(
+        self, thread: str, mark: Value | BadRecordError | EllipsisType | None = ...
+    ) -> list[Recorded]:
+        """Return the thread's messages that were folded last, the newest at the end.
+
+        Args:
+            thread: id of the thread.
+            mark: the record, if it was read already.
+        """
+        if mark is ...:
+            mark = await self.read_mark(thread)
         if mark is None:
             return []
         found = mark.get("messages") if isinstance(mark, dict) else None
@@ -347,11 +368,7 @@ class UserMemory:
             step: the step that keeps and marks the messages.
         """
         change = change_of(version, "folded", CONVERSATION, messages=new, model=model)
-        if not await self._advance(version, after, change, step):
-            return False
-        if self._keep is not None or self._days is not None:
-            await self.thin(self._keep, self._days)
-        return True
+        return await self.advance(version, after, change, step)
 
     async def edit(self, text: str, *, by: str, before: str | None = None) -> MemoryVersion:
         """Replace the text, as a new version that follows the current one.
@@ -370,7 +387,7 @@ class UserMemory:
             raise unknown_user(self.user)
         after = edit_version(head, text)
         change = change_of(after, "edited", by)
-        if before not in (None, head.id) or not await self._advance(after, head, change):
+        if before not in (None, head.id) or not await self.advance(after, head, change):
             message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
             raise MemoryConflictError(message)
         return after
@@ -387,17 +404,22 @@ class UserMemory:
         return await self.bank.athin(MEMORY, versions, replaced=replaced, preview=preview)
 
     async def thin_messages(self, days: float, *, preview: bool = False) -> int:
-        """Delete old messages, and return their number.
+        """Delete old messages and proposals, and return the number of messages.
 
         Args:
-            days: days to keep a message, to the end of the day (UTC).
+            days: days to keep a message, to the end of the day (UTC), and a proposal.
             preview: whether only to return how many would be deleted.
 
         Raises:
             MemoryConflictError: New messages kept arriving.
         """
-        episodes = Episodes(self.bank.records, sys.maxsize, days)
-        return await episodes.expire(preview=preview)
+        records = self.bank.records
+        episodes = Episodes(records, sys.maxsize, days)
+        old = [item async for item in records.scan(records.proposals) if _is_old(item, days)]
+        if old and not preview:
+            await records.items([records.put(records.proposals, item.key, None) for item in old])
+        waiting = sum(len(item.value.get("messages", ())) for item in old)
+        return waiting + await episodes.expire(preview=preview)
 
     async def forget(self, *, by: str) -> ForgottenUser:
         """Delete everything about this person, and erase it from the store's files.
@@ -418,13 +440,33 @@ class UserMemory:
             await note_forgotten(records, self._namespace, self.user, by)
         return items
 
-    async def _advance(
+    @property
+    def place(self) -> Place:
+        """The place of the pointer to the newest version."""
+        return (self.bank.records.heads, MEMORY)
+
+    def expect(self, head: MemoryVersion | None) -> dict[Place, Value | None]:
+        """Return the condition that a version is still the newest; None for no version."""
+        return {self.place: None if head is None else {"version": head.id}}
+
+    async def advance(
         self,
         version: MemoryVersion,
         after: MemoryVersion | None,
         change: MemoryChange,
         step: EpisodePuts | None = None,
     ) -> bool:
+        """Make `version` the newest unless `after` no longer is, log it, and delete old versions.
+
+        Args:
+            version: the version.
+            after: the version that it follows; None for the first.
+            change: the entry for the log.
+            step: what is stored in the same step.
+
+        Returns:
+            Whether it was done.
+        """
         step = step or EpisodePuts()
         expected = None if after is None else after.id
         records = self.bank.records
@@ -434,4 +476,6 @@ class UserMemory:
         ):
             return False
         await trim_changes(records, change)
+        if self._keep is not None or self._days is not None:
+            await self.thin(self._keep, self._days)
         return True

@@ -468,14 +468,16 @@ class Users:
 
     async def _changed(self, user: str, version: MemoryVersion | None) -> str:
         """The time of the last change of a user's memory, ISO 8601, UTC."""
+        place = place_of(user, self.namespace)
         if version is not None:
-            return version.created_at
+            place = (*place, "proposals")
+        items = [item async for item in self._records.scan(place)]
         times = [
-            item.updated_at.astimezone(UTC).isoformat()
-            async for item in self._records.scan(place_of(user, self.namespace))
+            str(item.value.get("at") or item.updated_at.astimezone(UTC).isoformat())
+            for item in items
             if not isinstance(item, BadRecordError)
         ]
-        return max(times, default="")
+        return max([*times, "" if version is None else version.created_at])
 
     names = blocking(anames)
     list = blocking(alist)

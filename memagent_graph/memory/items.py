@@ -12,6 +12,7 @@
 | runs | a digest of a memory's name | `runs`: readings that moved its head; see `EndedRun` |
 | forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
+| proposals | an id | what a fold would change in a user's memory: see `Proposal` |
 | threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
 | changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
 
@@ -227,6 +228,7 @@ class Records:
         self.holds = (*namespace, "holds")
         self.runs = (*namespace, "runs")
         self.threads = (*namespace, "threads")
+        self.proposals = (*namespace, "proposals")
         self.forgotten = (*namespace, "forgotten")
         self.ttl = ttl
         self.guard = guard_of(store)

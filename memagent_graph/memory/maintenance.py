@@ -22,7 +22,7 @@ from memagent_graph.memory.provenance import rows_of
 from memagent_graph.memory.version import History, MemoryVersion, follows_of, text_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from langgraph.store.base import PutOp
 
@@ -102,6 +102,7 @@ async def check(bank: MemoryBank, *, repair: bool, spare: Iterable[MemoryVersion
     for namespace in (records.all_members, records.leases, records.threads, records.runs):
         scanned = records.scan(namespace)
         bad += [item async for item in scanned if isinstance(item, BadRecordError)]
+    bad += [error async for error in _bad_proposals(records)]
     findings = []
     for error in bad:
         done = await _remove(records, error) if repair else ""
@@ -121,6 +122,17 @@ async def check(bank: MemoryBank, *, repair: bool, spare: Iterable[MemoryVersion
         text = await _mend(records, name, left) if repair else "points to no version"
         findings.append(Finding("dangling", name, text))
     return findings + _loose(found, versions)
+
+
+async def _bad_proposals(records: Records) -> AsyncIterator[BadRecordError]:
+    """Errors of proposals that cannot be read, or whose version cannot."""
+    async for item in records.scan(records.proposals):
+        try:
+            if isinstance(item, BadRecordError):
+                raise item
+            MemoryVersion.from_record(item.value.get("version"))
+        except BadRecordError as error:
+            yield type(error)(str(error), key=item.key, namespace=records.proposals)
 
 
 async def _restore(

@@ -96,6 +96,30 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
     assert memory("show", "--user", "ann").stdout == "Breeds emus.\n"
 
 
+def test_what_waits_for_approval_is_listed_accepted_and_refused(memory, where):
+    said = [HumanMessage(text, id=text) for text in ("I breed emus.", "My PIN is 4711.")]
+    with open_store(where) as store:
+        chatbot = ConversationMemory("extractive", store=store, approve=True)
+        chatbot.save(said, user="ann", thread="t")
+        (proposal,) = chatbot.proposals("ann")
+    emus, pin = (change.id for change in proposal.changes)
+
+    listed = memory("proposals").stdout.splitlines()
+    memory("proposals", "--user", "ann", "--accept", emus, "--refuse", pin)
+    again = memory("proposals", "--user", "ann", "--accept", emus, check=False)
+
+    assert listed[0].split("\t")[:2] == ["ann", proposal.id]
+    assert [line.split()[0] for line in listed[1:]] == [emus, "+", pin, "+"]
+    assert listed[2].endswith("I breed emus.")
+    assert again.returncode == 1
+    assert "does not wait for approval" in again.stderr
+    assert "emus" in memory("show", "--user", "ann").stdout
+    history = memory("history", "--user", "ann").stdout
+    assert "accepted by olga" in history
+    assert "refused by olga" in history
+    assert memory("proposals", "--accept", emus, check=False).returncode == 1
+
+
 @pytest.mark.parametrize("where", ["sqlite"], indirect=True)
 def test_old_messages_are_pruned_with_old_versions(memory, where):
     said = [HumanMessage("I breed emus.", id="1", additional_kwargs={"told_at": "2026-01-02"})]

@@ -47,8 +47,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(135, 0),
     "lines of the largest module": Ceiling(882, 500),
-    "modules": Ceiling(166, 130),
-    "lines": Ceiling(48_800, 39_000),
+    "modules": Ceiling(168, 130),
+    "lines": Ceiling(49_900, 39_000),
 }
 
 

@@ -58,6 +58,7 @@ _ROUTES = (
     Route("/people/rows", people.show_rows),
     Route("/person", people.show),
     Route("/person/export", people.export),
+    Route("/person/decide", people.decide, methods=["POST"]),
     Route("/person/forget", people.show_preview),
     Route("/person/forget", people.forget, methods=["POST"]),
     Route("/edit", changing.show_edit),

@@ -7,7 +7,10 @@ import re
 
 import pytest
 from inspecting import at, remember, text_of, walk
+from langchain_core.messages import HumanMessage
 from test_hostile import HOSTILE, check
+
+from memagent_graph import ConversationMemory
 
 
 def test_people_are_listed_apart_from_memories(page, store):
@@ -63,6 +66,36 @@ def test_a_person_is_shown_with_the_messages_that_lines_came_from(page, store):
     assert "Edited by <bdi>olga</bdi>" in html
     assert re.search(r"<ins>\s*Likes tea.</ins>", html)
     assert "1 message in <bdi>thread monday</bdi>" in html
+
+
+def test_a_proposal_is_accepted_and_refused_change_by_change(page, store):
+    memory = ConversationMemory("extractive", store=store, approve=True)
+    said = [HumanMessage(text, id=text) for text in ("I breed emus.", "My PIN is 4711.", "I sail.")]
+    memory.save(said, user="ann", thread="t")
+    (proposal,) = memory.proposals("ann")
+    emus, pin, _ = (change.id for change in proposal.changes)
+
+    html = text_of(page.get("/person?of=ann"))
+    accepted = page.post("/person/decide", data={"of": "ann", "accept": emus})
+    refused = page.post("/person/decide", data={"of": "ann", "refuse": pin})
+    again = page.post("/person/decide", data={"of": "ann", "accept": pin})
+    foreign = page.post(
+        "/person/decide",
+        data={"of": "ann", "accept": proposal.id},
+        headers={"origin": "https://evil.example"},
+    )
+
+    assert re.findall(r"<ins>([^<]+)</ins>", html) == [
+        "I breed emus.",
+        "My PIN is 4711.",
+        "I sail.",
+    ]
+    assert f'name="accept" value="{proposal.id}"' in html
+    assert accepted.status_code == refused.status_code == 303
+    assert "emus" in memory.load("ann")
+    assert "4711" not in page.get("/person?of=ann").text
+    assert (again.status_code, foreign.status_code) == (404, 403)
+    assert len(memory.proposals("ann")) == 1
 
 
 def test_a_person_is_exported_as_the_command_line_does(page, store):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memagent_graph.cli.checkpoints import open_saver
+from memagent_graph.cli.memory.show import day, print_diff
 from memagent_graph.cli.options import (
     BaseUrl,
     MemoryStore,
@@ -33,7 +34,7 @@ from memagent_graph.cli.options import (
     parse_namespace,
 )
 from memagent_graph.cli.options import Store as StoreOption
-from memagent_graph.cli.terminal import report_errors, row
+from memagent_graph.cli.terminal import print_in_style, report_errors, row
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -73,6 +74,47 @@ def delete(name: Reference, store: MemoryStore = None, namespace: Namespace = No
     """Remove a memory's name. Its versions stay: `memagent memory forget` deletes them too."""
     with open_users(store, namespace) as users:
         bank_of(users, None).delete(name)
+
+
+def proposals(
+    user: Annotated[
+        str | None, typer.Option("--user", help="User of a chatbot; all by default.")
+    ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option("--accept", help="Id of a proposal or a change; can be given several times."),
+    ] = None,
+    refuse: Annotated[
+        list[str] | None,
+        typer.Option("--refuse", help="Id of a proposal or a change; can be given several times."),
+    ] = None,
+    store: MemoryStore = None,
+    namespace: Namespace = None,
+) -> None:
+    """List what waits for approval, with its ids, or accept and refuse some of it.
+
+    A chatbot with `approve=True` remembers what is accepted. Refused changes are deleted.
+    """
+    from memagent_graph.conversation.proposal import decide, list_proposals
+    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.sync import wait_for
+
+    with open_users(store, namespace) as users:
+        if accept or refuse:
+            if user is None:
+                raise ConfigurationError("Say whose proposals these are: give --user.")
+            wait_for(decide(users.of(user), accept or (), refuse or (), by=operator()))
+            return
+        waiting = [
+            (name, one)
+            for name in (users.names() if user is None else [user])
+            for one in wait_for(list_proposals(users.of(name)))
+        ]
+    for name, proposal in waiting:
+        print_in_style(row(name, proposal.id, day(proposal.at), proposal.thread), bold=True)
+        for change in proposal.changes:
+            print(f"  {change.id}")
+            print_diff(str(change).splitlines())
 
 
 def prune(

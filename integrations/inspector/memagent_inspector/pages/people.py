@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from starlette.responses import RedirectResponse
+
 from memagent_graph.cli.options import operator
+from memagent_graph.conversation import proposal
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_inspector.http.forms import fields_of, form_of
 from memagent_inspector.pages.asking import export_of, needed, sought, users_of
-from memagent_inspector.rendering import page
+from memagent_inspector.rendering import page, url
 from memagent_inspector.views.people import list_people, show_person
 
 if TYPE_CHECKING:
@@ -36,6 +39,15 @@ async def export(request: Request) -> Response:
     """All that is stored of a person, as `memagent memory export --user` prints it."""
     user = needed(fields_of(request), "of")
     return export_of(user, await users_of(request).aexport([user]))
+
+
+async def decide(request: Request) -> Response:
+    """Accept or refuse a proposal, or one change of it."""
+    form = await form_of(request)
+    user = needed(form, "of")
+    chosen = ([form[name]] if form.get(name) else [] for name in ("accept", "refuse"))
+    await proposal.decide(users_of(request).of(user), *chosen, by=operator())
+    return RedirectResponse(url("/person", of=user), 303)
 
 
 async def show_preview(request: Request) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memagent_graph.conversation.proposal import list_proposals
 from memagent_graph.conversation.users import finder
 from memagent_inspector.views.history import changes
 from memagent_inspector.views.listing import ROWS, Listing
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memagent_graph.conversation.episodes import KeptMessage
+    from memagent_graph.conversation.proposal import Proposal
     from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.version import MemoryVersion, Told
@@ -80,6 +82,7 @@ class Person:
         said: messages that were kept word for word, the newest first; not all of many.
         kept: how many there are.
         changes: what was done to the memory, the newest first; not all of many.
+        proposals: what waits for approval, the oldest first.
     """
 
     user: str
@@ -88,6 +91,7 @@ class Person:
     said: list[KeptMessage]
     kept: int
     changes: list[Changed]
+    proposals: list[Proposal]
 
 
 async def list_people(users: Users, words: str = "", start: int = 0) -> Listing[Row]:
@@ -128,6 +132,7 @@ async def show_person(users: Users, user: str) -> Person:
         said[: -_MOST_SHOWN - 1 : -1],
         len(said),
         [_changed(line, stored, before) for line in lines[:_MOST_SHOWN]],
+        await list_proposals(users.of(user)),
     )
 
 
