@@ -27,7 +27,7 @@ from langgraph.store.base import GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, create_memagent
-from memagent_graph.graph import sharing
+from memagent_graph.graph import sharing, versions
 
 SEGMENTED = SMALL.model_copy(update={"segments": 2})
 
@@ -301,7 +301,7 @@ async def test_a_store_that_is_away_at_the_first_look_does_not_end_a_hold(away):
     bank, told = MemoryBank(away, patience=lambda: PATIENT), []
     hold = await bank.ahold("diary", "ann")
     waiting = sharing.Holding(bank.records, "diary", lambda: None)
-    waiting.saw(asdict(hold))
+    waiting.see(asdict(hold))
 
     note = bank.records.put(bank.records.under_way("diary"), "1", {})
     away.away = True
@@ -599,7 +599,7 @@ async def test_a_reading_that_is_cancelled_takes_no_other_out_of_the_list(store,
     await second.read(1)
 
     await first.stop()
-    await until(lambda: not sharing._ending)
+    await until(lambda: not versions._ending)
 
     (fold,) = await bank.aunder_way("diary")
     assert fold.length == len(TEXT) - 1
@@ -639,7 +639,7 @@ async def test_readings_that_share_no_work_are_listed_apart(store, bank):
     assert sorted(fold.step for fold in await bank.aunder_way()) == [1, 3]
 
     await readings[0].stop()
-    await until(lambda: not sharing._ending)
+    await until(lambda: not versions._ending)
 
     (fold,) = await bank.aunder_way()
     assert fold.step == 3

@@ -63,7 +63,9 @@ def test_a_layer_knows_no_other_layer(path):
     assert not [name for name in imports(path) if name.startswith(layers.__name__)]
 
 
-@pytest.mark.parametrize("module", ["fold", "coverage", "ids", "versions", "sharing", "segments"])
+@pytest.mark.parametrize(
+    "module", ["fold", "coverage", "ids", "reuse", "versions", "sharing", "segments"]
+)
 def test_the_core_and_the_store_know_no_layer(module):
     found = imports(FOLDER.parent / f"{module}.py")
     assert not [name for name in found if name.startswith(layers.__name__)]

@@ -47,7 +47,6 @@ from memagent_graph.graph.segments import (
     parts_of,
     updates_each,
 )
-from memagent_graph.graph.sharing import abandon_if_cancelled
 from memagent_graph.graph.state import (
     Changes,
     Fold,
@@ -66,7 +65,13 @@ from memagent_graph.graph.state import (
     segment_name,
     span_of,
 )
-from memagent_graph.graph.versions import begin_chain, chain_of, finish, wait_while_held
+from memagent_graph.graph.versions import (
+    abandon_if_cancelled,
+    begin_chain,
+    chain_of,
+    finish,
+    wait_while_held,
+)
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.readers.completion import listener_of
 from memagent_graph.sync import LateError, to_thread
@@ -265,7 +270,7 @@ async def begin_round(
     source, chain = whole["source"], chain_of(reading, run, whole)
     if run.cutter is None:  # a resumed run may have to convert the document again
         await to_thread(partial(cutter_of, reading, run, source), reading.seconds_left(run))
-    memory = memory_of(whole) if chain is None else await chain.before(whole)
+    memory = memory_of(whole) if chain is None else await chain.open(whole)
     left = calls_left(whole)
     again = SourceRecord(
         round=source["round"],
@@ -299,7 +304,7 @@ async def _spans(
     If `max_calls` is too low for so many, they are those of a new document.
     """
     one = reading.config.segments == 1
-    known = () if chain is None or one else await chain.known.begun_at(cutter)
+    known = () if chain is None or one else await chain.reuse.begun_at(cutter)
     spans = await to_thread(partial(cutter.spans, known), None)
     calls = updates_each(record["calls"], len(spans), reading.config)
     return spans if calls is None or calls >= 1 else cutter.spans()
@@ -320,8 +325,8 @@ async def _fold(
         return fold if memory is None else {**fold, **noted(memory)}
     chain = begin_chain(reading, run, question, record)
     if stored:
-        return await chain.known.end_of(stored, record)
-    return await chain.known.begin(cutter_of(reading, run, record), record, name, memory)
+        return await chain.reuse.end_of(stored, record)
+    return await chain.reuse.begin(cutter_of(reading, run, record), record, name, memory)
 
 
 def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:

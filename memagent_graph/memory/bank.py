@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import forget as removal
 from memagent_graph.memory import forget as sources
-from memagent_graph.memory import lookup, maintenance, owners, sharing
+from memagent_graph.memory import hold as holds
+from memagent_graph.memory import lookup, maintenance, owners
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
-from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
-from memagent_graph.memory.lookup import EDITS, append_version
-from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.sharing import (
+from memagent_graph.memory.hold import (
     HOLD_SECONDS,
     hold_lost,
     hold_of,
@@ -21,6 +19,9 @@ from memagent_graph.memory.sharing import (
     is_silent,
     list_readings,
 )
+from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
+from memagent_graph.memory.lookup import EDITS, append_version
+from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.version import History, MemoryVersion, diff, edit_version, reading_key
 from memagent_graph.sync import blocking
 from memagent_graph.text.source import digests_of
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op, PutOp
 
     from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.hold import Hold, UnderWay
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.sharing import Hold, UnderWay
     from memagent_graph.text.source import Source
 
 
@@ -356,7 +357,7 @@ class MemoryBank:
         Raises:
             MemoryConflictError: It is held already.
         """
-        return await sharing.hold(self.records, memory, by, seconds)
+        return await holds.hold(self.records, memory, by, seconds)
 
     async def arenew(self, hold: Hold) -> Hold:
         """Renew a hold for its number of seconds, and return the renewed hold.
@@ -364,7 +365,7 @@ class MemoryBank:
         Raises:
             MemoryConflictError: The hold has ended.
         """
-        return await sharing.renew(self.records, hold)
+        return await holds.renew(self.records, hold)
 
     async def arelease(self, memory: str, *, hold: Hold | None = None) -> bool:
         """Release a memory, and return whether it was held.
@@ -373,11 +374,11 @@ class MemoryBank:
             memory: its name or key.
             hold: end only this hold; without it, any.
         """
-        return await sharing.release(self.records, memory, hold)
+        return await holds.release(self.records, memory, hold)
 
     async def aheld(self, memory: str) -> Hold | None:
         """Return the hold on a memory, if any; an expired one may be returned by some stores."""
-        return await sharing.get_hold(self.records, memory)
+        return await holds.get_hold(self.records, memory)
 
     async def aunder_way(self, memory: str | None = None) -> list[UnderWay]:
         """Return the readings under way, one entry per fold, without those known to have ended.
@@ -388,7 +389,7 @@ class MemoryBank:
         Args:
             memory: only readings that write to this memory.
         """
-        return await sharing.list_readings(self.records, memory)
+        return await holds.list_readings(self.records, memory)
 
     async def adelete(self, name: str) -> None:
         """Delete a name; its versions stay until `collect` finds that no name leads to them.

@@ -327,7 +327,9 @@ async def append_version(
             )
         )
         stored = found.value
-        kept = version if stored == value else await readable(records, version.id, stored)
+        if stored == value:
+            return Appended(version, found.beside)
+        kept = await readable(records, version.id, stored)
     except NewerRecordError as error:
         _log.warning("%s It was left as it is.", error)
         return Appended(version, None if found is None else found.beside)

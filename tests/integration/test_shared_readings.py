@@ -17,10 +17,9 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
-from memagent_graph.graph import sharing
-from memagent_graph.memory import sharing as lease
+from memagent_graph.memory import lease
+from memagent_graph.memory.lease import Lease
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.sharing import Lease
 
 TEXT = numbered(180)
 ASKED = {"question": "?", "document": TEXT}
@@ -190,7 +189,7 @@ def test_a_follower_takes_over_from_a_holder_that_is_gone(
 
 async def test_a_holder_that_was_stopped_between_two_chunks_finds_that_it_was_replaced(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(sharing, "Lease", partial(Lease, clock=clock))
+    monkeypatch.setattr(lease, "Lease", partial(Lease, clock=clock))
     monkeypatch.setattr(lease, "BEAT", PATIENT)
     store = InMemoryStore()
     first = Reading(store, Gated())

@@ -25,11 +25,12 @@ class HoldLayer(Layer):
         assert chain is not None  # noqa: S101 - the layer needs a store
         while True:
             left = step.call.seconds_left()
-            fold = step.fold if left is not None and left <= 0 else await chain.held(step.fold)
+            late = left is not None and left <= 0
+            fold = step.fold if late else await chain.wait_while_held(step.fold)
             if fold is not step.fold:
                 step = replace(step, fold=fold, memory=memory_of(fold))
             try:
                 update = await read(step)
-            except HeldUpError:  # the reading that is followed is held, or continued from an edit
+            except HeldUpError:
                 continue
             return update if fold is given else replace(update, fold=fold)

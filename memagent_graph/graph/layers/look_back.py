@@ -289,9 +289,9 @@ async def _memory(step: FoldStep, chain: Chain, wanted: Wanted) -> Recalled | No
         name = wanted["memory"]
         if name not in reading.config.recall_from:
             return None
-        version, place = await chain.named(name), f'notes "{name}"'
+        version, place = await chain.find_named(name), f'notes "{name}"'
     else:
-        version = await chain.earlier(step.fold, wanted["earlier"])
+        version = await chain.find_earlier(step.fold, wanted["earlier"])
         place = "" if version is None else f"your notes after section {version.step}"
     if version is None or not version.text.strip():
         return None

@@ -37,13 +37,13 @@ class Versions(Layer):
         """Take the version after the chunk from the store, or read it and store it."""
         chain = step.call.chain
         assert chain is not None  # noqa: S101 - the layer needs a store
-        step = replace(step, memory=await chain.before(step.fold))
-        update = await chain.followed(step.fold, step.chunk, step.recalled)
+        step = replace(step, memory=await chain.open(step.fold))
+        update = await chain.follow(step.fold, step.chunk, step.recalled)
         if update is None:
-            async with chain.beating():
+            async with chain.follower.beat():
                 update = await read(step)
-            if other := await chain.overtaken():  # another reading had stored the memory first
-                async with chain.beating():
+            if other := await chain.find_other():  # another reading had stored the memory first
+                async with chain.follower.beat():
                     update = await read(replace(step, memory=other))
                 if update.memory is None:
                     update = replace(update, memory=other)

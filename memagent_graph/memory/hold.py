@@ -1,4 +1,4 @@
-"""Share memories between processes: leases, readings under way, and holds.
+"""Holds: a user pauses the readings into a memory, and sees which are under way.
 
 A hold is of a memory, not of a process: all readings into it pause. It is a record that its
 holder renews, and lapses without: a reading takes it for lapsed when it has seen no change of it
@@ -7,261 +7,25 @@ for as long as it says. Clocks of two machines are compared only where minutes d
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import re
-import socket
-import time
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
-from weakref import WeakValueDictionary
 
 from langgraph.store.base import GetOp, Item, PutOp
-from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, ConfigurationError, MemoryConflictError
 from memagent_graph.memory import lookup
-from memagent_graph.memory.atomic import MOST_LOST_RACES, AtomicStore, pause
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import label
+from memagent_graph.memory.lease import is_gone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-
-    from langgraph.store.base import BaseStore
+    from collections.abc import Mapping
 
     from memagent_graph.memory.items import Place, Records
-
-if TYPE_CHECKING:
-    Value = Mapping[str, object] | None
-
-
-LAPSE = 5.0
-"""Seconds without a sign of life after which anybody can take a lease."""
-BEAT = 1.0
-"""Seconds between signs of life while the holder waits for a model."""
-
-_log = logging.getLogger(__name__)
-_HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, nonce
-_live: WeakValueDictionary[str, object] = WeakValueDictionary()
-_here = uuid4().hex
-
-
-class Lease:
-    """The right to be the one who reads: others follow what its holder writes.
-
-    A lease saves work and protects nothing: after a lapse, two can read for a moment. One task
-    uses an instance at a time.
-
-    Args:
-        records: records of the store that has the lease.
-        key: its key.
-        clock: seconds, from any origin. Clocks of two machines are never compared.
-
-    Attributes:
-        held: whether this instance had the lease when it last looked.
-    """
-
-    def __init__(
-        self,
-        records: Records,
-        key: str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.held = False
-        self._records, self._clock = records, clock
-        self._place = (records.leases, key)
-        self._nonce = enlist(self)
-        self._beats = 0  # never starts again: a value that returned would look like silence
-        self._see(None)
-
-    async def acquire(self) -> bool:
-        """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
-
-        Returns:
-            Whether it is held now. False as well if the store fails.
-        """
-        self.held = False
-        with _ignore_failures():
-            found = await self._get()
-            if found != self._seen:
-                self._see(found)
-            if self._is_ours(found):  # the reply to an earlier put was lost
-                self.held = True
-            elif _is_free(found) or self._clock() - self._since >= LAPSE:
-                self.held = await self._put_beat()
-        return self.held
-
-    @property
-    def foreign(self) -> bool:
-        """Whether somebody else held the lease when this instance last looked."""
-        return self._seen is not None and not self._is_ours(self._seen)
-
-    def alive(self) -> None:
-        """Note another sign of life of the holder, such as a new version: `LAPSE` begins anew."""
-        self._since = self._clock()
-
-    async def confirm(self) -> bool:
-        """Return whether it is still held, as the holder continues with what others see.
-
-        The store is asked only after `LAPSE` without a sign of life, as when the process was
-        stopped: somebody may have taken it over.
-        """
-        if self.held:
-            if self._clock() - self._since >= LAPSE:
-                with _ignore_failures():
-                    await self.beat()
-            self.alive()
-        return self.held
-
-    async def beat(self) -> None:
-        """Give a sign of life; if somebody took the lease over, `held` becomes False.
-
-        Raises:
-            StoreError: The store cannot be reached. Some stores raise errors of their own.
-        """
-        if not self.held or (self._is_ours(self._seen) and await self._put_beat()):
-            return
-        self._see(await self._get())  # still ours if the reply to an earlier put was lost
-        self.held = self._is_ours(self._seen)
-
-    @asynccontextmanager
-    async def beating(self) -> AsyncIterator[None]:
-        """Beat every `BEAT` seconds while the body runs; failures of the store are ignored."""
-        done = asyncio.Event()
-        task = asyncio.create_task(self._beat_until(done))
-        try:
-            yield
-        finally:
-            done.set()
-            # A beat under way may end: cancelled, it could take effect without our knowing.
-            await asyncio.wait([task], timeout=BEAT)
-            task.cancel()
-
-    async def release(self) -> None:
-        """Free the lease if it is still ours. If the store fails, the lease lapses instead."""
-        self.held = False
-        with _ignore_failures():
-            found = await self._get()
-            if self._is_ours(found):
-                await self._swap(None, expected=found)
-
-    async def _beat_until(self, done: asyncio.Event) -> None:
-        while self.held and not done.is_set():
-            try:
-                await asyncio.wait_for(done.wait(), BEAT)
-            except TimeoutError:
-                with _ignore_failures():  # the store may be back for the next beat
-                    await self.beat()
-
-    async def _get(self) -> Value:
-        try:
-            (item,) = await self._records.items([GetOp(*self._place, refresh_ttl=False)])
-        except BadRecordError:  # nobody's: make room
-            await self._records.items([self._records.put(*self._place, None)])
-            return None
-        return None if item is None else item.value
-
-    async def _put_beat(self) -> bool:
-        self._beats += 1
-        value = {"holder": self._holder(), "beat": self._beats}
-        put = await self._swap(value, expected=self._seen)
-        if put:
-            self._see(value)
-        return put
-
-    async def _swap(self, value: Value, *, expected: Value) -> bool:
-        put = self._records.put(*self._place, value)
-        return await self._records.commit([put], {self._place: expected})
-
-    def _see(self, value: Value) -> None:
-        self._seen, self._since = value, self._clock()
-
-    def _holder(self) -> str:
-        return holder_of(self._nonce)
-
-    def _is_ours(self, value: Value) -> bool:
-        return value is not None and value.get("holder") == self._holder()
-
-
-def can_lease(store: BaseStore) -> bool:
-    """Whether a store has a real compare-and-put, without which a lease means nothing."""
-    if isinstance(store, AtomicStore | InMemoryStore):
-        return True
-    try:
-        from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
-    except ImportError:
-        return False
-    return isinstance(store, SqliteStore | AsyncSqliteStore)
-
-
-def enlist(one: object) -> str:
-    """A number by which `is_gone` knows whether this object still lives."""
-    nonce = uuid4().hex
-    _live[nonce] = one
-    return nonce
-
-
-def holder_of(nonce: str) -> str:
-    """Machine, process and the number that `enlist` gave: who holds or reads something."""
-    return f"{_machine()}:{os.getpid()}:{nonce}"  # asked anew: the process may fork
-
-
-def is_gone(holder: str) -> bool:
-    """Whether who is named is known to be dead, or the name is none."""
-    match = _HOLDER.fullmatch(holder)
-    if match is None:
-        return True
-    machine, pid, nonce = match.groups()
-    if machine != _machine():
-        return False
-    if int(pid) == os.getpid():
-        return nonce not in _live
-    try:
-        os.kill(int(pid), 0)
-    except OSError as error:  # another user's process is refused, and lives
-        return isinstance(error, ProcessLookupError)
-    return False
-
-
-def is_alive(holder: str) -> bool:
-    """Whether the one named is known to be alive, which takes that it is of this machine."""
-    match = _HOLDER.fullmatch(holder)
-    return match is not None and match[1] == _machine() and not is_gone(holder)
-
-
-def _is_free(value: Value) -> bool:
-    """Whether nobody holds a lease: it is absent, malformed, or its holder is known to be dead."""
-    if not value or not isinstance(value.get("beat"), int):
-        return True
-    return is_gone(str(value.get("holder")))
-
-
-@contextmanager
-def _ignore_failures() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - whatever a store raises: a lease only saves work
-        _log.debug("A lease could not be read or written: %s", error)
-
-
-def _machine() -> str:
-    """Identify the scope of process ids: containers can share a host's name and its boot.
-
-    Without Linux's `/proc` this is the process that imported us, and its forks.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        place = f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        place = _here
-    return f"{socket.gethostname()}-{place}"
 
 
 T = TypeVar("T")

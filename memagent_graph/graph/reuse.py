@@ -1,0 +1,333 @@
+"""Reuse: a fold begins after all that the store has of it, and a named memory moves to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+)
+from memagent_graph.graph.state import SourceRecord, begun, is_segmented, noted, span_of
+from memagent_graph.memory import forget, runs
+from memagent_graph.memory.lookup import find, is_thinned, newest_edit
+from memagent_graph.memory.version import reading_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memagent_graph.evidence.places import Memory
+    from memagent_graph.graph.chunks import Cutter
+    from memagent_graph.graph.fold import Layer
+    from memagent_graph.graph.ids import Lineage
+    from memagent_graph.graph.sharing import Holding
+    from memagent_graph.graph.state import Fold
+    from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.version import MemoryVersion
+    from memagent_graph.text.chunks import Chunk
+    from memagent_graph.text.source import Source
+
+
+_CLOSED = (
+    "Memory {name!r} could not be opened: {error} Read again when the store is back, or without "
+    "memory_name."
+)
+_KEPT = (
+    "position",
+    "step",
+    "tokens",
+    "skipped",
+    "unreached",
+    "again",
+    "cut",
+    "enough",
+    "stopped",
+)
+"""Fields of the progress from which a reading that has ended is answered again."""
+_IDS_AT_ONCE = 1000
+"""Versions that the store is asked for in one round trip."""
+
+
+class Reuse:
+    """Begins a fold after all that the store knows of it.
+
+    Args:
+        lineage: the fold's versions.
+        bank: has those that are stored.
+        holding: gets the name of a named memory.
+        layers: the layers of the reading, which resume what a version left open.
+
+    Attributes:
+        given: id and text of the memory that it began with, if that is stored.
+        noticed: number of the last notice of forgotten documents before it began; None if unknown.
+        missed: why the store was not asked; None if it was.
+        mends: whether versions after a gap are stored: the gap is read, and they are taken over.
+    """
+
+    def __init__(
+        self, lineage: Lineage, bank: MemoryBank, holding: Holding, layers: Sequence[Layer]
+    ) -> None:
+        self._lineage, self._bank, self._holding = lineage, bank, holding
+        self._layers = layers
+        self.given: tuple[str, str] | None = None
+        self.noticed: int | None = None
+        self.missed: str | None = None
+        self.mends = False
+
+    async def begin(
+        self,
+        cutter: Cutter,
+        record: SourceRecord,
+        name: str | None = None,
+        memory: Memory | None = None,
+    ) -> Fold:
+        """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
+
+        A later round begins with the `memory` of the one before, whose version the record has.
+        Only a named memory needs the store: a fold without a name continues without what it knows.
+
+        Raises:
+            StoreError: The store cannot be reached, and a memory is named.
+        """
+        fold = begun(self._lineage.question, {**record})
+        fold["progress"]["version"] = self._lineage.root
+        if memory is not None:
+            fold = {**fold, **noted(memory)}
+            fold["progress"]["version"] = record["head"]
+            self.given = (record["head"] or "", memory.text)
+        try:
+            self.noticed = await forget.last_notice(self._bank.records)
+            if name:
+                head = await self._bank.ahead(name)
+                fold["source"] |= {"memory_name": name, "head": head.id if head else None}
+                self._holding.memory = name
+                if head is not None:
+                    fold = {**fold, **noted(head.memory)}
+                    fold["progress"]["version"] = head.id
+                    ended = await self._ended(fold, name, head)
+                    if ended is not None:
+                        return ended
+            return await self._past_what_is_known(cutter, fold) if self._lineage.reuses else fold
+        except MemoryConflictError:  # the name was moved meanwhile
+            return await self.begin(cutter, record, name, memory)
+        except StoreError as error:
+            if name and isinstance(error, BadRecordError | MemoryNotFoundError):
+                raise
+            if name:
+                raise StoreError(_CLOSED.format(name=name, error=error)) from error
+            self.missed = str(error)
+            return fold
+
+    async def move_head(self, fold: Fold, name: str, expected: str | None) -> bool:
+        """Point a named memory to the fold's version; return whether the memory has it now.
+
+        Raises:
+            MemoryNotFoundError: The version is gone.
+        """
+        records, progress = self._bank.records, fold["progress"]
+        version, asked = str(progress["version"]), self._lineage.asked(fold["source"])
+        kept = {name: progress[name] for name in _KEPT}  # type: ignore[literal-required]
+        noted = await runs.note(records, name, runs.EndedRun(asked, version, kept))
+        if await self._bank.amove_head(name, version, expected=expected, also=[noted]):
+            return True
+        # It may have been moved there by a run that was killed, and on from there by others.
+        run, head = await runs.find(records, name, asked), await self._bank.ahead(name)
+        if run is None or run.version != version or head is None:
+            return False
+        return version in {one.id for one in await self._bank.ahistory(head.id)}
+
+    async def _ended(self, fold: Fold, name: str, head: MemoryVersion) -> Fold | None:
+        """The fold at the end of an earlier run of this reading; None if it is to be read.
+
+        That is one which was killed before its answer, or the last that moved the memory's head.
+        """
+        run = await runs.find(self._bank.records, name, self._lineage.asked(fold["source"]))
+        if run is None or (run.answered and not self._lineage.reuses):
+            return None
+        history = [head] if run.version == head.id else []
+        if not (history or run.answered):
+            history = await self._bank.ahistory(head.id)
+        version = next((one for one in history if one.id == run.version), None)
+        if version is None:
+            return None
+        ended: Any = {**fold["progress"], **run.progress, "version": version.id}
+        source: SourceRecord = {**fold["source"], "head": version.id}
+        return {**fold, **noted(version.memory), "source": source, "progress": ended}
+
+    async def begun_at(self, cutter: Cutter) -> set[int]:
+        """The chunks, counted from 0, at which segments begin of which the store has memories."""
+        if not self._lineage.reuses or self.missed is not None:
+            return set()
+        ids = await asyncio.to_thread(self._lineage.first_of_each, cutter)
+        found: set[int] = set()
+        try:
+            for first in range(0, len(ids), _IDS_AT_ONCE):
+                places = [(self._bank.records.versions, key) for key in ids[first:][:_IDS_AT_ONCE]]
+                values = await self._bank.records.values(places, refresh=False)
+                found |= {
+                    first + number for number, value in enumerate(values) if value is not None
+                }
+        except StoreError as error:
+            self.missed = str(error)
+        return found - {0}
+
+    async def end_of(self, reference: str, record: SourceRecord) -> Fold:
+        """A stored memory as the end of a fold, to be answered from.
+
+        Raises:
+            MemoryNotFoundError: There is no such version or name.
+        """
+        version = await self._bank.aget(reference)
+        fold = begun(self._lineage.question, {**record, **_record_of(version)})
+        fold["progress"] |= {
+            "position": version.end,
+            "step": version.step,
+            "stopped": "end",
+            "version": version.id,
+            "cut": version.cut,
+            "skipped": [[*span] for span in version.skipped],
+            "again": version.again,
+        }
+        return {**fold, **noted(version.memory)}
+
+    async def _past_what_is_known(
+        self, cutter: Cutter, fold: Fold, *, edited: bool = False
+    ) -> Fold:
+        """The fold, moved on past all chunks that the store knows from there.
+
+        Args:
+            cutter: of the document.
+            fold: as it begins.
+            edited: whether it begins at an edit of what is known.
+        """
+        name, memory = fold["source"].get("memory_name"), self._holding.memory
+        segmented = is_segmented(fold["source"])
+        read: list[Chunk] = []
+        ids = self._ids(cutter, fold, read)
+        found = ended = None
+        if self._lineage.is_listed and not segmented:
+            found = await find(self._bank.records, ids, memory)
+        alone = not (name or edited or self._lineage.is_segment)
+        if alone:
+            ended = await self._read_to_its_end(cutter.source)
+            found = await self._last_known(found, ended)
+        if found is None:
+            return fold
+        edit = await newest_edit(self._bank.records, found.id, memory)
+        end = cutter.source.length if found.again else found.end
+        if segmented and (end < cutter.source.length or found.query is not None):
+            return fold
+        await asyncio.to_thread(_cut_up_to, end, ids, read)
+        known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, found)]
+        await self._bank.aadopt(memory, found.id)
+        found = edit or found
+        if found.again and found.skipped:
+            end = found.skipped[0][0]
+        whole = end >= span_of(fold["source"]).end
+        stops = whole or found.enough is not None
+        if stops and ended is None and alone:
+            await self._bank.arecord_reading(found)  # the run that read it was killed before
+        before = fold["progress"]
+        fold["progress"] |= {
+            "position": end,
+            "step": before["step"] + len(known),
+            "tokens": before["tokens"] + sum(chunk.tokens for chunk in known),
+            "version": found.id,
+            "enough": found.enough,
+            "stopped": "end" if whole else "done" if stops else None,
+            "cut": found.cut,
+            "skipped": [[*span] for span in found.skipped],
+            "again": found.again,
+        }
+        self._seek(fold, found, stops=stops)
+        fold = {**fold, **noted(found.memory)}
+        if name and stops:
+            await self._name_known(fold, name)
+        if edit is None or stops:
+            return fold
+        return await self._past_what_is_known(cutter, fold, edited=True)
+
+    def _seek(self, fold: Fold, found: MemoryVersion, *, stops: bool) -> None:
+        """Continue with what the reading of a version looked for, and asked to see again."""
+        if found.sought is not None:  # as what was skipped will be read, if it has to be
+            fold["source"]["query"] = found.sought
+        if not stops:
+            states = ((layer.name, layer.resume(found)) for layer in self._layers)
+            fold["layers"] |= {name: state for name, state in states if state is not None}
+
+    def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
+        """Ids of the versions after each chunk, worked out as they are asked for."""
+        parent = fold["progress"]["version"] or self._lineage.root
+        position, end = fold["progress"]["position"], span_of(fold["source"]).end
+        while position < end and (chunk := cutter.cut(position)):
+            read.append(chunk)
+            parent = self._lineage.child(parent, chunk)
+            yield parent
+            position = chunk.end
+
+    async def _name_known(self, fold: Fold, name: str) -> None:
+        """Name what was read before, by another name or by a run that was killed.
+
+        Raises:
+            MemoryConflictError: The name was moved meanwhile.
+        """
+        if not await self.move_head(fold, name, fold["source"].get("head")):
+            message = f"{name!r} was moved on meanwhile."
+            raise MemoryConflictError(message)
+        fold["source"]["head"] = fold["progress"]["version"]
+
+    async def _last_known(
+        self, found: MemoryVersion | None, ended: MemoryVersion | None
+    ) -> MemoryVersion | None:
+        """The version to read on from: the end of an earlier reading, or one before a gap.
+
+        Args:
+            found: the last of those whose ids are known ahead.
+            ended: the end of an earlier reading.
+        """
+        if ended is None or (found is not None and found.end >= ended.end):
+            return found
+        self.mends = found is not None or await self._has_gap(ended)
+        return found if self.mends else ended
+
+    async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
+        """The end of a reading of this very document, whose earlier versions were thinned out."""
+        found = await self._bank.areading(reading_key(self._lineage.root, source.digest))
+        return (
+            found
+            if found and (found.root, found.source) == (self._lineage.root, source.digest)
+            else None
+        )
+
+    async def _has_gap(self, found: MemoryVersion) -> bool:
+        """Whether what led to a version is lost, and was neither thinned out nor has expired."""
+        records = self._bank.records
+        if self._lineage.thins or records.lives is not None:
+            return False
+        history = await self._bank.ahistory(found.id)
+        gone = {*history.gaps}  # but what was only shown with a chunk may have been forgotten
+        after = [one.id for one in history if gone & {one.parent, *one.merged}]
+        return any(not is_thinned(value) for _, value in await records.by_id(after))
+
+
+def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
+    """Ask for more ids, each of which adds a chunk to `read`, until one ends at `end`."""
+    while (not read or read[-1].end < end) and next(ids, None):
+        pass
+
+
+def _is_within(chunk: Chunk, version: MemoryVersion) -> bool:
+    """Whether a chunk is part of what was skipped."""
+    return any(start <= chunk.start < end for start, end in version.skipped)
+
+
+def _record_of(version: MemoryVersion) -> SourceRecord:
+    return {
+        "name": version.source_name,
+        "digest": version.source,
+        "length": version.length,
+        "uri": None,
+    }

@@ -1,0 +1,342 @@
+"""Leases: of several who would do the same work, one does it, and the others follow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import socket
+import time
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from langgraph.store.base import GetOp
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph.errors import BadRecordError
+from memagent_graph.memory.atomic import AtomicStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.memory.items import Records
+
+    Value = Mapping[str, object] | None
+
+
+LAPSE = 5.0
+"""Seconds without a sign of life after which anybody can take a lease."""
+BEAT = 1.0
+"""Seconds between signs of life while the holder waits for a model."""
+
+_log = logging.getLogger(__name__)
+_HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, nonce
+_live: WeakValueDictionary[str, object] = WeakValueDictionary()
+_here = uuid4().hex
+
+
+class Lease:
+    """The right to be the one who reads: others follow what its holder writes.
+
+    A lease saves work and protects nothing: after a lapse, two can read for a moment. One task
+    uses an instance at a time.
+
+    Args:
+        records: records of the store that has the lease.
+        key: its key.
+        clock: seconds, from any origin. Clocks of two machines are never compared.
+
+    Attributes:
+        held: whether this instance had the lease when it last looked.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        key: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.held = False
+        self._records, self._clock = records, clock
+        self._place = (records.leases, key)
+        self._nonce = enlist(self)
+        self._beats = 0  # never starts again: a value that returned would look like silence
+        self._see(None)
+
+    async def acquire(self) -> bool:
+        """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
+
+        Returns:
+            Whether it is held now. False as well if the store fails.
+        """
+        self.held = False
+        with _ignore_failures():
+            found = await self._get()
+            if found != self._seen:
+                self._see(found)
+            if self._is_ours(found):  # the reply to an earlier put was lost
+                self.held = True
+            elif _is_free(found) or self._clock() - self._since >= LAPSE:
+                self.held = await self._put_beat()
+        return self.held
+
+    @property
+    def foreign(self) -> bool:
+        """Whether somebody else held the lease when this instance last looked."""
+        return self._seen is not None and not self._is_ours(self._seen)
+
+    def alive(self) -> None:
+        """Note another sign of life of the holder, such as a new version: `LAPSE` begins anew."""
+        self._since = self._clock()
+
+    async def confirm(self) -> bool:
+        """Return whether it is still held, as the holder continues with what others see.
+
+        The store is asked only after `LAPSE` without a sign of life, as when the process was
+        stopped: somebody may have taken it over.
+        """
+        if self.held:
+            if self._clock() - self._since >= LAPSE:
+                with _ignore_failures():
+                    await self.beat()
+            self.alive()
+        return self.held
+
+    async def beat(self) -> None:
+        """Give a sign of life; if somebody took the lease over, `held` becomes False.
+
+        Raises:
+            StoreError: The store cannot be reached. Some stores raise errors of their own.
+        """
+        if not self.held or (self._is_ours(self._seen) and await self._put_beat()):
+            return
+        self._see(await self._get())  # still ours if the reply to an earlier put was lost
+        self.held = self._is_ours(self._seen)
+
+    @asynccontextmanager
+    async def beating(self) -> AsyncIterator[None]:
+        """Beat every `BEAT` seconds while the body runs; failures of the store are ignored."""
+        done = asyncio.Event()
+        task = asyncio.create_task(self._beat_until(done))
+        try:
+            yield
+        finally:
+            done.set()
+            # A beat under way may end: cancelled, it could take effect without our knowing.
+            await asyncio.wait([task], timeout=BEAT)
+            task.cancel()
+
+    async def release(self) -> None:
+        """Free the lease if it is still ours. If the store fails, the lease lapses instead."""
+        self.held = False
+        with _ignore_failures():
+            found = await self._get()
+            if self._is_ours(found):
+                await self._swap(None, expected=found)
+
+    async def _beat_until(self, done: asyncio.Event) -> None:
+        while self.held and not done.is_set():
+            try:
+                await asyncio.wait_for(done.wait(), BEAT)
+            except TimeoutError:
+                with _ignore_failures():  # the store may be back for the next beat
+                    await self.beat()
+
+    async def _get(self) -> Value:
+        try:
+            (item,) = await self._records.items([GetOp(*self._place, refresh_ttl=False)])
+        except BadRecordError:  # nobody's: make room
+            await self._records.items([self._records.put(*self._place, None)])
+            return None
+        return None if item is None else item.value
+
+    async def _put_beat(self) -> bool:
+        self._beats += 1
+        value = {"holder": self._holder(), "beat": self._beats}
+        put = await self._swap(value, expected=self._seen)
+        if put:
+            self._see(value)
+        return put
+
+    async def _swap(self, value: Value, *, expected: Value) -> bool:
+        put = self._records.put(*self._place, value)
+        return await self._records.commit([put], {self._place: expected})
+
+    def _see(self, value: Value) -> None:
+        self._seen, self._since = value, self._clock()
+
+    def _holder(self) -> str:
+        return holder_of(self._nonce)
+
+    def _is_ours(self, value: Value) -> bool:
+        return value is not None and value.get("holder") == self._holder()
+
+
+def can_lease(store: BaseStore) -> bool:
+    """Whether a store has a real compare-and-put, without which a lease means nothing."""
+    if isinstance(store, AtomicStore | InMemoryStore):
+        return True
+    try:
+        from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
+    except ImportError:
+        return False
+    return isinstance(store, SqliteStore | AsyncSqliteStore)
+
+
+def enlist(one: object) -> str:
+    """A number by which `is_gone` knows whether this object still lives."""
+    nonce = uuid4().hex
+    _live[nonce] = one
+    return nonce
+
+
+def holder_of(nonce: str) -> str:
+    """Machine, process and the number that `enlist` gave: who holds or reads something."""
+    return f"{_machine()}:{os.getpid()}:{nonce}"  # asked anew: the process may fork
+
+
+def is_gone(holder: str) -> bool:
+    """Whether who is named is known to be dead, or the name is none."""
+    match = _HOLDER.fullmatch(holder)
+    if match is None:
+        return True
+    machine, pid, nonce = match.groups()
+    if machine != _machine():
+        return False
+    if int(pid) == os.getpid():
+        return nonce not in _live
+    try:
+        os.kill(int(pid), 0)
+    except OSError as error:  # another user's process is refused, and lives
+        return isinstance(error, ProcessLookupError)
+    return False
+
+
+def is_alive(holder: str) -> bool:
+    """Whether the one named is known to be alive, which takes that it is of this machine."""
+    match = _HOLDER.fullmatch(holder)
+    return match is not None and match[1] == _machine() and not is_gone(holder)
+
+
+def _is_free(value: Value) -> bool:
+    """Whether nobody holds a lease: it is absent, malformed, or its holder is known to be dead."""
+    if not value or not isinstance(value.get("beat"), int):
+        return True
+    return is_gone(str(value.get("holder")))
+
+
+@contextmanager
+def _ignore_failures() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever a store raises: a lease only saves work
+        _log.debug("A lease could not be read or written: %s", error)
+
+
+def _machine() -> str:
+    """Identify the scope of process ids: containers can share a host's name and its boot.
+
+    Without Linux's `/proc` this is the process that imported us, and its forks.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        place = f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        place = _here
+    return f"{socket.gethostname()}-{place}"
+
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.2
+"""Seconds between looks at what the holder of the lease has stored."""
+Found = TypeVar("Found")
+
+
+class Follower:
+    """One who takes what another makes, and leads when there is no other.
+
+    Args:
+        records: records of the store that has the leases.
+        left: seconds until the deadline, None without one.
+        alone: whether nobody is followed.
+    """
+
+    def __init__(self, records: Records, left: Callable[[], float | None], *, alone: bool) -> None:
+        self._records, self._left = records, left
+        self._lease: Lease | None = None
+        self._alone = alone or not can_lease(records.store)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this one works for itself, and follows nobody."""
+        return self._alone or (self._lease is not None and self._lease.held)
+
+    async def follow(
+        self, subject: str, look: Callable[[], Awaitable[Found | None]]
+    ) -> Found | None:
+        """Return what another has made; None to make it here.
+
+        Waits as long as the other shows that it lives, and no longer than the deadline.
+
+        Args:
+            subject: what all of them work on.
+            look: finds what is wanted; None if it is not stored.
+
+        Raises:
+            TimeoutError: The deadline came first.
+        """
+        if self._lease is None and can_lease(self._records.store):
+            self._lease = Lease(self._records, subject)
+        lease = self._lease
+        if lease is None or await lease.confirm():
+            return None
+        self._alone = False
+        loop = asyncio.get_running_loop()
+        pause, alone_at = _FIRST_PAUSE, loop.time() + 2 * LAPSE
+        while self._answers():
+            await lease.acquire()
+            # If the lease can be neither taken nor seen, this one works on its own.
+            self._alone = not (lease.held or lease.foreign) and loop.time() > alone_at
+            found = await look()
+            if found is not None:
+                self._alone = lease.held = False  # the next one may be stored as well
+                lease.alive()
+                return found
+            if self.leads:
+                return None
+            if lease.foreign:
+                alone_at = loop.time() + 2 * LAPSE
+            left = self._left()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            await asyncio.sleep(pause if left is None else min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        self._alone = True
+        return None
+
+    def beat(self) -> AbstractAsyncContextManager[object]:
+        """Show others that this one lives, if it holds the lease, while the body runs."""
+        if self._lease is None or not self._lease.held or not self._answers():
+            return nullcontext()
+        return self._lease.beating()
+
+    async def release(self) -> None:
+        """Free the lease; that of an unreachable store lapses instead."""
+        if self._lease is not None and self._answers():
+            await self._lease.release()
+        self._lease = None
+
+    def _answers(self) -> bool:
+        return self._records.guard.circuit == "closed"
