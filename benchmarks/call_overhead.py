@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from typing import Any
 
-    from memagent_graph.graph.compiled import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
 
 DOCUMENTS, CHUNKS, ROUNDS = 32, 10, 5
 QUESTION = "Who comes to the house, and why?"

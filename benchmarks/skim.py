@@ -36,11 +36,10 @@ from memagent_graph.evaluation.methods import PassageSearch
 from memagent_graph.evaluation.scores import paired_interval
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import statements_of
-from memagent_graph.graph.coverage import reopen
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.skim import is_skimmed
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.state import Progress, begun, memory_of, record_of
+from memagent_graph.graph.state import Progress, begun, memory_of, record_of, reopen
 from memagent_graph.readers import extractive
 from memagent_graph.readers.base import Step
 from memagent_graph.readers.extractive import ExtractiveReader

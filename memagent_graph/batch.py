@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.compiled import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
 
 Outcome = dict[str, Any] | Exception
 """The fields of `ReadingOutput`, or why there are none."""

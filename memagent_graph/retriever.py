@@ -23,8 +23,10 @@ from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, model_validato
 from memagent_graph.batch import Outcome, read_together
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.build import create_memagent
-from memagent_graph.graph.compiled import ReadingGraph  # noqa: TC001 - a field's type
+from memagent_graph.graph.build import (
+    ReadingGraph,
+    create_memagent,
+)
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.prompts import Prompts  # noqa: TC001 - a field's type
 from memagent_graph.readers.base import Reader, merges

@@ -17,7 +17,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory, Recall
-from memagent_graph.graph.coverage import common_spans, merge_spans
+from memagent_graph.graph.state import common_spans, merge_spans
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Step, Update, Usage
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.source import TextSource

@@ -26,9 +26,9 @@ from servers.redis_server import RedisServer
 
 from memagent_graph import MemoryBank, create_memagent
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
-from memagent_graph.memory import hold as holds
-from memagent_graph.memory.hold import note_reading
+from memagent_graph.memory import sharing
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.sharing import note_reading
 
 
 @pytest.fixture(scope="session")
@@ -159,7 +159,7 @@ async def test_a_reading_that_was_killed_elsewhere_does_not_refuse_edits_for_eve
 
     with pytest.raises(MemoryConflictError, match="not paused"):
         await bank.aedit(fold.version, "Too early: it may live.", hold=hold)
-    monkeypatch.setattr(holds, "SILENT", timedelta(0))
+    monkeypatch.setattr(sharing, "SILENT", timedelta(0))
     await bank.aedit(fold.version, "By hand.", hold=hold)
     await bank.arelease(fold.memory)
     again = Reading(store, Gated())

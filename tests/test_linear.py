@@ -127,7 +127,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "\\,", ""),
         ("", "$", ""),
     ],
-    "memagent_graph.memory.lease._HOLDER": [
+    "memagent_graph.memory.sharing._HOLDER": [
         ("a:1:", "f", "g"),
         ("", ":1", "g"),
         ("", "a:1:f", "g"),
@@ -455,7 +455,7 @@ ANCHORED = {
     "memagent_graph.text.source._HEADING": "fullmatch",
     "memagent_graph.text.source._NO_DOCUMENT": "match",
     "memagent_graph.evaluation.judge._FIRST_YES_NO": "match",
-    "memagent_graph.memory.lease._HOLDER": "fullmatch",
+    "memagent_graph.memory.sharing._HOLDER": "fullmatch",
     "memagent_graph.evidence.numbers._DAY_BESIDE": "match",
     "memagent_graph.evidence.numbers._GROUPED": "fullmatch",
     "memagent_graph.evidence.numbers._LATTER_YEAR": "match",

@@ -18,7 +18,7 @@ from memagent_graph import (
     read_many,
 )
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.coverage import merge_spans
+from memagent_graph.graph.state import merge_spans
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.source import TextSource

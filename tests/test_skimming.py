@@ -24,7 +24,7 @@ from memagent_graph import (
 )
 from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.coverage import covered, merge_spans
+from memagent_graph.graph.state import covered, merge_spans
 from memagent_graph.readers.base import Answer, Identity, Reader, Update, Usage
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.source import TextSource

@@ -49,7 +49,7 @@ from memagent_graph.text.source import is_lost
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.compiled import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.graph.state import ReadingInput, ReadingOutput
     from memagent_graph.planning import Plan
     from memagent_graph.text.files import DocumentLike

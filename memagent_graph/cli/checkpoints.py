@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.compiled import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.readers.base import Reader
 
 

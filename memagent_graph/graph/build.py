@@ -12,20 +12,21 @@ The graph of a fold has the nodes read_chunk and overwrite_memory, with the same
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from langchain_core.documents import Document
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langchain_core.runnables.graph import Graph
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import RetryPolicy, Send, TracePolicy
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, RetryPolicy, Send, TracePolicy
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import TransientModelError
-from memagent_graph.graph.compiled import (
-    ReadingGraph,
-    fold_node,
-    question_node,
-    text_node,
-    waiting_node,
-)
+from memagent_graph.errors import MemAgentError, QuestionError, TransientModelError
+from memagent_graph.graph.events import observers, step_of
 from memagent_graph.graph.nodes import (
     begin_question,
     begin_round,
@@ -49,7 +50,8 @@ from memagent_graph.graph.state import (
 from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
 from memagent_graph.readers.resolve import resolve_reader
-from memagent_graph.seams import as_kind
+from memagent_graph.seams import RunnableCallable, as_kind, checkpointer_of, runtime_of
+from memagent_graph.sync import LateError, to_thread, wait_for
 from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.tokens import load_tokenizer
 
@@ -61,7 +63,6 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
     from memagent_graph.evidence.verify import Verify
-    from memagent_graph.graph.compiled import Questioning, Segmenting
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
@@ -69,6 +70,24 @@ if TYPE_CHECKING:
 
     _Builder = StateGraph[ReadingState, Run, Any, Any]
     _Stops = tuple[list[str], list[str]]
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterator,
+        Mapping,
+    )
+
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.runtime import Runtime
+
+    from memagent_graph.graph.state import Changes
+    from memagent_graph.models.structured import Shape
+
+    Questioning = CompiledStateGraph[ReadingState, Run, QuestionState, Answered]
+    Segmenting = CompiledStateGraph[ReadingState, Run, Fold, Fold]
 
 
 def create_memagent(
@@ -273,3 +292,309 @@ def _after_merge(state: ReadingState) -> str | list[Send]:
 
 def _until_it_stops(state: ReadingState) -> str:
     return END if state["progress"]["stopped"] else "read_chunk"
+
+
+State = TypeVar("State")
+
+NO_LIMIT = 2**31
+"""Recursion limit in supersteps: a reading ends with the document."""
+
+
+def question_node(asking: Questioning) -> RunnableCallable:
+    """Return a node that answers one of several questions; its failure does not end the others.
+
+    Args:
+        asking: the compiled graph of one question.
+    """
+
+    def record(state: QuestionState, output: Changes, error: MemAgentError | None) -> Changes:
+        failure = {
+            "error": None if error is None else str(error),
+            "error_type": None if error is None else type(error).__name__,
+        }
+        who = {"number": state["number"], "question": state["question"], **failure}
+        return {"answers": [{**who, **output}]}
+
+    def sync(state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        try:
+            output = asking.invoke(state, _unlimited(config), context=runtime.context)
+        except MemAgentError as error:
+            return record(state, {}, error)
+        return record(state, output, None)
+
+    async def from_async(
+        state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]
+    ) -> Changes:
+        try:
+            output = await asking.ainvoke(state, _unlimited(config), context=runtime.context)
+        except MemAgentError as error:
+            return record(state, {}, error)
+        return record(state, output, None)
+
+    return RunnableCallable(sync, from_async, name="question", trace=False)
+
+
+def fold_node(reading: Segmenting) -> RunnableCallable:
+    """Return a node that reads one segment; if it fails, its question fails.
+
+    Args:
+        reading: the compiled graph of one fold.
+    """
+
+    def sync(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        after = reading.invoke(state, _unlimited(config), context=runtime.context)
+        return {"folds": {state["source"]["fold"]: after}}
+
+    async def from_async(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        after = await reading.ainvoke(state, _unlimited(config), context=runtime.context)
+        return {"folds": {state["source"]["fold"]: after}}
+
+    return RunnableCallable(sync, from_async, name="fold", trace=False)
+
+
+def _unlimited(config: RunnableConfig) -> RunnableConfig:
+    return {**config, "recursion_limit": NO_LIMIT}
+
+
+def text_node(
+    work: Callable[[Reading, ReadingState, Run], Changes], reading: Reading
+) -> RunnableCallable:
+    """Return a node that only reads text."""
+
+    def sync(state: ReadingState, runtime: Runtime[Run]) -> Changes:
+        if runtime.context.cutter is None:  # a resumed run may convert the document again
+            return wait_for(from_async(state, runtime))
+        return work(reading, state, runtime.context)
+
+    async def from_async(state: ReadingState, runtime: Runtime[Run]) -> Changes:
+        run = runtime.context
+        if run.cutter is not None and run.cutter.at_once(state["progress"]["position"]):
+            return work(reading, state, run)
+        try:
+            return await to_thread(partial(work, reading, state, run), reading.seconds_left(run))
+        except LateError:
+            return {"chunk": None}  # overwrite_memory handles the deadline
+
+    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
+
+
+def waiting_node(
+    work: Callable[[Reading, State, Run, RunnableConfig, int], Awaitable[Changes]],
+    reading: Reading,
+) -> RunnableCallable:
+    """Return a node that waits for the reader or the store."""
+
+    async def from_async(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        run, info = runtime.context, runtime.execution_info
+        run.config = config
+        if run.write is None:
+            run.write = runtime.stream_writer
+        if run.store is None:
+            run.store = reading.store or runtime.store
+            run.namespace = reading.namespace
+        for observer in observers(config):
+            observer.begins(step_of(config))
+        return await work(reading, state, run, config, info.node_attempt if info else 1)
+
+    def sync(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        return wait_for(from_async(state, config, runtime))
+
+    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
+
+
+_THREADS = 256
+"""Most threads in which synchronous code reads for several questions at once."""
+
+
+class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOutput]):
+    """A compiled graph that reads documents of any length, as `create_memagent` returns it.
+
+    It differs from its base class in three things. The recursion limit is lifted, because callers
+    cannot do so: langchain-core sets 25 in `batch` and `|`, even over `with_config`. The document
+    is in the run's context, so that checkpoints do not contain it. And with a checkpointer, every
+    step is saved before the next begins, unless the caller sets another `durability`.
+    """
+
+    def __init__(self, *, shape: Shape | None = None, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.shape = shape
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
+        """Read and answer; arguments are those of `stream`, and the result is `ReadingOutput`."""
+        return self._shaped(super().invoke(input, config, **options))
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **options: Any
+    ) -> Any:
+        """Read and answer from async code; see `invoke`."""
+        return self._shaped(await super().ainvoke(input, config, **options))
+
+    def _shaped(self, output: Any) -> Any:
+        """The output, with answers as instances of the `response_format`."""
+        if self.shape is None or not isinstance(output, dict):
+            return output
+        found = dict(output)
+        if found.get("structured_response") is not None:
+            found["structured_response"] = self.shape.load(found["structured_response"])
+        if found.get("answers"):
+            found["answers"] = [self._shaped(record) for record in found["answers"]]
+        return found
+
+    def stream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Stream a reading; arguments are those of `CompiledStateGraph.stream`.
+
+        Args:
+            input: `{"question": str, "document": ...}`, or None to continue a stopped run.
+            config: the run's config; with a checkpointer it names a `thread_id`.
+            options: among them `context={"document": ...}`, which keeps the document out of
+                the input, and so out of the first checkpoint.
+        """
+        config, saver = self._lift(config)
+        if config.get("max_concurrency") is None:  # the default is the size of the thread pool
+            config["max_concurrency"] = _THREADS
+        run = _new_run(config, options)
+        if saver is not None and run.document is None and _continues(input):
+            _take_input(run, next(saver.list(_thread_of(config), filter=_FIRST, limit=1), None))
+        input = _carry(input, run)
+        yield from super().stream(input, config, **_chosen(options, run, saver))
+
+    async def astream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        """Stream a reading from async code; see `stream`."""
+        config, saver = self._lift(config)
+        run = _new_run(config, options)
+        if saver is not None and run.document is None and _continues(input):
+            saved = cast(
+                "AsyncGenerator[CheckpointTuple]",
+                saver.alist(_thread_of(config), filter=_FIRST, limit=1),
+            )
+            async with aclosing(saved):
+                _take_input(run, await anext(saved, None))
+        input = _carry(input, run)
+        parts = cast(
+            "AsyncGenerator[Any]", super().astream(input, config, **_chosen(options, run, saver))
+        )
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
+
+    def get_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
+        """Return the graph to draw; with `xray`, its steps for a question and for a segment too."""
+        return _flat(super().get_graph(config, xray=xray))
+
+    async def aget_graph(
+        self, config: RunnableConfig | None = None, *, xray: int | bool = False
+    ) -> Graph:
+        """Return the graph to draw; see `get_graph`."""
+        return _flat(await super().aget_graph(config, xray=xray))
+
+    def _lift(
+        self, config: RunnableConfig | None
+    ) -> tuple[RunnableConfig, BaseCheckpointSaver[Any] | None]:
+        config = {**ensure_config(merge_configs(self.config, config)), "recursion_limit": NO_LIMIT}
+        return config, checkpointer_of(self, config)
+
+
+def _flat(drawn: Graph) -> Graph:
+    """The drawing without boxes in it: Mermaid draws no two of one name, as two readings have."""
+    named = {id: id.replace(":", "/") for id in drawn.nodes}
+    nodes = {
+        named[id]: node._replace(id=named[id], name=named[id] if ":" in id else node.name)
+        for id, node in drawn.nodes.items()
+    }
+    edges = [
+        edge._replace(source=named[edge.source], target=named[edge.target]) for edge in drawn.edges
+    ]
+    return Graph(nodes=nodes, edges=edges)
+
+
+def _continues(input: object) -> bool:
+    return input is None or isinstance(input, Command)
+
+
+def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
+    context = options.get("context")
+    if isinstance(context, Run):
+        return context
+    run = Run(document=context.get("document")) if isinstance(context, dict) else Run()
+    host = runtime_of(config)
+    if host is not None and host.execution_info is not None:
+        run.task = host.execution_info.task_id
+        if config["configurable"].get("checkpoint_ns"):  # a node of its host, not a tool
+            run.host = config
+    if host is not None and "custom" not in (options.get("stream_mode") or ()):
+        run.write = host.stream_writer  # otherwise the host needs subgraphs=True to see events
+    return run
+
+
+def _carry(input: Any, run: Run) -> Any:
+    """The input with its document moved to the run; plain documents also stay for checkpoints."""
+    given = input.update if isinstance(input, Command) else input
+    if not isinstance(given, dict):
+        if input is None or isinstance(input, Command):
+            return input
+        message = (
+            'The input of a reading is {"question": str, "document": ...}, not '
+            f"{type(input).__name__}."
+        )
+        raise QuestionError(message)
+    fresh = _fresh(given)
+    if given.get("document") is None:
+        return input if isinstance(input, Command) else {**fresh, **input}
+    run.document = given["document"]
+    if isinstance(input, Command):
+        return input
+    return {**fresh, **input, "document": run.document if _plain(run.document) else None}
+
+
+def _fresh(given: Mapping[str, object]) -> dict[str, object]:
+    """Resets of channels that the thread's last run may have left."""
+    if given.get("question") and given.get("questions") is not None:
+        raise QuestionError('Ask either {"question": ...} or {"questions": [...]}.')
+    if "questions" in given:
+        return {"version": None, "question": ""}
+    # With a question, `questions` is ignored; a channel that is not written is not checkpointed.
+    return {"version": None} if given.get("question") else {"version": None, "questions": None}
+
+
+def _chosen(
+    options: dict[str, Any], run: Run, saver: BaseCheckpointSaver[Any] | None
+) -> dict[str, Any]:
+    chosen = {**options, "context": run}
+    if saver is not None and chosen.get("durability") is None:
+        chosen["durability"] = "sync"
+    return chosen
+
+
+def _thread_of(config: RunnableConfig) -> RunnableConfig:
+    """The config that finds the checkpoints of a run."""
+    keys = ("thread_id", "checkpoint_ns")
+    place = {key: config["configurable"].get(key, "") for key in keys}
+    return {"configurable": place}
+
+
+_FIRST = {"source": "input"}
+"""Metadata of the checkpoint that has a run's input; the newest is listed first."""
+
+
+def _take_input(run: Run, saved: CheckpointTuple | None) -> None:
+    """Give a resumed run what the checkpoints of its nodes do not have of its input."""
+    if saved is not None:
+        given = saved.checkpoint["channel_values"].get(START) or {}
+        run.document, run.memory_name = given.get("document"), given.get("memory_name")
+
+
+def _plain(document: object) -> bool:
+    """Whether a checkpoint can keep this document: no streams and no other objects."""
+    if isinstance(document, list | tuple):
+        return all(map(_plain, document))
+    return isinstance(document, str | bytes | PurePath | dict | Document)

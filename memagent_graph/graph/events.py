@@ -12,8 +12,7 @@ from langchain_core.runnables.config import merge_configs, set_config_context
 from langgraph.graph.message import push_message
 from typing_extensions import TypedDict
 
-from memagent_graph.graph.coverage import covered
-from memagent_graph.graph.state import round_of, span_of
+from memagent_graph.graph.state import covered, round_of, span_of
 from memagent_graph.readers.completion import Listener
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from memagent_graph.errors import (
     RefusalError,
 )
 from memagent_graph.evidence.places import Recall
-from memagent_graph.graph.coverage import move, skip
 from memagent_graph.graph.events import observers, step_of
-from memagent_graph.graph.state import memory_of, noted, query_of, span_of
+from memagent_graph.graph.state import memory_of, move, noted, query_of, skip, span_of
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunks import Chunk, next_chunk
 
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.chunks import Cutter
+    from memagent_graph.graph.layers.versions import Chain
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, LayerState, Progress, Stopped
-    from memagent_graph.graph.versions import Chain
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.tokens import Tokenizer
 

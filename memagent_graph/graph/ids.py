@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from memagent_graph.errors import BadRecordError
-from memagent_graph.graph.coverage import spans_of
-from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of
+from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of, spans_of
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.verify import Verify
-    from memagent_graph.graph.compiled import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader

@@ -18,7 +18,6 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.graph.chunks import Cutter, cutter_of
-from memagent_graph.graph.coverage import covered, merge_spans, reopen
 from memagent_graph.graph.events import (
     AnswerEvent,
     MergeEvent,
@@ -36,6 +35,13 @@ from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import closed
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
 from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
+from memagent_graph.graph.layers.versions import (
+    abandon_if_cancelled,
+    begin_chain,
+    chain_of,
+    finish,
+    wait_while_held,
+)
 from memagent_graph.graph.reading import drop_from_answer, warn, warn_of_answer, where
 from memagent_graph.graph.segments import (
     Merged,
@@ -54,23 +60,19 @@ from memagent_graph.graph.state import (
     Run,
     SourceRecord,
     begun,
+    covered,
     fold_name,
     fold_of,
     is_segmented,
     memory_of,
+    merge_spans,
     noted,
     query_of,
     record_of,
+    reopen,
     round_of,
     segment_name,
     span_of,
-)
-from memagent_graph.graph.versions import (
-    abandon_if_cancelled,
-    begin_chain,
-    chain_of,
-    finish,
-    wait_while_held,
 )
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.readers.completion import listener_of
@@ -87,9 +89,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import FoldUpdate
+    from memagent_graph.graph.layers.versions import Chain
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Progress, QuestionState, Stopped
-    from memagent_graph.graph.versions import Chain
 
 
 CALLS_EACH = "memagent_calls_each"

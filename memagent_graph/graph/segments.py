@@ -15,13 +15,14 @@ from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
 from memagent_graph.evidence.align import join_memories
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.coverage import common_spans, merge_spans
 from memagent_graph.graph.events import observers, part, step_of
 from memagent_graph.graph.state import (
     Progress,
     SourceRecord,
     backed,
+    common_spans,
     memory_of,
+    merge_spans,
     noted,
     round_of,
     segment_name,

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import forget as removal
 from memagent_graph.memory import forget as sources
-from memagent_graph.memory import hold as holds
-from memagent_graph.memory import lookup, maintenance, owners
+from memagent_graph.memory import lookup, maintenance, owners, sharing
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
-from memagent_graph.memory.hold import (
+from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
+from memagent_graph.memory.lookup import EDITS
+from memagent_graph.memory.owners import owners_of, pointer_to
+from memagent_graph.memory.sharing import (
     HOLD_SECONDS,
     hold_lost,
     hold_of,
@@ -19,10 +21,8 @@ from memagent_graph.memory.hold import (
     is_silent,
     list_readings,
 )
-from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
-from memagent_graph.memory.lookup import EDITS, append_version
-from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.version import History, MemoryVersion, diff, edit_version, reading_key
+from memagent_graph.memory.writer import append_version
 from memagent_graph.sync import blocking
 from memagent_graph.text.source import digests_of
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op, PutOp
 
     from memagent_graph.memory.atomic import Given, Value
-    from memagent_graph.memory.hold import Hold, UnderWay
     from memagent_graph.memory.items import Place
+    from memagent_graph.memory.sharing import Hold, UnderWay
     from memagent_graph.text.source import Source
 
 
@@ -72,7 +72,7 @@ async def replace_for(
         stored = dict(zip(places, await records.values(places), strict=True))
         value = stored[own]
         if not isinstance(value, dict):
-            raise lookup.missing_version(before.id)
+            raise owners.no_such_version(before.id)
         moved = [place for place in heads if stored[place] == {"version": before.id}]
         if lookup.edit_of(value, memory) not in (None, after.id) or not (hold or moved):
             raise was_changed(memory)
@@ -219,11 +219,11 @@ class MemoryBank:
                 records.put(*head, {"version": version.id}),
                 *also,
             ]
-            all_given = {**(given or {}), head: _pointer(expected), place: stored}
+            all_given = {**(given or {}), head: pointer_to(expected), place: stored}
             if await records.commit(puts, all_given, topic=name):
                 return True
             now, known = await records.values([head, place])
-            if now != _pointer(expected) or (given and known == stored):
+            if now != pointer_to(expected) or (given and known == stored):
                 break
             stored = known if isinstance(known, dict) else None  # another writer stored it first
         return False
@@ -280,22 +280,7 @@ class MemoryBank:
         Raises:
             MemoryNotFoundError: There is no such version.
         """
-        records = self.records
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
-            stored = await self._stored(to)
-            if stored is None:
-                raise lookup.missing_version(to)
-            given = {(records.heads, name): _pointer(expected), (records.versions, to): stored}
-            puts = [records.put(records.heads, name, {"version": to}), *also]
-            if name not in owners_of(stored):
-                puts += owners.adoption_puts(records, name, to, stored)
-            if await records.commit(puts, given):
-                return True
-            (now,) = await records.values([(records.heads, name)])
-            if now != _pointer(expected):
-                return now == {"version": to}  # another writer moved it to the same version
-        return False
+        return await owners.move_head(self.records, name, to, expected=expected, also=also)
 
     async def ahistory(self, reference: str) -> History:
         """Return all versions that led to a memory, newest first, and the gaps between them."""
@@ -357,7 +342,7 @@ class MemoryBank:
         Raises:
             MemoryConflictError: It is held already.
         """
-        return await holds.hold(self.records, memory, by, seconds)
+        return await sharing.hold(self.records, memory, by, seconds)
 
     async def arenew(self, hold: Hold) -> Hold:
         """Renew a hold for its number of seconds, and return the renewed hold.
@@ -365,7 +350,7 @@ class MemoryBank:
         Raises:
             MemoryConflictError: The hold has ended.
         """
-        return await holds.renew(self.records, hold)
+        return await sharing.renew(self.records, hold)
 
     async def arelease(self, memory: str, *, hold: Hold | None = None) -> bool:
         """Release a memory, and return whether it was held.
@@ -374,11 +359,11 @@ class MemoryBank:
             memory: its name or key.
             hold: end only this hold; without it, any.
         """
-        return await holds.release(self.records, memory, hold)
+        return await sharing.release(self.records, memory, hold)
 
     async def aheld(self, memory: str) -> Hold | None:
         """Return the hold on a memory, if any; an expired one may be returned by some stores."""
-        return await holds.get_hold(self.records, memory)
+        return await sharing.get_hold(self.records, memory)
 
     async def aunder_way(self, memory: str | None = None) -> list[UnderWay]:
         """Return the readings under way, one entry per fold, without those known to have ended.
@@ -389,7 +374,7 @@ class MemoryBank:
         Args:
             memory: only readings that write to this memory.
         """
-        return await holds.list_readings(self.records, memory)
+        return await sharing.list_readings(self.records, memory)
 
     async def adelete(self, name: str) -> None:
         """Delete a name; its versions stay until `collect` finds that no name leads to them.
@@ -467,7 +452,7 @@ class MemoryBank:
         Args:
             older_than: least age of a version to delete; 30 days by default.
         """
-        return await maintenance.collect(self, older_than)
+        return await maintenance.collect(self.records, older_than)
 
     async def acheck(
         self, *, repair: bool = False, spare: Iterable[MemoryVersion] = ()
@@ -479,7 +464,7 @@ class MemoryBank:
             spare: versions with which `repair` fills gaps, as `versions_in` of
                 `memagent_graph.graph.ids` finds them in a checkpointer.
         """
-        return await maintenance.check(self, repair=repair, spare=spare)
+        return await maintenance.check(self.records, repair=repair, spare=spare)
 
     async def aclear(self) -> int:
         """Delete everything below this namespace, and return the number of items."""
@@ -512,7 +497,7 @@ class MemoryBank:
         Args:
             names: names of the memories; all that can be read by default.
         """
-        return await maintenance.export(self, names)
+        return await maintenance.export(self.records, names)
 
     async def aimport(self, lines: Iterable[str]) -> int:
         """Store the lines of an `export`, and return the number of versions.
@@ -520,7 +505,7 @@ class MemoryBank:
         Raises:
             StoreError: A line is not from `export`, or the version of a name is missing.
         """
-        return await maintenance.import_lines(self, lines)
+        return await maintenance.import_lines(self.records, lines)
 
     async def watch(self, name: str, *, after: str = "$") -> AsyncIterator[MemoryVersion]:
         """Yield a memory's new versions, without end.
@@ -532,10 +517,6 @@ class MemoryBank:
         records = self.records
         async for found in records.atomic.watch(records.versions, name, after=after):
             yield await lookup.readable(records, found.item.key, found.item.value)
-
-    async def _stored(self, key: str) -> Value | None:
-        (value,) = await self.records.values([(self.records.versions, key)])
-        return value if isinstance(value, dict) else None
 
     append = blocking(aappend)
     advance = blocking(aadvance)
@@ -562,7 +543,3 @@ class MemoryBank:
     list = blocking(alist)
     export = blocking(aexport)
     import_ = blocking(aimport)
-
-
-def _pointer(version: str | None) -> Value | None:
-    return None if version is None else {"version": version}

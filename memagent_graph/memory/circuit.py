@@ -142,7 +142,7 @@ class StoreGuard:
     def away(self) -> bool:
         """Whether a call would be refused: the last one failed, and the next test is not due."""
         with self._lock:
-            return self._refusing()
+            return self._refuses()
 
     @property
     def refusal(self) -> StoreError | None:
@@ -156,7 +156,7 @@ class StoreGuard:
         with self._lock:
             if not self.failures:
                 return "closed"
-            return "half-open" if self._testing or not self._refusing() else "open"
+            return "half-open" if self._testing or not self._refuses() else "open"
 
     def count(self, *, pending: int = 0, lost_races: int = 0) -> None:
         """Add to the counts; a negative number subtracts."""
@@ -242,11 +242,11 @@ class StoreGuard:
         await clock.wait(task, is_enough)
         return task.done()
 
-    def _refusing(self) -> bool:
+    def _refuses(self) -> bool:
         return self.failures > 0 and (self._testing or self._clock() < self._next_try)
 
     def _refusal(self) -> StoreError | None:
-        if not self._refusing():
+        if not self._refuses():
             return None
         message = (
             f"The memory store is unreachable ({self._reason}). It is retried every few seconds."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
 from memagent_graph.memory import owners
@@ -14,8 +14,6 @@ from memagent_graph.memory.version import History, MemoryVersion, text_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
@@ -209,11 +207,6 @@ async def readable(records: Records, key: str, value: Value | BadRecordError) ->
     return _read(key, value, await with_texts(records, {key: value}))
 
 
-def missing_version(key: str) -> MemoryNotFoundError:
-    """The error for a version that does not exist."""
-    return MemoryNotFoundError(f"Version {key} is gone: it expired, or was deleted in the store.")
-
-
 async def _follow(records: Records, place: Place, pointer: Value | BadRecordError) -> MemoryVersion:
     """The version that a pointer leads to; if it is gone because the pointer moved, the new one."""
     while True:
@@ -246,7 +239,7 @@ async def _resolve_pointer(
 async def _version(records: Records, key: str) -> MemoryVersion:
     (value,) = await records.values([(records.versions, key)])
     if value is None:
-        raise missing_version(key)
+        raise owners.no_such_version(key)
     return await readable(records, key, value)
 
 
@@ -276,68 +269,3 @@ def _read(
     if isinstance(value, BadRecordError):
         raise value
     return MemoryVersion.from_record(value, key, stored)
-
-
-class Appended(NamedTuple):
-    """The result of `append`.
-
-    Attributes:
-        version: the version now stored: the given one, or that of a writer who was first.
-        beside: the other item that was asked for; None if there is none.
-        edited: whether a person has replaced the version by an edit.
-    """
-
-    version: MemoryVersion
-    beside: Value | None = None
-    edited: bool = False
-
-
-async def append_version(
-    records: Records,
-    version: MemoryVersion,
-    owner: str | None = None,
-    topic: str | None = None,
-    *,
-    also: Sequence[PutOp] = (),
-    beside: Place | None = None,
-) -> Appended:
-    """See `MemoryBank.aappend`.
-
-    Args:
-        records: the bank's records.
-        version: see `MemoryBank.aappend`.
-        owner: see `MemoryBank.aappend`.
-        topic: see `MemoryBank.aappend`.
-        also: further puts in the same round trip.
-        beside: another item to read in it.
-    """
-    value = {**version.to_record(), "owners": [] if owner is None else [owner]}
-    listed = [] if owner is None else [records.put(records.members(owner), version.id, {})]
-    found = None
-    try:
-        found = await records.call(
-            lambda: records.atomic.aput_if_absent(
-                records.versions,
-                version.id,
-                value,
-                topic=topic or version.root,
-                also=[*listed, *also],
-                beside=beside,
-                ttl=records.ttl,
-            )
-        )
-        stored = found.value
-        if stored == value:
-            return Appended(version, found.beside)
-        kept = await readable(records, version.id, stored)
-    except NewerRecordError as error:
-        _log.warning("%s It was left as it is.", error)
-        return Appended(version, None if found is None else found.beside)
-    except BadRecordError as error:
-        _log.info("%s It was replaced.", error)
-        value["owners"] = sorted({*value["owners"], *await list_owners(records, version.id)})
-        await records.items([records.put(records.versions, version.id, value), *listed, *also])
-        return Appended(version, None if found is None else found.beside)
-    if owner is not None and owner not in owners_of(stored):
-        await owners.adopt(records, owner, version.id)
-    return Appended(kept, found.beside, edit_of(stored, owner) is not None)

@@ -14,12 +14,14 @@ from memagent_graph.errors import (
     NewerRecordError,
     StoreError,
 )
+from memagent_graph.memory import lookup
 from memagent_graph.memory.forget import notices_since
 from memagent_graph.memory.items import UNKNOWN
-from memagent_graph.memory.lookup import append_version, is_thinned
-from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.lookup import is_thinned
+from memagent_graph.memory.owners import move_head, owners_of
 from memagent_graph.memory.provenance import rows_of
 from memagent_graph.memory.version import History, MemoryVersion, follows_of, text_of, walk
+from memagent_graph.memory.writer import append_version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.items import Place, Records
 
 _AGE = timedelta(days=30)
@@ -58,9 +59,8 @@ class _BankContents(NamedTuple):
     pointers: dict[str, str | None]
 
 
-async def collect(bank: MemoryBank, older_than: timedelta | None = None) -> int:
+async def collect(records: Records, older_than: timedelta | None = None) -> int:
     """See `MemoryBank.collect`."""
-    records = bank.records
     found = await _contents(records)
     kept = _led_to(found)
     limit = (datetime.now(UTC) - (_AGE if older_than is None else older_than)).isoformat()
@@ -93,9 +93,8 @@ async def _delete(records: Records, found: _BankContents, keys: list[str]) -> bo
     return await records.commit(puts, given)
 
 
-async def check(bank: MemoryBank, *, repair: bool, spare: Iterable[MemoryVersion]) -> list[Finding]:
+async def check(records: Records, *, repair: bool, spare: Iterable[MemoryVersion]) -> list[Finding]:
     """See `MemoryBank.check`."""
-    records = bank.records
     found = await _contents(records)
     versions = _verify(found)
     bad = [*found.bad]
@@ -110,7 +109,7 @@ async def check(bank: MemoryBank, *, repair: bool, spare: Iterable[MemoryVersion
     newer = {error.key for error in bad if isinstance(error, NewerRecordError)}
     if repair:
         own = {version.id: version for version in spare if version.id not in newer}
-        for key, (record, leads) in (await _restore(bank, found, own)).items():
+        for key, (record, leads) in (await _restore(records, found, own)).items():
             versions[key], found.versions[key] = own[key], record
             kind: Literal["dangling", "gap"] = "dangling" if leads in found.pointers else "gap"
             findings.append(Finding(kind, leads, f"{key} was gone: restored from a checkpoint"))
@@ -136,7 +135,7 @@ async def _bad_proposals(records: Records) -> AsyncIterator[BadRecordError]:
 
 
 async def _restore(
-    bank: MemoryBank, found: _BankContents, spare: Mapping[str, MemoryVersion]
+    records: Records, found: _BankContents, spare: Mapping[str, MemoryVersion]
 ) -> dict[str, tuple[Value, str]]:
     """Store missing versions again; return their records, each with the key that leads to it.
 
@@ -144,14 +143,14 @@ async def _restore(
     an edit follows, since forgetting a document leaves an edit of what came from others.
 
     Args:
-        bank: the bank.
+        records: of the bank.
         found: its contents.
         spare: versions from elsewhere by id.
     """
     restored: dict[str, tuple[Value, str]] = {}
-    if not spare or bank.records.lives is not None:
+    if not spare or records.lives is not None:
         return restored
-    forgotten = await notices_since(bank.records, 0)
+    forgotten = await notices_since(records, 0)
     waiting = [(target, name, [name]) for name, target in found.pointers.items() if target]
     waiting += [lost for key in _led_to(found) for lost in _list_lost(key, found.versions.get(key))]
     while waiting:
@@ -161,9 +160,9 @@ async def _restore(
         record = {**spare[key].to_record(), "owners": names}
         if forgotten.isdisjoint(digest for digest, _ in rows_of(record)):
             for name in names:
-                await append_version(bank.records, spare[key], name, name)
+                await append_version(records, spare[key], name, name)
             if not names:
-                await append_version(bank.records, spare[key])
+                await append_version(records, spare[key])
             restored[key] = record, leads
             waiting += _list_lost(key, record)
     return restored
@@ -215,10 +214,10 @@ async def _mend(records: Records, name: str, versions: list[MemoryVersion]) -> s
     return f"pointed to no version: restored as of {newest.created_at}, step {newest.step}"
 
 
-async def export(bank: MemoryBank, names: Iterable[str] | None = None) -> list[str]:
+async def export(records: Records, names: Iterable[str] | None = None) -> list[str]:
     """See `MemoryBank.export`."""
     lines: dict[str, None] = {}
-    for name, history in await _histories(bank, names):
+    for name, history in await _histories(records, names):
         for version in reversed(history):
             whole = replace(version, unchanged=None)
             lines[json.dumps({"version": whole.to_record()})] = None
@@ -226,10 +225,10 @@ async def export(bank: MemoryBank, names: Iterable[str] | None = None) -> list[s
     return [*lines]
 
 
-async def _histories(bank: MemoryBank, names: Iterable[str] | None) -> list[tuple[str, History]]:
+async def _histories(records: Records, names: Iterable[str] | None) -> list[tuple[str, History]]:
     if names is not None:
-        return [(name, await bank.ahistory(name)) for name in names]
-    found = await _contents(bank.records)
+        return [(name, await lookup.history(records, name)) for name in names]
+    found = await _contents(records)
     versions, owned = _verify(found), _versions_by_owner(found)
     return [
         (name, walk(versions[target], versions, [versions[key] for key in owned[name]]))
@@ -238,25 +237,25 @@ async def _histories(bank: MemoryBank, names: Iterable[str] | None) -> list[tupl
     ]
 
 
-async def import_lines(bank: MemoryBank, lines: Iterable[str]) -> int:
+async def import_lines(records: Records, lines: Iterable[str]) -> int:
     """See `MemoryBank.import_`."""
     versions, heads = _parse_lines(lines)
-    owners: dict[str, list[str]] = {key: [] for key in versions}
+    owned: dict[str, list[str]] = {key: [] for key in versions}
     for name, head in heads.items():
         left = [head]
         while left:
             key = left.pop()
-            if key in versions and name not in owners[key]:
-                owners[key].append(name)
+            if key in versions and name not in owned[key]:
+                owned[key].append(name)
                 left += versions[key].follows
     for key, version in versions.items():
-        if not owners[key]:
-            await bank.aappend(version)
-        for owner in owners[key]:
-            await bank.aappend(version, owner=owner, topic=owner)
+        if not owned[key]:
+            await append_version(records, version)
+        for owner in owned[key]:
+            await append_version(records, version, owner, owner)
     for name, head in heads.items():
         try:
-            await bank.amove_head(name, head, expected=None)
+            await move_head(records, name, head, expected=None)
         except MemoryNotFoundError as error:
             message = (
                 f"The version of {name!r} is neither in these lines nor in the store: import the "

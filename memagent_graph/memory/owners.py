@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import MemoryConflictError
+from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import follows_of
 
@@ -67,6 +67,37 @@ async def adopt(records: Records, owner: str, key: str) -> None:
         if await records.commit(puts, {(records.versions, key): value}):
             return
     raise _busy(owner)
+
+
+async def move_head(
+    records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
+) -> bool:
+    """See `MemoryBank.amove_head`."""
+    head, place = (records.heads, name), (records.versions, to)
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        (stored,) = await records.values([place])
+        if not isinstance(stored, dict):
+            raise no_such_version(to)
+        puts = [records.put(*head, {"version": to}), *also]
+        if name not in owners_of(stored):
+            puts += adoption_puts(records, name, to, stored)
+        if await records.commit(puts, {head: pointer_to(expected), place: stored}):
+            return True
+        (now,) = await records.values([head])
+        if now != pointer_to(expected):
+            return now == {"version": to}  # another writer moved it to the same version
+    return False
+
+
+def no_such_version(key: str) -> MemoryNotFoundError:
+    """Return the error for a version that does not exist."""
+    return MemoryNotFoundError(f"Version {key} is gone: it expired, or was deleted in the store.")
+
+
+def pointer_to(version: str | None) -> Value | None:
+    """Return the record of a name that points to a version; None for a name that does not exist."""
+    return None if version is None else {"version": version}
 
 
 def adoption_puts(records: Records, owner: str, key: str, value: Value) -> list[PutOp]:

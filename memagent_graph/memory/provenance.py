@@ -195,13 +195,13 @@ def split(memory: Memory, gone: Collection[Evidence]) -> Split:
         items = [item for start, end, item in spans if start < note.end and note.start < end]
         stays = bool(items) and not any(item in gone for item in items)
         lines.setdefault(bisect_right(begins, note.start), []).append((note, stays))
-    text = "\n".join(filter(None, map(_remaining, lines.values())))
+    text = "\n".join(filter(None, map(_join, lines.values())))
     removed = sum(not stays for line in lines.values() for _, stays in line)
     evidence = [item for item in memory.evidence if item not in gone and item.text in text]
     return Split(text, tuple(evidence), removed)
 
 
-def _remaining(line: Sequence[tuple[Note, bool]]) -> str:
+def _join(line: Sequence[tuple[Note, bool]]) -> str:
     """The remaining notes of a line; with its bullet, if all remain."""
     if all(stays for _, stays in line):
         return line[0][0].line.rstrip()
@@ -279,7 +279,7 @@ class Inventory:
         lineage = VersionSources(self.values)
         try:
             before = MemoryVersion.from_record(self.values[key], key, self.values)
-            left = self._left_of(lineage, before)
+            left = self._split(lineage, before)
         except BadRecordError:  # the origin of its statements is unknown
             return None
         if not left.text:
@@ -292,7 +292,7 @@ class Inventory:
             edit_version(before, left.text),
             evidence=left.evidence,
             source="" if other is None else str(other["source"]),
-            source_name=self._named(before) if other is None else str(other["source_name"]),
+            source_name=self._name_of(before) if other is None else str(other["source_name"]),
             cut=before.cut,
             created_at=datetime.now(UTC).isoformat(),
         )
@@ -330,12 +330,12 @@ class Inventory:
             return True
         try:
             version = MemoryVersion.from_record(value, key, self.values)
-            return self._left_of(lineage, version).text != _lines(version.text)
+            return self._split(lineage, version).text != _lines(version.text)
         except BadRecordError:
             self.unreadable.append(key)
             return False
 
-    def _left_of(self, lineage: VersionSources, version: MemoryVersion) -> Split:
+    def _split(self, lineage: VersionSources, version: MemoryVersion) -> Split:
         gone = {item for item in version.evidence if self._is_theirs(lineage, version.id, item)}
         return split(version.memory, gone)
 
@@ -368,7 +368,7 @@ class Inventory:
         above = (self.values[at] for at in lineage.above([key]))
         return next((v for v in above if v.get("source") not in {*self.sources, ""}), None)
 
-    def _named(self, version: MemoryVersion) -> str:
+    def _name_of(self, version: MemoryVersion) -> str:
         return "" if version.source in self.digests else version.source_name
 
 

@@ -1,12 +1,16 @@
-"""Write versions in the background, in order, while the next chunk is read."""
+"""Write versions: at once, or in the background while the next chunk is read."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.memory.lookup import append_version, newest_edit
+from memagent_graph.errors import BadRecordError, NewerRecordError
+from memagent_graph.memory import owners
+from memagent_graph.memory.lookup import edit_of, list_owners, newest_edit, readable
+from memagent_graph.memory.owners import owners_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,14 +18,79 @@ if TYPE_CHECKING:
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.items import Place
+    from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.version import MemoryVersion
 
+_log = logging.getLogger(__name__)
 _PAUSE = 0.1
 """Interval of checks on whether an unreachable store may be tried again, in seconds."""
 _ENOUGH = 60.0
 """Time without success after which the writer pauses until the next version, in seconds."""
+
+
+class Appended(NamedTuple):
+    """The result of `append_version`.
+
+    Attributes:
+        version: the version now stored: the given one, or that of a writer who was first.
+        beside: the other item that was asked for; None if there is none.
+        edited: whether a person has replaced the version by an edit.
+    """
+
+    version: MemoryVersion
+    beside: Value | None = None
+    edited: bool = False
+
+
+async def append_version(
+    records: Records,
+    version: MemoryVersion,
+    owner: str | None = None,
+    topic: str | None = None,
+    *,
+    also: Sequence[PutOp] = (),
+    beside: Place | None = None,
+) -> Appended:
+    """See `MemoryBank.aappend`.
+
+    Args:
+        records: the bank's records.
+        version: see `MemoryBank.aappend`.
+        owner: see `MemoryBank.aappend`.
+        topic: see `MemoryBank.aappend`.
+        also: further puts in the same round trip.
+        beside: another item to read in it.
+    """
+    value = {**version.to_record(), "owners": [] if owner is None else [owner]}
+    listed = [] if owner is None else [records.put(records.members(owner), version.id, {})]
+    found = None
+    try:
+        found = await records.call(
+            lambda: records.atomic.aput_if_absent(
+                records.versions,
+                version.id,
+                value,
+                topic=topic or version.root,
+                also=[*listed, *also],
+                beside=beside,
+                ttl=records.ttl,
+            )
+        )
+        stored = found.value
+        if stored == value:
+            return Appended(version, found.beside)
+        kept = await readable(records, version.id, stored)
+    except NewerRecordError as error:
+        _log.warning("%s It was left as it is.", error)
+        return Appended(version, None if found is None else found.beside)
+    except BadRecordError as error:
+        _log.info("%s It was replaced.", error)
+        value["owners"] = sorted({*value["owners"], *await list_owners(records, version.id)})
+        await records.items([records.put(records.versions, version.id, value), *listed, *also])
+        return Appended(version, None if found is None else found.beside)
+    if owner is not None and owner not in owners_of(stored):
+        await owners.adopt(records, owner, version.id)
+    return Appended(kept, found.beside, edit_of(stored, owner) is not None)
 
 
 class VersionWriter:
@@ -31,7 +100,7 @@ class VersionWriter:
     it is back.
 
     Args:
-        bank: the bank to write to, with a time limit (`patience`).
+        records: the bank's records, with a time limit (`patience`).
         owner: the memory that the versions belong to.
         topic: topic whose watchers are notified of each version.
         after: another writer; nothing is written before all that it has.
@@ -45,7 +114,7 @@ class VersionWriter:
 
     def __init__(
         self,
-        bank: MemoryBank,
+        records: Records,
         owner: str,
         topic: str | None,
         *,
@@ -53,7 +122,7 @@ class VersionWriter:
         beside: Place | None = None,
         saw: Callable[[Value | None], object] = lambda _: None,
     ) -> None:
-        self.bank = bank
+        self.records = records
         self._owner = owner
         self._topic = topic
         self._after = after
@@ -101,7 +170,7 @@ class VersionWriter:
 
         It returns at once if the store is known to be unreachable.
         """
-        guard = self.bank.records.guard
+        guard = self.records.guard
         while self._waiting and self.error is None and not (guard.failures or self._stuck()):
             self._tried.clear()
             await self._tried.wait()
@@ -127,7 +196,7 @@ class VersionWriter:
 
     def _count(self, pending: int) -> None:
         """Update the count of waiting versions in the store's metrics."""
-        self.bank.records.guard.count(pending=pending - self._counted)
+        self.records.guard.count(pending=pending - self._counted)
         self._counted = pending
 
     def _is_behind(self) -> bool:
@@ -145,7 +214,7 @@ class VersionWriter:
         give_up = loop.time() + _ENOUGH
         try:
             while self._waiting and loop.time() < give_up:
-                if self.bank.records.guard.away or self._is_behind():
+                if self.records.guard.away or self._is_behind():
                     self._tried.set()  # another caller may have failed
                     await asyncio.sleep(_PAUSE)
                     continue
@@ -156,12 +225,11 @@ class VersionWriter:
             self._tried.set()
 
     async def _write_one(self, version: MemoryVersion, also: Sequence[PutOp]) -> bool:
-        records = self.bank.records
         try:
             done = await append_version(
-                records, version, self._owner, self._topic, also=also, beside=self._beside
+                self.records, version, self._owner, self._topic, also=also, beside=self._beside
             )
-            edit = await newest_edit(records, version.id, self._owner) if done.edited else None
+            edit = await newest_edit(self.records, version.id, self._owner) if done.edited else None
         except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
             self._tried.set()

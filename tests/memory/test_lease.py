@@ -13,10 +13,10 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 from memagent_graph import MemoryBank
 from memagent_graph.errors import StoreError
-from memagent_graph.memory import lease as module
+from memagent_graph.memory import sharing as module
 from memagent_graph.memory.items import NAMESPACE, Records
-from memagent_graph.memory.lease import LAPSE, Lease, can_lease
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.sharing import LAPSE, Lease, can_lease
 
 PLACE = (("memagent", "leases"), "key")
 
@@ -24,7 +24,7 @@ CHILD = """
 import asyncio, sys, time
 from langgraph.store.sqlite import SqliteStore
 from memagent_graph import MemoryBank
-from memagent_graph.memory.lease import Lease
+from memagent_graph.memory.sharing import Lease
 from memagent_graph.memory.redis import RedisStore
 
 where, prefix = sys.argv[1:]

@@ -36,17 +36,17 @@ class Ceiling(NamedTuple):
 
 
 CEILINGS = {
-    "files a chunk enters, without a store": Ceiling(26, 14),
-    "files a chunk enters, with a store": Ceiling(40, 20),
-    "files a chunk enters, with Redis": Ceiling(46, 26),
+    "files a chunk enters, without a store": Ceiling(24, 14),
+    "files a chunk enters, with a store": Ceiling(34, 20),
+    "files a chunk enters, with Redis": Ceiling(40, 26),
     "files a message enters": Ceiling(12, 12),
-    "files the fold of a message enters": Ceiling(43, 30),
-    "modules with one importer, in percent": Ceiling(14, 10),
-    "import circles, with those of types": Ceiling(2, 0),
+    "files the fold of a message enters": Ceiling(42, 30),
+    "modules with one importer, in percent": Ceiling(13, 10),
+    "import circles, with those of types": Ceiling(1, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
-    "functions named by participles": Ceiling(135, 0),
-    "lines of the largest module": Ceiling(882, 500),
+    "functions named by participles": Ceiling(114, 0),
+    "lines of the largest module": Ceiling(771, 500),
     "modules": Ceiling(168, 130),
     "lines": Ceiling(49_900, 39_000),
 }

@@ -22,7 +22,7 @@ from memagent_mcp_server.failing import failing_as_a_tool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from memagent_graph.graph.compiled import ReadingGraph
+    from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.memory.bank import MemoryBank
     from memagent_mcp_server.roots import Roots
 

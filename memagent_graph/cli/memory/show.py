@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.hold import UnderWay
+    from memagent_graph.memory.sharing import UnderWay
     from memagent_graph.memory.version import History, MemoryVersion
 
 _COLOURS = {"+": "green", "-": "red"}

@@ -15,9 +15,8 @@ from typing_extensions import TypedDict
 from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
 from memagent_graph.evidence.places import Recalled, locate
 from memagent_graph.evidence.statements import statements
-from memagent_graph.graph.coverage import move, spans_of
 from memagent_graph.graph.fold import FoldUpdate, Layer
-from memagent_graph.graph.state import backed, span_of
+from memagent_graph.graph.state import backed, move, span_of, spans_of
 from memagent_graph.readers.replies import adds_anything
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.source import JoinedSource
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Recall
     from memagent_graph.graph.fold import Advance, FoldStep
+    from memagent_graph.graph.layers.versions import Chain
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold
-    from memagent_graph.graph.versions import Chain
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source

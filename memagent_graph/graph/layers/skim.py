@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from memagent_graph.config import LEXICAL, is_embeddings
-from memagent_graph.graph.coverage import has_room
 from memagent_graph.graph.fold import FoldUpdate, Layer
+from memagent_graph.graph.state import has_room
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.scope import scope
 from memagent_graph.sync import to_thread

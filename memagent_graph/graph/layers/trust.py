@@ -13,9 +13,9 @@ from typing_extensions import TypedDict
 
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.evidence.align import align_answer
-from memagent_graph.graph.coverage import merge_spans
 from memagent_graph.graph.events import observers
 from memagent_graph.graph.fold import Layer
+from memagent_graph.graph.state import merge_spans
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, says_nothing
 

@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
-from memagent_graph.graph.fold import Layer, apply_update
-from memagent_graph.graph.state import VERSIONS
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+)
+from memagent_graph.evidence.places import Memory
+from memagent_graph.graph.fold import FoldUpdate, Layer, apply_update
+from memagent_graph.graph.ids import Lineage, version_of
+from memagent_graph.graph.layers.hold import HeldUpError, Holding, Pauses, lease_key
+from memagent_graph.graph.reuse import Reuse
+from memagent_graph.graph.state import (
+    VERSIONS,
+    Fold,
+    SourceRecord,
+    memory_of,
+    noted,
+    round_of,
+    span_of,
+)
+from memagent_graph.memory import forget, runs
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.forget import remove_strays
+from memagent_graph.memory.lookup import edit_of, readable
+from memagent_graph.memory.sharing import Follower
+from memagent_graph.memory.version import MemoryVersion, edit_version
+from memagent_graph.memory.writer import VersionWriter
+from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
+    from memagent_graph.evidence.places import Recalled
+    from memagent_graph.graph.fold import Advance, FoldStep
+    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.state import Run
+    from memagent_graph.text.chunks import Chunk
 
 
 class VersionRecord(TypedDict, total=False):
@@ -56,3 +92,594 @@ class Versions(Layer):
     def join(self, states: Sequence[VersionRecord]) -> VersionRecord:
         """Return nothing: what is merged from segments becomes a version of its own."""
         return VersionRecord()
+
+
+_BEYOND = 0.2
+"""Seconds that it has for each operation after the deadline."""
+_LONG = 0.1
+"""Seconds that a call of the reader takes, beside which waiting for the store is nothing."""
+
+_FORGOTTEN = (
+    "A document was forgotten while this was read: what this reading stored of it is deleted. Read "
+    "again to keep memories of what there is now."
+)
+
+
+class Chain:
+    """The versions of one fold, as one call of the graph reads and stores them.
+
+    Args:
+        reading: the reading's settings.
+        run: the call of the graph; it has a store.
+        question: the fold's question.
+        record: its document, or its segment of one.
+        whole: for a segment, the chain that it is merged into.
+
+    Attributes:
+        lineage: which versions these are.
+        reuse: begins the fold after those that are stored.
+        bank: has those that are stored.
+        holding: the fold's memory, which others may hold.
+        pauses: waits while they do.
+        follower: follows a reading of the same, or leads others.
+        parent: id of the version that the chunk is read from.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        run: Run,
+        question: str,
+        record: SourceRecord,
+        *,
+        whole: Chain | None = None,
+    ) -> None:
+        assert run.store is not None  # noqa: S101 - `chains` looked
+        self._reading, self._run, self.parent = reading, run, ""
+        self.bank = MemoryBank(
+            run.store,
+            run.namespace,
+            ttl=reading.config.ttl,
+            patience=lambda: self._patience(store_seconds()),
+        )
+        self._whole = whole
+        reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
+        self.lineage: Lineage = Lineage(
+            reading,
+            question,
+            record,
+            reuses=reading.config.reuse and reuses,
+            whole=None if self._whole is None else self._whole.lineage,
+        )
+        left = partial(reading.seconds_left, run)
+        self.holding: Holding = (
+            self._whole.holding
+            if self._whole
+            else Holding(self.bank.records, self.lineage.memory(record), left)
+        )
+        self.reuse = Reuse(self.lineage, self.bank, self.holding, reading.layers)
+        self.reuse.mends = whole is not None and whole.reuse.mends
+        self._shares = self.lineage.reuses and reading.config.lease
+        root = self.lineage.root
+        self.pauses = Pauses(reading, run, self.holding, root, shares=self._shares)
+        self.follower = Follower(self.bank.records, left, alone=not self._shares)
+        # Whether the store is asked for each chunk: until it does not know one.
+        self._replays = self.lineage.reuses and not self.lineage.is_listed
+        self._writer: VersionWriter | None = None
+        self._stored_last: tuple[str, str] | None = None  # its id and text
+        self._holder: str | None = None  # the version that has the text of `parent`
+        self._finished: MemoryVersion | None = None
+        self._last: MemoryVersion | None = None
+        self._lost = 0
+        self._unmoved: str | None = None  # why a named memory's head is where it was
+        self._read: set[str] = set()  # digests of what was read here
+        self._begun_at, self._takes_long = 0.0, False
+
+    async def open(self, fold: Fold) -> Memory:
+        """Return the memory to read from; set `parent`.
+
+        A memory that a person edited in the state first becomes a version of its own: otherwise
+        the stored child of the unedited one would overtake the edit.
+        """
+        memory, version = memory_of(fold), fold["progress"]["version"]
+        self.parent = version or self.lineage.root
+        if (version, memory.text) in {self._stored_last, self.reuse.given}:
+            return memory
+        made = version_of(fold)
+        try:
+            stored: MemoryVersion | None = await self.bank.aget(self.parent)
+        except MemoryNotFoundError:  # the root, or a version that was never written
+            stored = made
+            if made is not None:  # by a run that was killed after its checkpoint
+                self._writes(fold).add(made)
+        except StoreError as error:  # not known: take it for the one that was stored
+            self.reuse.missed, self._holder = str(error), None
+            if made is not None and not made.edited:
+                self._writes(fold).add(made)
+            return memory
+        if stored is None and not (fold["progress"]["step"] or fold["source"].get("head")):
+            self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
+        self._holder = None if stored is None else stored.unchanged or stored.id
+        if stored is None and self.parent == self.lineage.root:
+            stored = self.lineage.nothing(fold["source"])
+        if stored is not None and stored.text != memory.text:
+            stored = edit_version(stored, memory.text)
+            self.parent = self._holder = stored.id
+            self._writes(fold).add(stored)
+        if made is not None:
+            self._last = stored
+        return memory
+
+    async def wait_while_held(self, fold: Fold, *, reads: bool = True) -> Fold:
+        """Wait while the memory is held; return the fold with what is then stored for it.
+
+        Args:
+            fold: as it is.
+            reads: whether a chunk is to be read next.
+        """
+        if self._writer is not None and (self._takes_long or not reads):
+            other = await self._writer.settle()
+            self.pauses.due |= other is not None and other.edited
+        # A follower waits where its leader does: a version that this one has passed is not edited.
+        waits = (self.follower.leads or not reads) and await self._all_stored()
+        after = await self.pauses.wait(fold, self.follower.beat() if waits else None)
+        if after is not fold:
+            key, version = after["progress"]["version"] or "", fold["progress"]["version"]
+            self._stored_last, self._holder = (key, after["memory"]), key
+            if self._finished is not None and self._finished.id == version:
+                self._finished = self.pauses.edit
+        self._begun_at = monotonic()
+        return after
+
+    async def _all_stored(self) -> bool:
+        """Wait for what is being written, if the memory is held: the rest cannot be edited."""
+        if self.holding.asked is not None and self._writer is not None:
+            await self._writer.settle()
+            return self._writer.idle
+        return True
+
+    async def follow(
+        self, fold: Fold, chunk: Chunk, recalled: Sequence[Recalled]
+    ) -> FoldUpdate | None:
+        """Return the update that another reading makes of a chunk; None to read it here.
+
+        Args:
+            fold: before the chunk.
+            chunk: to read.
+            recalled: what is shown again with it.
+
+        Raises:
+            TimeoutError: The deadline came first.
+            HeldUpError: The memory is held, or the version to read from was edited.
+        """
+        key = self.lineage.child(self.parent, chunk, recalled)
+        found, look = None, partial(self._find_stored, fold, key)
+        if self._shares:
+            begin = lease_key(fold["source"], self.lineage.root)
+            found = await self.follower.follow(begin, look)
+        if found is None and (self._replays or self.reuse.mends):
+            found = await look()
+            self._replays = found is not None
+        if found is None:
+            await self._lead(fold)
+            return None
+        self.pauses.listed &= self.follower.leads
+        if not self.pauses.listed:
+            self.pauses.passed.append(self.parent)
+        return FoldUpdate(
+            None if found.unchanged else found.memory,
+            done=found.enough is not None,
+            answer=found.enough or "",
+            recall=found.recall,
+            unfinished=found.cut,
+            tokens=found.tokens,
+        )
+
+    async def _lead(self, fold: Fold) -> None:
+        """Read for others too: list the fold, unless it is.
+
+        Raises:
+            HeldUpError: The memory is held, or the version to read from was edited.
+        """
+        if self.pauses.listed:
+            return
+        after = await self.pauses.look(fold, lists=True)
+        self.pauses.due = after is not fold
+        if self.pauses.due or (self.holding.asked is not None and await self._all_stored()):
+            raise HeldUpError
+
+    async def _find_stored(self, fold: Fold, key: str) -> MemoryVersion | None:
+        """Return the version after a chunk, if another agent, or a broken-off reading, has it.
+
+        Raises:
+            HeldUpError: The version to read from was edited.
+        """
+        records = self.bank.records
+        places = [(records.versions, key), (records.versions, self.parent), self.holding.place]
+        try:
+            child, before, hold = await records.values(places)
+            self.holding.see(hold)
+            if edit_of(before, self.holding.memory) is not None:
+                self.pauses.due = await self.pauses.take_edit(fold) is not fold
+                if self.pauses.due:
+                    raise HeldUpError
+            return None if child is None else await readable(records, key, child)
+        except BadRecordError:
+            return None
+        except StoreError as error:
+            self.reuse.missed = str(error)
+            return None
+
+    async def abandon(self) -> None:
+        """Let others read on from what a fold that failed has stored, unless it was forgotten."""
+        if self._writer is not None:
+            await self._writer.settle()
+            await self._without_forgotten(self._writer.written)
+        await self.holding.end()
+        await self.follower.release()
+
+    async def find_other(self) -> Memory | None:
+        """Return the memory that another agent stored first in place of this one, if it differs."""
+        other = None if self._writer is None else await self._writer.settle()
+        if other is None or (other.id != self.parent and not other.edited):
+            return None
+        self.parent, self._holder = other.id, other.unchanged or other.id
+        return other.memory
+
+    async def find_named(self, name: str) -> MemoryVersion | None:
+        """Return another memory, as it is now; None if there is none to be read."""
+        try:
+            return await self.bank.ahead(name)
+        except (StoreError, MemoryNotFoundError) as error:
+            self.reuse.missed = str(error)
+            return None
+
+    async def find_earlier(self, fold: Fold, which: int | str) -> MemoryVersion | None:
+        """Return an earlier memory of this reading; None if there is none to be read.
+
+        Args:
+            fold: the fold, which has read further.
+            which: number of a step, or a version's id.
+        """
+        if self._writer is not None:
+            await self._writer.settle()
+        try:
+            history = await self.bank.ahistory(fold["progress"]["version"] or self.lineage.root)
+        except MemoryNotFoundError:  # nothing was read yet
+            return None
+        except StoreError as error:
+            self.reuse.missed = str(error)
+            return None
+        own = (version for version in history if version.root == self.lineage.root)
+        return next((one for one in own if which in {one.id, one.step}), None)
+
+    def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate, *, gated: bool = False) -> Fold:
+        """Begin to store the memory after a chunk, and return the fold with its version.
+
+        Args:
+            fold: the fold after the chunk.
+            step: the step that read it.
+            update: the update.
+            gated: whether the memory is the one that the chunk was read from.
+        """
+        progress, writer, chunk = fold["progress"], self._writes(fold), step.chunk
+        # A memory that a reading ends with is whole, since heads lead there. So is one after
+        # something that is not written yet, in the place of which another may be stored.
+        ends = progress["stopped"] or chunk.end >= span_of(fold["source"]).end
+        shares = gated and not ends and writer.idle
+        version = self.lineage.after_chunk(
+            self.parent,
+            fold,
+            chunk,
+            update.tokens,
+            recalled=step.recalled,
+            recall=None if update.done else update.recall,
+            unchanged=self._holder if shares else None,
+        )
+        self._last = version
+        self._read |= {version.source, *(digest for digest, _ in version.parts)}
+        self._takes_long = monotonic() - self._begun_at >= _LONG
+        self._stored_last = (version.id, version.text)
+        self._holder = version.unchanged or version.id
+        fold = self.lineage.made(fold, version)
+        # A follower is not listed: its leader is.
+        writer.add(version, *([self.pauses.note(fold)] if self.follower.leads else []))
+        return fold
+
+    async def end(self, fold: Fold) -> Fold:
+        """End a fold with its last version; move a named memory's head to it.
+
+        Returns:
+            The fold, begun anew at the winner's head if a race for the head was lost.
+        """
+        version = fold["progress"]["version"]
+        if self._last is None and version not in {None, self.lineage.root}:  # of a resumed run
+            with suppress(StoreError, MemoryNotFoundError):
+                self._last = await self.bank.aget(str(version))
+        if self._last is None:  # nothing was read
+            return fold
+        self._writes(fold)
+        if fold["source"].get("memory_name"):
+            return await self._move_head(fold)
+        self._finished = self._last
+        return fold
+
+    async def merge_of(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
+        """Return the stored memory that was merged from these segments."""
+        key = self.lineage.merged_id(parts)
+        if key is None or not self.lineage.reuses:
+            return None
+        try:
+            found = await self.bank.aget(key)
+            await self.bank.aadopt(self.lineage.memory(fold["source"]), found.id)
+        except (StoreError, MemoryNotFoundError):
+            return None
+        return found
+
+    async def merged(self, fold: Fold, parts: Sequence[Fold], query: str | None) -> Fold:
+        """Begin to store what was merged from segments; the fold with what was stored first.
+
+        Args:
+            fold: after the merge.
+            parts: the segments' folds.
+            query: what the next round looks for.
+        """
+        version = self.lineage.after_merge(fold, parts, query)
+        if version is None:
+            return fold
+        self._writes(fold).add(version)
+        fold = self.lineage.made(fold, version)
+        if query is not None and (other := await self._writes(fold).settle()) is not None:
+            version, fold = other, self.lineage.made({**fold, **noted(other.memory)}, other)
+        self._stored_last, self._finished = (version.id, version.text), version
+        return fold
+
+    async def finish(self, fold: Fold) -> tuple[Memory | None, list[str]]:
+        """Wait until all is stored; say what another agent stored first, and what went wrong.
+
+        Raises:
+            StoreError: Strict, and something could not be stored.
+        """
+        if self._writer is None and version_of(fold) is not None:
+            await self._end_resumed(fold)
+        if self._writer is None:
+            return None, await self._finish_unwritten()
+        await self._writer.settle()
+        left = 0
+        if self._unmoved is None:  # else it was waited for already
+            left = await self._flush(self._writer)
+        other = await self._writer.settle()
+        edited = other is not None and other.id != fold["progress"]["version"]
+        away = left or self._unmoved is not None  # it would be asked in vain, and that is said
+        edits = None if away else await self.pauses.find_missed()
+        await self._leave()  # not before: who took the lease would read the last chunk again
+        message = self._unmoved
+        if left and self._whole is not None:
+            self._whole.take_over(self, fold)
+        elif left and message is None:
+            message = str(_unstored(left, self._writer))
+        elif message is None and self._whole is None:
+            message = await self._list(fold)
+        if message is not None and self._reading.config.strict:
+            raise StoreError(message)
+        memory = None if other is None or edited else other.memory
+        forgotten = None if away else await self._without_forgotten(self._writer.written)
+        return memory, [said for said in (message, edits, forgotten) if said is not None]
+
+    async def _finish_unwritten(self) -> list[str]:
+        missed = (
+            None if self.reuse.missed is None else f"Nothing stored was used: {self.reuse.missed}"
+        )
+        if missed is None:
+            missed = await self.pauses.find_missed()
+        await self._leave()
+        return [] if missed is None else [missed]
+
+    async def _list(self, fold: Fold) -> str | None:
+        """List the reading, and thin its versions out; return what went wrong."""
+        keep = self._reading.config.keep_versions
+        try:
+            if self._finished is not None:
+                await self.bank.arecord_reading(self._finished)
+            if keep is not None:
+                await self.bank.athin(self.lineage.memory(fold["source"]), keep)
+        except StoreError as error:
+            return f"The memory is stored, and could not be listed: {error}"
+        return None
+
+    def take_over(self, part: Chain, fold: Fold) -> None:
+        """Write what a segment could not store before anything that is merged from it.
+
+        Args:
+            part: the segment's chain.
+            fold: the segment's fold.
+        """
+        if part._writer is not None:
+            self._writes(fold).take_over(part._writer)
+        self._read |= part._read
+
+    async def _end_resumed(self, fold: Fold) -> None:
+        """Store and list what a run that was killed had read to its end."""
+        await self.open(fold)
+        ended = fold["progress"]["stopped"] != "deadline"
+        if ended and self._last is not None and "memory_name" not in fold["source"]:
+            self._writes(fold)
+            self._finished = self._last
+
+    async def answered(self, fold: Fold) -> None:
+        """Note that a reading into a named memory was answered: its repeat is another."""
+        name = fold["source"].get("memory_name")
+        if name:
+            with suppress(StoreError):
+                await runs.mark_answered(
+                    self.bank.records, name, self.lineage.asked(fold["source"])
+                )
+
+    async def _leave(self) -> None:
+        """Let others read on, and let nobody see a reading that is over."""
+        if self._whole is None:
+            await self.holding.end()
+        await self.follower.release()
+
+    async def _without_forgotten(self, written: Sequence[str]) -> str | None:
+        """Delete what was written of a document that was forgotten meanwhile; say so."""
+        if self.reuse.noticed is None:
+            return None
+        try:
+            late = await forget.notices_since(self.bank.records, self.reuse.noticed)
+            read = sorted(self._read & late)
+            for digest in read:
+                await self.bank.aforget_source(digest)
+            strays = await remove_strays(self.bank.records, written) if late else 0
+        except (StoreError, OSError) as error:
+            return f"Whether a document was forgotten meanwhile is not known: {error}"
+        return _FORGOTTEN if read or strays else None
+
+    async def _move_head(self, fold: Fold) -> Fold:
+        record, progress = fold["source"], fold["progress"]
+        name, version = record["memory_name"], progress["version"]
+        assert version is not None  # noqa: S101 - `keep` stored it
+        writer = self._writes(fold)
+        await writer.settle()
+        left = await self._flush(writer)
+        try:
+            if left:  # a head must not lead to what is not stored
+                raise _unstored(left, writer)
+            if await self.reuse.move_head(fold, name, record["head"]):
+                return {**fold, "source": {**record, "head": version}}
+        except MemoryNotFoundError:
+            pass  # somebody forgot this memory meanwhile: read it again, from its beginning
+        except StoreError as error:
+            self._unmoved = f"Memory {name!r} is still what it was before this reading: {error}"
+            return fold
+        self._lost += 1
+        self.bank.records.guard.count(lost_races=1)
+        if self._lost > MOST_LOST_RACES:
+            message = (
+                f"Other writers moved {name!r} on {self._lost} times. What was read is kept as "
+                f"version {version}: branch it, or read again."
+            )
+            raise MemoryConflictError(message)
+        await pause(self._lost)
+        head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
+        at = self.lineage.root if head is None else head.id
+        await self.follower.release()
+        self.pauses.begin_anew(at)
+        own = {layer.name: layer for layer in self._reading.layers}
+        return {
+            **fold,
+            **noted(Memory() if head is None else head.memory),
+            "source": {**record, "head": None if head is None else head.id},
+            "progress": {
+                **progress,
+                "position": 0,
+                "stopped": None,
+                "version": at,
+                "skipped": [],
+                "again": False,
+            },
+            "layers": {name: own[name].restart(state) for name, state in fold["layers"].items()},
+        }
+
+    def _writes(self, fold: Fold) -> VersionWriter:
+        if self._writer is None:
+            name = fold["source"].get("memory_name")
+            self._writer = VersionWriter(
+                self.bank.records,
+                self.lineage.memory(fold["source"]),
+                name,
+                after=None if self._whole is None else self._whole._writer,  # noqa: SLF001
+                beside=self.holding.place,
+                saw=self.holding.see,
+            )
+        return self._writer
+
+    async def _flush(self, writer: VersionWriter) -> int:
+        most = 2 * store_seconds()  # for all that the store has not taken yet
+        patience = self._patience(most)
+        return await writer.flush(patience, strictly=patience < most)
+
+    def _patience(self, most: float) -> float:
+        """Seconds to wait for the store: `most`, and hardly any beyond the deadline."""
+        left = self._reading.seconds_left(self._run)
+        return most if left is None else min(most, max(left, 0.0) + _BEYOND)
+
+
+def _unstored(left: int, writer: VersionWriter) -> StoreError:
+    error = writer.error or writer.records.guard.refusal or "The store took too long."
+    return StoreError(f"{plural(left, 'memory version')} could not be stored: {error}")
+
+
+def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
+    """The chain of a fold in this call; None for one that began without a store."""
+    if run.store is None or fold["progress"]["version"] is None:
+        return None
+    name = chain_name(fold["source"])
+    if name not in run.chains:  # of a resumed run
+        begin_chain(reading, run, fold["question"], fold["source"]).pauses.due = True
+    return run.chains[name]
+
+
+def begin_chain(reading: Reading, run: Run, question: str, record: SourceRecord) -> Chain:
+    """Make the chain of a fold that begins in this call; for the arguments, see `Chain`."""
+    whole = _whole(reading, run, question, record)
+    chain = run.chains[chain_name(record)] = Chain(reading, run, question, record, whole=whole)
+    return chain
+
+
+def chain_name(record: SourceRecord) -> str:
+    """Tells the chains of a run apart: each segment has another in each round."""
+    name = record.get("fold", "")
+    return f"{name} {round_of(record)}" if "whole" in record else name
+
+
+def _whole(reading: Reading, run: Run, question: str, record: SourceRecord) -> Chain | None:
+    """Of a segment, the chain that it is merged into."""
+    if "whole" not in record:
+        return None
+    name = record["whole"]
+    if name not in run.chains:  # of a resumed run
+        about = SourceRecord(fold=name, digest=record["digest"], segments=record["segments"])
+        run.chains[name] = Chain(reading, run, question, about)
+        run.chains[name].pauses.due = True
+    return run.chains[name]
+
+
+async def wait_while_held(reading: Reading, run: Run, fold: Fold) -> Fold:
+    """Wait until a fold's memory is not held, or the deadline; return the fold with any edit."""
+    left, chain = reading.seconds_left(run), chain_of(reading, run, fold)
+    if chain is None or (left is not None and left <= 0):
+        return fold
+    with abandon_if_cancelled(chain):
+        return await chain.wait_while_held(fold, reads=False)
+
+
+async def finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[str]]:
+    """Wait until a fold is stored; return its memory (or that of another writer) and warnings.
+
+    Raises:
+        StoreError: A version could not be stored, and the configuration is strict.
+    """
+    chain = chain_of(reading, run, fold)
+    other, warnings = (None, []) if chain is None else await chain.finish(fold)
+    return other or memory_of(fold), warnings
+
+
+_ending: set[asyncio.Task[None]] = set()  # an event loop's are weak
+
+
+@contextmanager
+def abandon_if_cancelled(chain: Chain) -> Iterator[None]:
+    """Take a reading out of the list if it is cancelled, and then let others read on."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.ensure_future(_abandon(chain))
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)
+        raise
+
+
+async def _abandon(chain: Chain) -> None:
+    with suppress(Exception):  # the store may be closed
+        await chain.abandon()

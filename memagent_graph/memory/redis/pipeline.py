@@ -136,14 +136,14 @@ class Command(NamedTuple):
     arguments: tuple[bytes | str | int, ...] = ()
     of_item: bool = False
 
-    def remembered(self) -> Wire:
+    def as_evalsha(self) -> Wire:
         """Return the form for a server that has the script cached."""
         if self.script is None:
             words = str(self.arguments[0]).split()
             return Wire(self.keys[0], (*words, *self.keys, *self.arguments[1:]))
         return self._script("EVALSHA", self.script.sha)
 
-    def spelled_out(self) -> Wire:
+    def as_eval(self) -> Wire:
         """Return the form for a server that does not have the script cached."""
         return self._script("EVAL", self.script.text if self.script else "")
 
@@ -176,10 +176,10 @@ def wire(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
 
 
 def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Reply], list[Reply]]:
-    replies = yield [command.remembered() for command in commands]
+    replies = yield [command.as_evalsha() for command in commands]
     unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:
-        again = yield [commands[place].spelled_out() for place in unknown]
+        again = yield [commands[place].as_eval() for place in unknown]
         for place, reply in zip(unknown, again, strict=True):
             replies[place] = reply
     for command, reply in zip(commands, replies, strict=True):

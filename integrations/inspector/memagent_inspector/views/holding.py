@@ -10,7 +10,7 @@ from memagent_graph.errors import MemoryConflictError
 
 if TYPE_CHECKING:
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.hold import Hold, UnderWay
+    from memagent_graph.memory.sharing import Hold, UnderWay
 
 
 @dataclass(frozen=True, slots=True)
