@@ -46,7 +46,7 @@ CEILINGS = {
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(114, 0),
-    "lines of the largest module": Ceiling(771, 500),
+    "lines of the largest module": Ceiling(800, 500),
     "modules": Ceiling(168, 130),
     "lines": Ceiling(49_900, 39_000),
 }
