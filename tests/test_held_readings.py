@@ -27,7 +27,8 @@ from langgraph.store.base import GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, create_memagent
-from memagent_graph.graph.layers import hold, versions
+from memagent_graph.graph.layers import hold as holds
+from memagent_graph.graph.layers import versions
 
 SEGMENTED = SMALL.model_copy(update={"segments": 2})
 
@@ -271,7 +272,7 @@ class Away(Broken):
 
 @pytest.fixture
 def away(monkeypatch):
-    monkeypatch.setattr(hold, "LAPSE", 0.05)
+    monkeypatch.setattr(holds, "LAPSE", 0.05)
     return Away()
 
 
@@ -300,7 +301,7 @@ async def test_a_reading_whose_store_goes_away_while_it_is_held_goes_on_and_says
 async def test_a_store_that_is_away_at_the_first_look_does_not_end_a_hold(away):
     bank, told = MemoryBank(away, patience=lambda: PATIENT), []
     hold = await bank.ahold("diary", "ann")
-    waiting = hold.Holding(bank.records, "diary", lambda: None)
+    waiting = holds.Holding(bank.records, "diary", lambda: None)
     waiting.see(asdict(hold))
 
     note = bank.records.put(bank.records.under_way("diary"), "1", {})
