@@ -38,6 +38,11 @@ VERL_INSTALLED := $(VERL_VENV)/.installed
 # Without what they need for GPUs. Agent Lightning asks for Python 3.12; all that is used here runs on 3.11.
 VERL := --no-deps --ignore-requires-python agentlightning==1.0.2 verl==0.8.0
 
+# It asks for older versions of packages that the environment has, so that it is kept beside it.
+DEEPAGENTS := --no-deps deepagents==0.7.32 anthropic==2.14.0 bracex==3.2.3 docstring_parser==0.18.0 filetype==1.2.0 \
+	google-auth==2.63.0 google-genai==3.6.1 langchain-anthropic==1.7.10 langchain-google-genai==4.4.3 pyasn1==0.6.5 \
+	pyasn1_modules==0.4.2 tenacity==9.1.4 wcmatch==12.0.1
+
 # "7b" is that of Qwen2.5-7B.
 SHAPE ?= 7b
 
@@ -86,7 +91,7 @@ exit $$code
 endef
 
 .PHONY: models chat test-model test-model-quick
-.PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
+.PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-deepagents test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
 .PHONY: docs docs-serve docs-version lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
@@ -130,6 +135,10 @@ test-model-quick: $(INSTALLED_ALL)  ## A part of them with the smallest model, b
 
 test-verl: $(VERL_INSTALLED)  ## A training step of Agent Lightning and verl on a CPU, in an environment of its own
 	$(VERL_BIN)/python -m pytest -W ignore integrations/agent-lightning/tests/test_verl.py
+
+test-deepagents: $(INSTALLED_ALL)  ## Memories as files, with the real deepagents, which is installed beside the environment
+	$(BIN)/python -m pip install --quiet --upgrade --target build/deepagents $(DEEPAGENTS)
+	PYTHONPATH=build/deepagents:$$PYTHONPATH $(BIN)/python -m pytest tests/test_deepagents.py
 
 test-browser: $(INSTALLED_ALL)  ## The pages that we write, in a real Chromium (CHROMIUM names another)
 	test -n "$$CHROMIUM" || command -v chromium || command -v chromium-browser || \

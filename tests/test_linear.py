@@ -39,6 +39,13 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "how man", ""),
         ("", "how many ", ""),
     ],
+    "memagent_graph.conversation.built_in._PASSING": [
+        ("", "for this ", ""),
+        ("for this ", "a", ""),
+        ("", "in the current a ", ""),
+        ("", "only this ", ""),
+    ],
+    "memagent_graph.conversation.built_in._ENDED": [("", "[ends 2026-03-0", "")],
     "memagent_graph.conversation.prompt._DAY": [("", "2026-01-0", "")],
     "memagent_graph.graph.segments._WORD": [("", "a ", "")],
     "memagent_graph.conversation.user_memory._ESCAPED": [("", "%2", "")],

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.store.memory import InMemoryStore
 
+from memagent_graph.conversation.access import ReadOnlyStore
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
@@ -408,7 +409,9 @@ class UserMemories:
         episode_tokens: int,
         episode_days: float | None,
         ttl: float | None,
+        read_only: bool,
     ) -> None:
+        self.read_only = read_only
         self.namespace = check_namespace(namespace)
         self.seen: WeakSet[Backlog] = WeakSet()
         _everyone.add(self)
@@ -419,6 +422,7 @@ class UserMemories:
         self._episode_tokens = episode_tokens
         self._episode_days = episode_days
         self._ttl = ttl
+        self._guarded: ReadOnlyStore | None = None
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
         """Return the memory of a person.
@@ -465,4 +469,8 @@ class UserMemories:
         chosen = self._store or store or self._here
         if chosen is None:
             chosen = self._here = InMemoryStore()
-        return chosen
+        if not self.read_only:
+            return chosen
+        if self._guarded is None or self._guarded.store is not chosen:
+            self._guarded = ReadOnlyStore(chosen)
+        return self._guarded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +45,17 @@ _REQUEST = regex.compile(
     r"(?:['’]s| (?:is|are|was|were|do|does|did|can|could|should|would|will)\b))"
     r"|\bplease\W*$"
 )
+_PASSING = regex.compile(
+    r"(?i)\b(?:(?:for|in) (?:this|the (?:current|present)) (?:\w++ )?(?:answer|article|chat|code"
+    r"|conversation|document|draft|e-?mail|essay|exercise|letter|message|one|paragraph|poem|post"
+    r"|question|reply|report|response|session|story|summary|task|text|translation|turn)"
+    r"|just (?:this once|(?:for )?(?:now|today))|only (?:this (?:once|time)|for (?:now|today))"
+    r"|this time (?:only|around)|for the moment|for the time being|until further notice)\b"
+)
+"""What an instruction says that holds for one task alone."""
+_ENDED = regex.compile(r"\[ends (?P<day>\d{4}-\d\d-\d\d)\]")
+_LAST_ZONE = timedelta(hours=12)
+"""From the end of a day in UTC to its end everywhere."""
 _MARK = regex.compile(r"\[(?:image|audio|video|file|document|media|content)(?:: [^\]]*)?\]")
 """A mark in place of an attachment, such as "[image]"."""
 _NOTICE = regex.compile(
@@ -106,7 +118,19 @@ def is_statement(text: str) -> bool:
     said = _plain_words(text)
     if said <= _IDLE or (said <= _GREETING and not _FIRST_PERSON.search(text)):
         return False
-    return not (_QUESTION.search(text) or _REQUEST.search(text) or _NOTICE.match(text))
+    ways = (_QUESTION.search, _REQUEST.search, _NOTICE.match, _PASSING.search)
+    return not any(found(text) for found in ways)
+
+
+def drop_ended(memory: str) -> str:
+    """Return notes without the lines whose end ("[ends 2026-03-05]") has passed."""
+    if "[ends " not in memory:
+        return memory
+    today = (datetime.now(UTC) - _LAST_ZONE).date().isoformat()
+    lines = memory.splitlines(keepends=True)
+    return "".join(
+        line for line in lines if not any(m["day"] < today for m in _ENDED.finditer(line))
+    ).strip("\n")
 
 
 def tells_time(text: str) -> bool:

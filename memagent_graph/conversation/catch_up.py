@@ -6,7 +6,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memagent_graph.conversation.messages import after, is_instruction, mark_messages
+from memagent_graph.conversation.messages import (
+    after,
+    is_instruction,
+    mark_messages,
+    spread_exclusion,
+)
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.sync import see_checkpoints, wait_for
 
@@ -74,6 +79,7 @@ async def _fold(
     memory: ConversationMemory, thread: str, values: dict[str, Any], store: BaseStore | None
 ) -> int:
     known = mark_messages(values.get("messages") or [])
+    known = spread_exclusion(known)
     said = [m for m in after(known, values.get("memory_folded")) if not is_instruction(m)]
     user = AnonymousUser.restore(values["memory_user"])
     return await memory.talk(user, thread, store, None).fold(

@@ -14,12 +14,20 @@ import regex
 
 from memagent_graph.conversation.built_in import (
     NewestReader,
+    drop_ended,
     subjects_to_forget,
     topics,
     withdraw,
 )
 from memagent_graph.conversation.episodes import Page
-from memagent_graph.conversation.messages import USER, align, record_message, render, word_for_word
+from memagent_graph.conversation.messages import (
+    USER,
+    align,
+    is_excluded,
+    record_message,
+    render,
+    word_for_word,
+)
 from memagent_graph.conversation.profile import MessageStart, Past, attest
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
@@ -250,9 +258,9 @@ class Folding:
         model: str | BaseChatModel | Reader | None,
         config: ReadingConfig,
         tokenizer: TokenizerLike,
-        *,
         keep: str,
         never: str,
+        *,
         redact: Redact,
         window: int,
         fields: Fields[Any] | None,
@@ -316,19 +324,21 @@ class Folding:
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             head = await memory.head()
-            if head is None and before is not None:
+            marked, mark = mark, await memory.read_mark(thread)
+            if (head is None and before is not None) or (marked and not mark):
                 return 0  # the user was forgotten at this moment
             self._check(head)
             before = head
-            marked, mark = mark, await memory.read_mark(thread)
-            if self._approve and marked and not mark:
-                return 0
             done = await memory.folded(thread, mark)
             whole = len(done) < self._known
             found = align(folding, done, whole=whole, sure=sure or {}, redact=redact)
             replaced = await self._find_replaced(memory, thread, found.edited)
             changed = {str(message.id): message for message in (*found.edited, *found.new)}
-            given = [message for message in found.known if str(message.id) not in found.resent]
+            given = [
+                message
+                for message in found.known
+                if str(message.id) not in found.resent and not is_excluded(message)
+            ]
             said, gone = _without_forgotten(self.keeping.said(given, thread), changed)
             step = await memory.episodes.keep(
                 [one for one in said if one.id not in changed] if self._approve else said,
@@ -343,16 +353,25 @@ class Folding:
             recorded = [now.pop(one.id, one) for one in done]
             # Others may still want to fold what left the thread only now.
             recorded = [*recorded[-self._known :], *now.values()]
-            new = [message for message in found.known if str(message.id) in changed]
+            mark_now = memory.mark(thread, recorded)
+            step = step._replace(puts=[mark_now, *step.puts])
+            new = [
+                message
+                for message in found.known
+                if str(message.id) in changed and not is_excluded(message)
+            ]
+            if not new:
+                if await memory.commit(step, head, mark):
+                    return 0
+                continue
             version = await self._version(head, new, thread, recorded, replaced, gone, config)
-            step = step._replace(puts=[memory.mark(thread, recorded), *step.puts])
             if self._approve:
                 edited = {str(message.id) for message in found.edited}
                 step = await revise(memory, thread, edited, gone, step)
                 proposal = compose(
                     version,
                     head,
-                    messages=[*changed],
+                    messages=[str(message.id) for message in new],
                     said=[one for one in said if one.id in changed and one.text],
                     starts=self._rendered(new, {} if self._built_in else replaced)[0],
                     model=self._model,
@@ -361,7 +380,11 @@ class Folding:
                     await self._ask(memory, proposal)
                     return len(new)
             elif await memory.add(
-                version, after=head, new=[*changed], model=self._model, step=step
+                version,
+                after=head,
+                new=[str(message.id) for message in new],
+                model=self._model,
+                step=step,
             ):
                 await _prepare(memory, version.text)
                 return len(new)
@@ -430,11 +453,11 @@ class Folding:
         fold = begun(self._question, record)
         if head is not None:
             parent, root = head.id, head.root
-            fold["memory"] = head.text
+            fold["memory"] = drop_ended(head.text)
             if self._built_in:
                 now = {one.id: one.text for one in self.keeping.said(new, thread)}
                 edits = [(was.day, was.text, now.get(key, "")) for key, was in replaced.items()]
-                fold["memory"] = withdraw(head.text, edits)
+                fold["memory"] = withdraw(fold["memory"], edits)
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
         told: tuple[Told, ...] = ()

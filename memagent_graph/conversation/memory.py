@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
@@ -12,15 +12,18 @@ from typing_extensions import TypeVar
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation import privacy
+from memagent_graph.conversation.access import refuse_writes
 from memagent_graph.conversation.backlog import UserMemories, fold_all
-from memagent_graph.conversation.built_in import topics
+from memagent_graph.conversation.built_in import drop_ended, topics
 from memagent_graph.conversation.episodes import Kept
 from memagent_graph.conversation.fold import Folding
 from memagent_graph.conversation.messages import (
+    exclude,
     find_current,
     is_instruction,
     is_reply,
     mark_messages,
+    spread_exclusion,
 )
 from memagent_graph.conversation.privacy import check_redaction, for_itself
 from memagent_graph.conversation.profile import Fields, Past, entries_of
@@ -31,15 +34,16 @@ from memagent_graph.conversation.proposal import (
     propose_edit,
     withdraw_proposed,
 )
+from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.search import recall
-from memagent_graph.conversation.session import Remember, Talk
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.conversation.session import Remember, Talk, access_of
+from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.evidence.statements import drop_statements
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.sync import blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import MessageLikeRepresentation
@@ -59,10 +63,15 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
+    OfUser = Callable[[str], str]
+
 Shape = TypeVar("Shape", bound="str | BaseModel", default=str)
 
 _MOST_PAST = 100
 """Values of each field of a profile that no longer stand and are kept, at most."""
+
+_MOST_WAYS = 1_000
+"""Pairs of `keep` and `never` whose prompts a process keeps."""
 
 _log = logging.getLogger(__name__)
 
@@ -105,9 +114,13 @@ class ConversationMemory(Generic[Shape]):
         episode_days: days after which such a message is deleted; None for never.
         ttl: minutes that a memory lives on when it is not read; None for the store's default.
         keep: description of what to remember above all. It is part of a chat model's prompt; for
-            the built-in reader, statements with one of its words count double.
+            the built-in reader, statements with one of its words count double. A function returns
+            it for the id of a user.
         never: description of what must not be remembered. It is part of a chat model's prompt; the
-            built-in reader leaves out statements with one of its words, in any form.
+            built-in reader leaves out statements with one of its words, in any form. A function
+            returns it for the id of a user.
+        read_only: whether to attach the memories of another agent: prompts have them, and every
+            write of this one is refused.
         redact: function that each message's text passes through before the model reads it or
             anything is stored, to mask card numbers for instance. It is called in the event loop;
             if it fails, the messages stay unfolded.
@@ -151,8 +164,9 @@ class ConversationMemory(Generic[Shape]):
         episode_tokens: int = 500_000,
         episode_days: float | None = None,
         ttl: float | None = None,
-        keep: str = "",
-        never: str = "",
+        keep: str | OfUser = "",
+        never: str | OfUser = "",
+        read_only: bool = False,
         redact: Redact | None = None,
         approve: Approve | bool = False,
         schema: type[Shape] = str,  # type: ignore[assignment]
@@ -178,21 +192,27 @@ class ConversationMemory(Generic[Shape]):
             episode_tokens=episode_tokens,
             episode_days=episode_days,
             ttl=ttl,
+            read_only=read_only,
         )
         self.approves = bool(approve)
         self._fields = None if schema is str else Fields(cast("type[BaseModel]", schema))
-        self._folding = Folding(
+        if callable(keep) or callable(never):
+            model = share_model(model, config or ReadingConfig(), tokenizer)
+        self._keep, self._never = keep, never
+        self._make_folding = partial(
+            Folding,
             model,
             config or ReadingConfig(),
             tokenizer,
-            keep=keep,
-            never=never,
             redact=check_redaction(redact),
             window=window,
             fields=self._fields,
             past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
             approve=approve,
         )
+        fixed = ("" if callable(text) else text for text in (keep, never))
+        self._folding = self._make_folding(*fixed)
+        self._foldings = lru_cache(_MOST_WAYS)(self._make_folding)
 
     async def aload(self, user: UserId, *, store: BaseStore | None = None) -> Shape:
         """Fold the waiting messages of a user, and return the memory; empty if there is none.
@@ -229,7 +249,12 @@ class ConversationMemory(Generic[Shape]):
         return [] if head is None else entries_of(head, self._fields)
 
     async def aprompt(
-        self, user: UserId, *, about: About = "", store: BaseStore | None = None
+        self,
+        user: UserId,
+        *,
+        about: About = "",
+        store: BaseStore | None = None,
+        config: RunnableConfig | None = None,
     ) -> list[SystemMessage]:
         """Return the system message with what is known of a user, or no message.
 
@@ -243,7 +268,11 @@ class ConversationMemory(Generic[Shape]):
                 memory, both together within `config.memory_tokens`. Messages of the conversation
                 are not among them.
             store: store of the host graph, used if this memory has no store of its own.
+            config: configuration of the run, which may forbid to read; by default, that of the run
+                under way.
         """
+        if not access_of(config).reads:
+            return []
         told = render_recalled(*await self.atold(user, about=about, store=store))
         return [SystemMessage(told)] if told else []
 
@@ -264,7 +293,7 @@ class ConversationMemory(Generic[Shape]):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
             _log.warning("The memory of a user could not be loaded: %s", error)
-        reading, memory = self._folding.reading, backlog.told
+        reading, memory = self._folding.reading, drop_ended(backlog.told)
         if self._fields is not None:
             memory = self._fields.tell(memory)
         return tell(
@@ -297,8 +326,11 @@ class ConversationMemory(Generic[Shape]):
             store: store of the host graph, used if this memory has no store of its own.
             config: configuration of the run, whose `configurable` a model may need.
         """
+        self._check_writable()
         given = convert_to_messages(messages)
         known = mark_messages(given)
+        if not access_of(config).writes:
+            known = exclude(known)
         talk = self.talk(user, thread, store, config)
         if any(message.id for message in given):
             talk.backlog.trust(talk.thread)
@@ -325,7 +357,9 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
+        self._check_writable()
         known = mark_messages(convert_to_messages(messages))
+        known = spread_exclusion(known if access_of(config).writes else exclude(known))
         said = [message for message in known if not is_instruction(message)]
         talk = self.talk(user, thread, store, config)
         await talk.fold(said, {})
@@ -374,6 +408,7 @@ class ConversationMemory(Generic[Shape]):
                 delete the `threads` of the result yourself.
             by: author of the change, for the entry that stays under a digest of the user's id.
         """
+        self._check_writable()
         backlog = self.people.backlog(user, store)
         await backlog.drop()
         personal = self.people.of(user, store)
@@ -409,6 +444,7 @@ class ConversationMemory(Generic[Shape]):
         Raises:
             StoreError: The store failed.
         """
+        self._check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
         self.people.backlog(user, store).withdraw(ids, of)
         personal = self.people.of(user, store)
@@ -456,6 +492,7 @@ class ConversationMemory(Generic[Shape]):
             by: author of the change.
             propose: whether to propose the change of the notes.
         """
+        self._check_writable()
         wanted = topics(subject)
         if not wanted or self._fields is not None:
             message = f"Name the subject to forget by telling words; {subject!r} has none."
@@ -472,6 +509,31 @@ class ConversationMemory(Generic[Shape]):
             await personal.edit(text, by=by, before=head.id)
         await withdraw_proposed(personal, lambda one: one.without_subjects([wanted]))
         return [*dict.fromkeys([*gone, *await personal.episodes.drop_about(wanted)])]
+
+    async def edit_notes(
+        self, user: UserId, text: str, store: BaseStore | None, *, before: str
+    ) -> None:
+        """Replace a user's notes for an agent: as a new version, or as a proposal.
+
+        Args:
+            user: id of the user.
+            text: the whole new text.
+            store: store of the host graph, used if this memory has no store of its own.
+            before: the text that it replaces.
+
+        Raises:
+            MemoryConflictError: The memory changed meanwhile, or nothing is known of the user yet.
+        """
+        self._check_writable()
+        personal = self.people.of(user, store)
+        head = await personal.head()
+        if head is None or head.text != before:
+            message = "The notes changed meanwhile, or there are none yet: read them again."
+            raise MemoryConflictError(message)
+        if self.approves:
+            await propose_edit(personal, head, text, by="assistant")
+        else:
+            await personal.edit(text, by="assistant", before=head.id)
 
     async def aproposals(self, user: UserId, *, store: BaseStore | None = None) -> list[Proposal]:
         """Fold the waiting messages of a user, and return what waits for approval, oldest first.
@@ -509,6 +571,7 @@ class ConversationMemory(Generic[Shape]):
             MemoryConflictError: Others changed the memory meanwhile.
             StoreError: The store failed.
         """
+        self._check_writable()
         await decide(self.people.of(user, store), accept=ids, by=by)
         return self._shaped(await self._head(user, store))
 
@@ -534,6 +597,7 @@ class ConversationMemory(Generic[Shape]):
             MemoryConflictError: Others changed the memory meanwhile.
             StoreError: The store failed.
         """
+        self._check_writable()
         await decide(self.people.of(user, store), refuse=ids, by=by)
 
     load = blocking(aload)
@@ -559,7 +623,7 @@ class ConversationMemory(Generic[Shape]):
             thread,
             personal,
             self.people.backlog(user, store),
-            partial(self._folding.fold, personal, thread, for_itself(config)),
+            partial(self._fold, user, personal, thread, for_itself(config)),
             self.remember,
             self.remember_within,
             self.window,
@@ -567,13 +631,43 @@ class ConversationMemory(Generic[Shape]):
             self._folding.keeping.redact,
         )
 
+    @property
+    def read_only(self) -> bool:
+        """Whether this memory may only be read here."""
+        return self.people.read_only
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise refuse_writes()
+
+    def _get_folding(self, user: UserId) -> Folding:
+        """The folding with the instructions for a user."""
+        if not (callable(self._keep) or callable(self._never)):
+            return self._folding
+        texts = [text(str(user)) if callable(text) else text for text in (self._keep, self._never)]
+        if not all(isinstance(text, str) for text in texts):
+            raise ConfigurationError("A function given as keep or never must return a text.")
+        return self._foldings(*texts)
+
+    async def _fold(
+        self,
+        user: UserId,
+        personal: UserMemory,
+        thread: str,
+        config: RunnableConfig,
+        messages: Sequence[BaseMessage],
+        sure: Mapping[str, bool] | None = None,
+    ) -> int:
+        self._check_writable()
+        return await self._get_folding(user).fold(personal, thread, config, messages, sure)
+
     async def _kept(self, personal: UserMemory, about: str) -> Kept:
         return await personal.episodes.read() if about and not personal.episodes.off else Kept()
 
     def _find(
         self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: UserMemory
     ) -> list[MessagePassage]:
-        keeping = self._folding.keeping
+        keeping = self._get_folding(personal.user).keeping
         told = {(one.id, one.text) for one in keeping.said(messages, "")}
         found = recall(kept).find(about, since=personal.episodes.since, told=told)
         return [passage for passage in found if keeping.allows(passage.text)]
@@ -583,4 +677,5 @@ class ConversationMemory(Generic[Shape]):
         return "" if head is None else head.text
 
     def _shaped(self, text: str) -> Shape:
+        text = drop_ended(text)
         return cast("Shape", text if self._fields is None else self._fields.load(text))

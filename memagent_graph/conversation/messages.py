@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.text.chunks import Chunk
 
+REMEMBER = "remember"
+"""Key of a human message's `additional_kwargs`: with False, its turn is not remembered."""
 TOLD_AT = "told_at"
 """Key of a message's `additional_kwargs` for the time at which it was said; see `read_time`."""
 
@@ -57,6 +59,44 @@ def _mark_message(message: BaseMessage, now: str) -> BaseMessage:
     if isinstance(message, HumanMessage) and message.additional_kwargs.get(TOLD_AT) is None:
         changes["additional_kwargs"] = {**message.additional_kwargs, TOLD_AT: now}
     return message.model_copy(update=changes) if changes else message
+
+
+def exclude(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return messages, those of the current turn marked as not to be remembered.
+
+    These are the human messages after the last reply. All that follows such a message, up to the
+    next human message, is not remembered either.
+    """
+    replies = [at for at, message in enumerate(messages) if isinstance(message, AIMessage)]
+    first = replies[-1] + 1 if replies else 0
+    return [
+        _exclude(message) if at >= first and isinstance(message, HumanMessage) else message
+        for at, message in enumerate(messages)
+    ]
+
+
+def spread_exclusion(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
+    """Return messages, those after one that is not to be remembered marked likewise."""
+    found: list[BaseMessage] = []
+    excluded = False
+    for message in messages:
+        if isinstance(message, HumanMessage):
+            excluded = is_excluded(message)
+        found.append(_exclude(message) if excluded else message)
+    return found
+
+
+def is_excluded(message: BaseMessage) -> bool:
+    """Whether a message is not to be remembered."""
+    return message.additional_kwargs.get(REMEMBER) is False
+
+
+def _exclude(message: BaseMessage) -> BaseMessage:
+    if is_excluded(message):
+        return message
+    return message.model_copy(
+        update={"additional_kwargs": {**message.additional_kwargs, REMEMBER: False}}
+    )
 
 
 def is_instruction(message: BaseMessage) -> bool:

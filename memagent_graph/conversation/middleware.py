@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
 from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
 
 from memagent_graph.conversation.approval import areview, review
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.messages import mark_messages, view
+from memagent_graph.conversation.messages import exclude, mark_messages, view
 from memagent_graph.conversation.node import begin, changes, shorten
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.conversation.user_memory import AnonymousUser
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     _Request = ModelRequest[Any]
     _Response = ModelResponse[Any]
 
+_RESERVED = str.maketrans(":|", "--")
+"""Characters that LangGraph does not allow in the names of nodes."""
 _UNNAMED = RunnableConfig()
 """Config where LangGraph gives none: it names no user, which is an error of its own."""
 
@@ -97,15 +100,26 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         review: bool = False,
     ) -> None:
         super().__init__()
+        self._name = type(self).__name__
+        if memory is not None and memory.read_only:
+            place = "/".join(memory.people.namespace)
+            self._name += f" (reads {place})".translate(_RESERVED)
         self._review = review
         self._shorten_state = shorten_state
         self.memory = memory or ConversationMemory()
         self._speakers = Speakers(user, strict=strict)
 
+    @property
+    def name(self) -> str:
+        """The name among the middlewares of an agent, each of which needs one of its own."""
+        return self._name
+
     async def abefore_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Find out who talks; when a thread starts, fold what the others have said."""
+        if self.memory.read_only:
+            return None
         await self._talk(state, runtime, config).begin(state["messages"])
         if self._review:
             speaker = self._speakers.of(runtime, config, state.get("memory_user"))
@@ -116,6 +130,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Do what `abefore_agent` does."""
+        if self.memory.read_only:
+            return None
         if self._talk(state, runtime, config).opens(state["messages"]):
             wait_for(self._talk(state, runtime, config).begin(state["messages"]))
         if self._review:
@@ -128,12 +144,17 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     ) -> dict[str, object] | None:
         speaker = self._speakers.of(runtime, config, state.get("memory_user"))
         messages = state["messages"]
-        return begin(self.memory, speaker, state, messages, runtime.store, config) or None
+        update = begin(self.memory, speaker, state, messages, runtime.store, config)
+        if not self._speakers.access(runtime, config).writes:
+            update["messages"] = changes(messages, exclude(messages))
+        return update or None
 
     async def abefore_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Let messages beyond the window leave what the model sees."""
+        if self.memory.read_only:
+            return None
         talk = self._talk(state, runtime, config)
         _, changed = await shorten(talk, state, {}, in_state=self._shorten_state)
         return changed or None
@@ -142,6 +163,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Do what `abefore_model` does."""
+        if self.memory.read_only:
+            return None
         before = state["messages"]
         now = mark_messages(before)
         talk = self._talk(state, runtime, config)
@@ -159,6 +182,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Do what `aafter_agent` does."""
+        if self.memory.read_only:
+            return None
         talk = self._talk(state, runtime, config)
         talk.note(state["messages"], state.get("memory_folded"), ended=True)
         return None
@@ -182,9 +207,15 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         return handler(_add_memory(request, wait_for(self._told(request))))
 
     async def _told(self, request: _Request) -> list[SystemMessage]:
-        state = cast("MemAgentState", request.state)
-        user, about = AnonymousUser.restore(state["memory_user"]), request.messages
-        return await self.memory.aprompt(user, about=about, store=request.runtime.store)
+        known = cast("MemAgentState", request.state).get("memory_user")
+        runtime, config = request.runtime, get_config()
+        user = AnonymousUser.restore(known) if known else ""
+        if not user or self.memory.read_only:
+            user = self._speakers.of(runtime, config, known).user
+        if not self._speakers.access(runtime, config).reads:
+            return []
+        about = request.messages
+        return await self.memory.aprompt(user, about=about, store=runtime.store, config=config)
 
     def _talk(self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig) -> Talk:
         speaker = self._speakers.of(runtime, config, state.get("memory_user"))
@@ -209,27 +240,29 @@ def _add_memory(request: _Request, told: list[SystemMessage]) -> _Request:
     if not told:
         return request
     given = {field.name: getattr(request, field.name) for field in fields(request)}
-    return _RememberingRequest(**given, memory=told[0].text).override(
+    memories = (*given.pop("memories", ()), told[0].text)
+    return _RememberingRequest(**given, memories=memories).override(
         system_message=request.system_message
     )
 
 
 @dataclass(init=False)
 class _RememberingRequest(ModelRequest[Any]):
-    """A request in whose system message the memory stands, also if other middleware replaces it."""
+    """A request in whose system message memories stand, also if other middleware replaces it."""
 
-    memory: str = ""
+    memories: tuple[str, ...] = ()
 
-    def __init__(self, *, memory: str, **given: Any) -> None:
+    def __init__(self, *, memories: tuple[str, ...], **given: Any) -> None:
         super().__init__(**given)
-        object.__setattr__(self, "memory", memory)
+        object.__setattr__(self, "memories", memories)
 
     def override(self, **overrides: Any) -> _Request:
         changed = super().override(**overrides)
         own = changed.system_message
-        if own is not None and self.memory in own.text:
-            return changed
-        return replace(changed, system_message=_join(own, self.memory))
+        for memory in self.memories:
+            if own is None or memory not in own.text:
+                own = _join(own, memory)
+        return changed if own is changed.system_message else replace(changed, system_message=own)
 
 
 def _join(own: SystemMessage | None, memory: str) -> SystemMessage:

@@ -10,6 +10,7 @@ from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
 
 from memagent_graph.conversation.messages import (
+    exclude,
     find_left,
     is_reply,
     mark_messages,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.session import Speaker, Talk
+    from memagent_graph.conversation.session import Access, Speaker, Talk
 
 _HOOK = "pre_model_hook"
 
@@ -118,12 +119,34 @@ class ConversationNode(RunnableCallable):
     ) -> None:
         speakers = Speakers(user, strict=strict)
 
+        async def show(
+            access: Access,
+            speaker: Speaker,
+            stays: list[BaseMessage],
+            store: BaseStore | None,
+            config: RunnableConfig,
+            *,
+            hook: bool,
+        ) -> dict[str, object]:
+            if not hook:
+                return {"memory_view": stays}
+            told = []
+            if access.reads:
+                told = await memory.aprompt(speaker.user, about=stays, store=store, config=config)
+            return {"llm_input_messages": [*told, *stays]}
+
         async def aremember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
             known = state if isinstance(state, dict) else vars(state)
             speaker = speakers.of(runtime, config, known.get("memory_user"))
             now = mark_messages(known["messages"])
+            access = speakers.access(runtime, config)
+            hook = config.get("metadata", {}).get("langgraph_node") == _HOOK
+            if memory.read_only:
+                return await show(access, speaker, now, runtime.store, config, hook=hook)
+            if not access.writes:
+                now = exclude(now)
             talk = memory.talk(*speaker, runtime.store, config)
             update: dict[str, object] = {}
             stays = now
@@ -132,11 +155,8 @@ class ConversationNode(RunnableCallable):
                 update = begin(memory, speaker, known, now, runtime.store, config)
                 stays, changed = await shorten(talk, known, update, in_state=shorten_state)
                 update |= changed
-                if config.get("metadata", {}).get("langgraph_node") == _HOOK:
-                    told = await memory.aprompt(speaker.user, about=stays, store=runtime.store)
-                    update["llm_input_messages"] = [*told, *stays]
-                elif not shorten_state:
-                    update["memory_view"] = stays
+                if hook or not shorten_state:
+                    update |= await show(access, speaker, stays, runtime.store, config, hook=hook)
             talk.note(now, last("memory_folded", known, update), ended=is_reply(now))
             return {"messages": changes(known["messages"], now), **update}
 

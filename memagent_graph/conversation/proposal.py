@@ -363,7 +363,7 @@ async def store_proposal(
     proposal: Proposal | None,
     *,
     head: MemoryVersion | None,
-    mark: object,
+    mark: Value | BadRecordError | None,
     step: EpisodePuts,
 ) -> bool:
     """Store a proposal with the mark of its messages, unless something changed meanwhile.
@@ -376,16 +376,14 @@ async def store_proposal(
         step: the new mark, and changes of other proposals and of kept messages.
     """
     records = memory.bank.records
-    puts, given = [*step.puts], {**step.given, **memory.expect(head)}
     if proposal is not None:
         place = (records.proposals, proposal.id)
-        puts.append(records.put(*place, proposal.to_record()))
-        given[place] = None
-        puts.append(put_change(records, _entry(proposal, "proposed", CONVERSATION)))
-    thread = (records.threads, next(put.key for put in puts if put.namespace == records.threads))
-    if not isinstance(mark, BadRecordError):
-        given[thread] = mark  # type: ignore[assignment]
-    return await records.commit(puts, given)
+        puts = [
+            records.put(*place, proposal.to_record()),
+            put_change(records, _entry(proposal, "proposed", CONVERSATION)),
+        ]
+        step = EpisodePuts([*step.puts, *puts], {**step.given, place: None})
+    return await memory.commit(step, head, mark)
 
 
 async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by: str) -> None:

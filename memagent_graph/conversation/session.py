@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
@@ -21,6 +22,7 @@ from memagent_graph.conversation.messages import (
     first_leaving,
     is_instruction,
     record_message,
+    spread_exclusion,
 )
 from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
 from memagent_graph.errors import ConfigurationError
@@ -99,6 +101,7 @@ class Talk:
         """
         if self.remember == "window":
             return
+        messages = spread_exclusion(messages)
         said, recorded, sure = self._find_unrecorded(messages, folded)
         humans = [at for at, message in enumerate(said) if isinstance(message, HumanMessage)]
         closed = len(said) if ended or not humans else humans[-1]
@@ -148,6 +151,7 @@ class Talk:
             folded: the id of the message that was folded last.
         """
         stay = [*messages]
+        marked = {message.id: message for message in spread_exclusion(messages)}
         folding: list[BaseMessage] = []
         try:
             folding = self._beyond(stay)
@@ -162,7 +166,8 @@ class Talk:
                     self.backlog.hurry()
                     return stay
             if folding:
-                await self.fold(folding, self._sure(folding))
+                leaving = [marked[message.id] for message in folding]
+                await self.fold(leaving, self._sure(folding))
                 self.backlog.remove(self.thread, folding)
         except GraphBubbleUp:
             raise
@@ -200,6 +205,57 @@ def _without(messages: list[BaseMessage], gone: Sequence[BaseMessage]) -> list[B
 
 def _tokens(messages: Sequence[BaseMessage]) -> int:
     return sum(count_tokens(message) for message in messages if not is_instruction(message))
+
+
+ACCESS_KEY = "memory_access"
+"""Key of the context, or of `configurable`, with what a run may do."""
+
+
+class Access(NamedTuple):
+    """Whether a run may read the memory, and whether it may write it."""
+
+    reads: bool
+    writes: bool
+
+
+_ALL = Access(reads=True, writes=True)
+_KINDS = {
+    "all": _ALL,
+    "read": Access(reads=True, writes=False),
+    "write": Access(reads=False, writes=True),
+    "none": Access(reads=False, writes=False),
+}
+
+
+def access_of(config: RunnableConfig | None = None, context: object = None) -> Access:
+    """Return what a run may do: `memory_access` in its context, or in `configurable`.
+
+    Args:
+        config: configuration of the run; None for the one under way, if there is one.
+        context: context of the run.
+
+    Raises:
+        ConfigurationError: It is not "all", "read", "write" or "none".
+    """
+    if config is None:
+        config = _current_config()
+    known = context if isinstance(context, Mapping) else {}
+    found = known.get(ACCESS_KEY, getattr(context, ACCESS_KEY, None))
+    if found is None:
+        found = (config.get("configurable") or {}).get(ACCESS_KEY)
+    if found is None:
+        return _ALL
+    if not isinstance(found, str) or found not in _KINDS:
+        message = f"{ACCESS_KEY} must be one of {', '.join(map(repr, _KINDS))}, not {found!r}."
+        raise ConfigurationError(message)
+    return _KINDS[found]
+
+
+def _current_config() -> RunnableConfig:
+    try:
+        return get_config()
+    except RuntimeError:  # no run is under way
+        return {}
 
 
 UserOf = Callable[[Runtime[Any], RunnableConfig], UserId | None]
@@ -260,6 +316,10 @@ class Speakers:
             self._warned = True
             _log.warning("A run names no user, so its thread has a memory of its own. %s", _HOW)
         return Speaker(AnonymousUser.of(thread), thread)
+
+    def access(self, runtime: Runtime[Any], config: RunnableConfig) -> Access:
+        """Return what a run may do with the memory; see `access_of`."""
+        return access_of(config, runtime.context)
 
     def _named(self, runtime: Runtime[Any], config: RunnableConfig) -> str:
         if self._user is not None:

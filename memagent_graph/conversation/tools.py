@@ -15,8 +15,8 @@ from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the 
 
 from memagent_graph.conversation.messages import mark_messages
 from memagent_graph.conversation.prompt import render_recalled
-from memagent_graph.conversation.session import Speaker, Speakers, UserOf
-from memagent_graph.errors import MemAgentError
+from memagent_graph.conversation.session import Speaker, Speakers, UserOf, access_of
+from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def create_memory_tools(
         strict: whether a run without a user is an error; otherwise its thread has a memory.
 
     Returns:
-        The tools. An error of the model or the store is returned as the tool's message.
+        The tools; of a memory with `read_only`, `recall` alone. An error of the model or the store
+        is returned as the tool's message.
 
     Examples:
         >>> from langgraph.store.memory import InMemoryStore
@@ -107,14 +108,25 @@ def create_memory_tools(
         return "\n".join([f"Remembered{later} In place of:", *(gone or ["nothing that was found"])])
 
     described = ((remember, _REMEMBER), (recall, _RECALL), (forget, _FORGET), (correct, _CORRECT))
-    return [_tool(work, description) for work, description in described]
+    tools = [_tool(work, description) for work, description in described]
+    return [tool for tool in tools if tool.name == "recall" or not memory.read_only]
+
+
+def _check_access(runtime: ToolRuntime, name: str) -> None:
+    access = access_of(runtime.config, runtime.context)
+    if not (access.reads if name == "recall" else access.writes):
+        what = "read" if name == "recall" else "changed"
+        message = f"In this run, the memory cannot be {what}."
+        raise ConfigurationError(message)
 
 
 def _tool(work: Callable[..., Awaitable[str]], description: str) -> BaseTool:
     """Make a tool of a coroutine function."""
+    name = work.__name__
 
     async def arun(**given: Any) -> str:
         try:
+            _check_access(given["runtime"], name)
             return await work(**given)
         except MemAgentError as error:
             raise ToolException(str(error)) from error
@@ -125,8 +137,8 @@ def _tool(work: Callable[..., Awaitable[str]], description: str) -> BaseTool:
     return StructuredTool.from_function(
         run,
         arun,
-        name=work.__name__,
+        name=name,
         description=description,
-        args_schema=create_schema_from_function(work.__name__, work),
+        args_schema=create_schema_from_function(name, work),
         handle_tool_error=True,
     )

@@ -349,6 +349,23 @@ class UserMemory:
         }
         return self.bank.records.put(self.bank.records.threads, thread, value)
 
+    async def commit(
+        self, step: EpisodePuts, head: MemoryVersion | None, mark: Value | BadRecordError | None
+    ) -> bool:
+        """Carry out a step that has a thread's new mark, if nothing changed meanwhile.
+
+        Args:
+            step: the step.
+            head: the newest version, which must still be that.
+            mark: the thread's mark as it was, which must still be there.
+        """
+        records = self.bank.records
+        given = {**step.given, **self.expect(head)}
+        thread = next(put.key for put in step.puts if put.namespace == records.threads)
+        if not isinstance(mark, BadRecordError):
+            given[records.threads, thread] = mark
+        return await records.commit(step.puts, given)
+
     async def add(
         self,
         version: MemoryVersion,

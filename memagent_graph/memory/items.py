@@ -250,7 +250,8 @@ class Records:
 
     def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
         """Return the operation that sets an item, or deletes it if the value is None."""
-        return PutOp(namespace, key, None if value is None else dict(value), ttl=self.lives)
+        plain = None if value is None else dict(value)
+        return PutOp(namespace, key, plain, index=False, ttl=self.lives)
 
     async def call(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Carry out an operation within the time limit, and return its result."""

@@ -15,13 +15,15 @@ import atomically
 import pytest
 import redis
 import redis.asyncio
-from langgraph.store.base import GetOp, PutOp, SearchOp
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.store.base import GetOp, PutOp
 from redis.backoff import NoBackoff
 from servers.redis_server import RedisServer, free_port, wait_until
 from servers.tcp_proxy import TCPProxy
 
+from memagent_graph import ConversationMemory
 from memagent_graph.errors import ConfigurationError, StoreError
-from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.redis import RedisStore, operations
 
 AT = ("tenant", "things")
 TEN_MINUTES = 600_000
@@ -218,20 +220,135 @@ def test_a_root_is_found_again_after_it_was_empty(redis_store):
 # Vectors
 
 
-@pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
-@pytest.mark.parametrize(
-    ("op", "named"),
-    [(SearchOp(AT, query="like this"), "query="), (PutOp(AT, "k", {}, index=["text"]), "index=")],
-    ids=["query", "index"],
-)
-def test_what_needs_a_vector_index_is_refused(redis_store, op, named, half):
-    with pytest.raises(ConfigurationError, match=f"no vector index.*{named}"):
-        if half == "synchronously":
-            redis_store.batch([op])
-        else:
-            asyncio.run(redis_store.abatch([op]))
+SAID = {
+    "a": {"text": "Edda breeds goats in Husum.", "tags": ["farm"]},
+    "b": {"text": "The train to Kiel is late.", "tags": ["travel"]},
+    "c": {"text": "Goats eat anything; our goats ate a hat.", "tags": ["farm"]},
+    "d": {"text": "王先生住在柏林。", "tags": []},
+    "e": {"number": 4},
+}
 
-    assert redis_store.get(AT, "k") is None
+
+def ask(store, half, namespace, **options):
+    if half == "synchronously":
+        return store.search(namespace, **options)
+    return asyncio.run(store.asearch(namespace, **options))
+
+
+@pytest.fixture(params=["synchronously", "asynchronously"])
+def half(request):
+    return request.param
+
+
+def test_a_query_finds_items_by_their_words(redis_store, half):
+    for key, value in SAID.items():
+        redis_store.put(AT, key, value, index=["text"])
+    redis_store.put(("other",), "f", {"text": "Goats, too."})
+
+    found = ask(redis_store, half, AT, query="Which goat ate a hat?")
+
+    assert [item.key for item in found] == ["c", "a"]
+    assert found[0].score > found[1].score > 0
+    assert found[0].value == SAID["c"]
+    assert [i.key for i in ask(redis_store, half, AT, query="柏林")] == ["d"]
+    assert [i.key for i in ask(redis_store, half, AT, query="goats", limit=1, offset=1)] == ["a"]
+    assert ask(redis_store, half, AT, query="goats", filter={"tags": ["travel"]}) == []
+    assert ask(redis_store, half, AT, query="submarine") == []
+    assert {i.key for i in ask(redis_store, half, (), query="goats")} == {"a", "c", "f"}
+
+
+def test_a_query_refuses_too_many_items(redis_store, half, monkeypatch):
+    monkeypatch.setattr(operations, "MOST_COMPARED", 3)
+    for key, value in SAID.items():
+        redis_store.put(AT, key, value)
+
+    with pytest.raises(ConfigurationError, match="3 items at most"):
+        ask(redis_store, half, AT, query="goats")
+
+    assert len(ask(redis_store, half, AT, query="goats", filter={"tags": ["farm"]})) == 2
+
+
+TOPICS = ("goat", "train", "berlin")
+
+
+def embed(texts):
+    """A vector for each text: how often it names each topic, however it is written."""
+    named = [
+        text.casefold().replace("柏林", "berlin").replace("railway", "train") for text in texts
+    ]
+    return [[float(text.count(topic)) + 0.01 for topic in TOPICS] for text in named]
+
+
+@pytest.fixture(params=["plain", "encrypted"])
+def embedding_store(request, redis_server, prefix):
+    serializer = None
+    if request.param == "encrypted":
+        pytest.importorskip("Crypto")
+        serializer = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
+    index = {"dims": 3, "embed": embed, "fields": ["text"]}
+    url = redis_server.url
+    with RedisStore.from_url(url, prefix=prefix, index=index, serializer=serializer) as store:
+        yield store
+
+
+def test_a_query_finds_items_by_their_embeddings(embedding_store, half):
+    for key, value in SAID.items():
+        embedding_store.put(AT, key, value)
+    embedding_store.put(AT, "f", {"text": "A railway."}, index=False)
+
+    found = ask(embedding_store, half, AT, query="Railway delays")
+
+    assert found[0].key == "b"
+    assert found[0].score == pytest.approx(1, abs=1e-2)
+    assert {item.key: item.score for item in found[-2:]} == {"e": None, "f": None}
+    assert ask(embedding_store, half, AT, query="Berlin", limit=1)[0].key == "d"
+    assert all(item.value == SAID[item.key] for item in found if item.key != "f")
+    assert embedding_store.get(AT, "b").value == SAID["b"]
+    assert embedding_store.search(AT, filter={"text": SAID["b"]["text"]})[0].key == "b"
+
+
+def test_embeddings_go_with_their_item(embedding_store, redis_client, prefix):
+    embedding_store.put(AT, "a", {"text": "Goats."})
+    embedding_store.put(AT, "a", {"text": "A train."})
+    assert embedding_store.search(AT, query="goat")[0].score < 0.2
+    assert asyncio.run(
+        embedding_store.acommit(
+            [PutOp(AT, "a", {"text": "Two."})], given={(AT, "a"): {"text": "A train."}}
+        )
+    )
+    assert embedding_store.search(AT, query="goat")[0].score is None
+    embedding_store.delete(AT, "a")
+    embedding_store.list_namespaces()
+
+    left = redis_client.keys(f"{prefix}*")
+    assert [key for key in left if b"#receipt/" not in key] == []  # which are gone in a minute
+
+
+def test_a_store_without_embeddings_reads_items_that_have_some(
+    embedding_store, redis_server, prefix
+):
+    embedding_store.put(AT, "a", SAID["a"])
+    serializer = embedding_store._codec._serializer
+
+    with RedisStore.from_url(redis_server.url, prefix=prefix, serializer=serializer) as plain:
+        assert plain.get(AT, "a").value == SAID["a"]
+        assert plain.search(AT, query="goats")[0].value == SAID["a"]
+
+
+def test_memories_are_not_embedded(redis_server, prefix):
+    given = []
+
+    def count(texts):
+        given.extend(texts)
+        return embed(texts)
+
+    index = {"dims": 3, "embed": count}
+    with RedisStore.from_url(redis_server.url, prefix=prefix, index=index) as store:
+        ConversationMemory("extractive", store=store).save(
+            [("human", "I breed goats.")], user="ann", thread="t"
+        )
+
+    assert given == []
 
 
 @pytest.mark.parametrize("query", [None, ""])

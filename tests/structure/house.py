@@ -47,8 +47,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(114, 0),
     "lines of the largest module": Ceiling(800, 500),
-    "modules": Ceiling(168, 130),
-    "lines": Ceiling(49_900, 39_000),
+    "modules": Ceiling(171, 130),
+    "lines": Ceiling(50_900, 39_000),
 }
 
 

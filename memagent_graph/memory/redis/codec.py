@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from memagent_graph.errors import BadRecordError
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from memagent_graph.memory.atomic import Value
 
 _KIND_BYTES = 40  # of a kind, as quoted in a message: "msgpack+aes" and the like are kinds
+_VECTORS = "\0vectors"
+"""Key, in an item's JSON, of its embeddings: what changes or deletes the item reaches them too."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+Vector = Sequence[float]
 
 
 class Stored(NamedTuple):
@@ -30,6 +35,7 @@ class Stored(NamedTuple):
         updated_at: time of its last put.
         expires: whether it has a time to live.
         body: the encoded value.
+        vectors: its embeddings, each as text.
     """
 
     value: Value
@@ -37,6 +43,13 @@ class Stored(NamedTuple):
     updated_at: datetime
     expires: bool
     body: bytes
+    vectors: Sequence[str] = ()
+
+
+class EmbeddedValue(dict[str, Any]):
+    """A value with its embeddings, each as text."""
+
+    vectors: Sequence[str] = ()
 
 
 class Codec:
@@ -63,6 +76,8 @@ class Codec:
             message = f"A value must be a mapping, not {type(value).__name__}."
             raise TypeError(message)
         payload = _to_json(value)
+        if isinstance(value, EmbeddedValue):
+            payload = _to_json({**value, _VECTORS: [*value.vectors]})
         if self._serializer is not None:
             payload = self._serializer.dumps_typed(payload)[1]
         return self._kind + b"\n" + payload
@@ -81,7 +96,9 @@ class Codec:
             if kind == self._kind:
                 if self._serializer is not None:
                     payload = self._serializer.loads_typed((kind.decode(), payload))
-                return Stored(_from_json(payload), *times, ttl != b"0", body)
+                value = _from_json(payload)
+                vectors = value.pop(_VECTORS, ())
+                return Stored(value, *times, ttl != b"0", body, vectors)
         except Exception as error:  # a serializer may raise anything
             reason = (
                 "cannot be read: it was written with another encryption key, or by another program "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from types import EllipsisType
@@ -41,12 +41,12 @@ from memagent_graph.memory.redis.keys import (
 from memagent_graph.memory.redis.pipeline import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from langgraph.store.base import MatchCondition, Op
 
     from memagent_graph.memory.atomic import Given, Value
-    from memagent_graph.memory.redis.codec import Codec, Stored
+    from memagent_graph.memory.redis.codec import Codec, Stored, Vector
     from memagent_graph.memory.redis.keys import KnownRoots, Names
     from memagent_graph.memory.redis.pipeline import Reply, Steps
 
@@ -98,6 +98,8 @@ def _compare(value: object, name: str, bound: object) -> bool:
 Namespace = tuple[str, ...]
 Place = tuple[bytes, bytes]  # root and member: where an item is
 
+MOST_COMPARED = 10_000
+"""Items that are compared with a query, at most."""
 _ROOTS_AT_ONCE = 64
 _MEMBERS_AT_ONCE = 5_000
 _VALUES_AT_ONCE = 500  # in a search with a filter
@@ -149,6 +151,49 @@ def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
     Raises:
         BadRecordError: Something else is stored at the key of one of them.
     """
+    hits = yield from _collect(names, codec, op)
+    if op.refresh_ttl:
+        yield from _touch(names, hits)
+    return [_search_item(hit) for hit in hits]
+
+
+def find(
+    names: Names, codec: Codec, op: SearchOp, vector: Vector | None
+) -> Steps[list[SearchItem]]:
+    """Return the items in or under a namespace that match a query best, the best first.
+
+    Args:
+        names: names of keys.
+        codec: decodes items.
+        op: the search.
+        vector: embedding of the query; None to go by its words.
+
+    Raises:
+        ConfigurationError: There are too many items to compare them here.
+    """
+    from memagent_graph.memory.redis.rank import rank_by_vectors, rank_by_words
+
+    hits = yield from _collect(names, codec, op._replace(offset=0, limit=MOST_COMPARED + 1))
+    if len(hits) > MOST_COMPARED:
+        message = (
+            f"RedisStore compares a query with {MOST_COMPARED:,} items at most, and there are more "
+            f"below {op.namespace_prefix!r}: search a narrower namespace, filter, or use a store "
+            "with an index on the server, such as LangGraph's PostgresStore."
+        )
+        raise ConfigurationError(message)
+    ranked: Sequence[tuple[int, float | None]]
+    if vector is None:
+        ranked = rank_by_words((hit.stored.value for hit in hits), op.query or "")
+    else:
+        ranked = rank_by_vectors([hit.stored.vectors for hit in hits], vector)
+    best = ranked[op.offset : op.offset + max(op.limit, 0)]
+    if op.refresh_ttl:
+        yield from _touch(names, [hits[number] for number, _ in best])
+    return [_search_item(hits[number], score) for number, score in best]
+
+
+def _collect(names: Names, codec: Codec, op: SearchOp) -> Steps[list[_Hit]]:
+    """The items of a search, in the order of their names."""
     hits: list[_Hit] = []
     skip, limit = op.offset, max(op.limit, 0)
     if op.namespace_prefix:
@@ -175,9 +220,7 @@ def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
                 skip -= 1
             elif len(hits) < limit:
                 hits.append(hit)
-    if op.refresh_ttl:
-        yield from _touch(names, hits)
-    return [_search_item(hit) for hit in hits]
+    return hits
 
 
 def _next_places(
@@ -248,7 +291,7 @@ def _touch(names: Names, hits: Iterable[_Hit]) -> Steps[None]:
         yield commands
 
 
-def _search_item(hit: _Hit) -> SearchItem:
+def _search_item(hit: _Hit, score: float | None = None) -> SearchItem:
     namespace, key = decode(*hit.place)
     return SearchItem(
         namespace=namespace,
@@ -256,6 +299,7 @@ def _search_item(hit: _Hit) -> SearchItem:
         value=hit.stored.value,
         created_at=hit.stored.created_at,
         updated_at=hit.stored.updated_at,
+        score=score,
     )
 
 
@@ -447,23 +491,37 @@ def _form(codec: Codec, value: Mapping[str, object] | EllipsisType | None) -> by
     return scripts.PRESENT if isinstance(value, EllipsisType) else codec.encode(value)
 
 
-def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> Steps[list[Result]]:
+def batch(
+    names: Names,
+    codec: Codec,
+    known: KnownRoots,
+    ops: Iterable[Op],
+    vectors: Mapping[str, Vector] | None = None,
+) -> Steps[list[Result]]:
     """Carry out operations, and return their results in order.
 
     Reads do not see the batch's writes; the last put of a key wins.
 
+    Args:
+        names: names of keys.
+        codec: encodes and decodes items.
+        known: roots that are registered.
+        ops: the operations.
+        vectors: embeddings of queries.
+
     Raises:
         ValueError: One is not a store operation.
-        ConfigurationError: One needs a vector index.
+        ConfigurationError: A query has too many items to be compared with.
     """
     results: list[Result] = []
     gets: list[tuple[int, GetOp]] = []
     puts: dict[tuple[tuple[str, ...], str], PutOp] = {}
     for op in ops:
         validate_op_namespace(op)
-        _refuse_vectors(op)
         result: Result = None
-        if isinstance(op, SearchOp):
+        if isinstance(op, SearchOp) and op.query:
+            result = list((yield from find(names, codec, op, (vectors or {}).get(op.query))))
+        elif isinstance(op, SearchOp):
             result = list((yield from search(names, codec, op)))
         elif isinstance(op, ListNamespacesOp):
             result = yield from list_namespaces(names, op)
@@ -473,7 +531,7 @@ def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> S
             puts[op.namespace, op.key] = op
         else:
             message = f"Unknown operation: {op!r}"
-            raise ValueError(message)  # noqa: TRY004 - as LangGraph's stores do
+            raise ValueError(message)
         results.append(result)
     # Gets come first: a server carries out a connection's commands in order.
     commands = [get(names, op) for _, op in gets]
@@ -490,18 +548,3 @@ def batch(names: Names, codec: Codec, known: KnownRoots, ops: Iterable[Op]) -> S
         for (place, op), reply in zip(gets, replies, strict=False):
             results[place] = item_of(codec, op, reply)
     return results
-
-
-def _refuse_vectors(op: Op) -> None:
-    """Refuse queries: without an index, the result would be the first items by name."""
-    if isinstance(op, SearchOp) and op.query:
-        reason = "a search has query=. Search by namespace_prefix and filter"
-    elif isinstance(op, PutOp) and op.index:
-        reason = "a put names fields in index=. Leave it out"
-    else:
-        return
-    message = (
-        f"RedisStore has no vector index, and {reason}, or use a store with one, such as "
-        "LangGraph's PostgresStore."
-    )
-    raise ConfigurationError(message)

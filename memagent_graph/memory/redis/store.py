@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from langgraph.store.base import BaseStore, GetOp, Item, PutOp
+from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchOp
 
 from memagent_graph.memory.atomic import Announcement, Present, arrange
 from memagent_graph.memory.redis import operations, scripts
@@ -25,12 +25,20 @@ from memagent_graph.memory.redis.pipeline import Command, Wire, wire
 from memagent_graph.text.cache import keep_no_plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Generator,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
     from types import TracebackType
     from typing import Self
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
-    from langgraph.store.base import Op, Result, TTLConfig
+    from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
 
     from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.pipeline import Reply, Steps
@@ -197,8 +205,9 @@ class RedisStore(BaseStore):
     """A complete `BaseStore` on Redis 6.2 or later, or Valkey, without modules.
 
     Namespaces and keys may have any characters that LangGraph allows. Values are JSON: tuples are
-    read back as lists. A search returns items ordered by name. There is no vector index: a search
-    with a `query`, and a put with fields to `index`, are refused.
+    read back as lists. A search returns items ordered by name. With a `query`, it returns those
+    with words of it, the best first, or, with `index`, all, ranked by embeddings. They are compared
+    in this process: a query may look at 10,000 items.
     In a batch, reads see the state before the batch's writes, as in `InMemoryStore`.
 
     In a cluster, everything with the same first label of its namespace is on one node: begin
@@ -215,6 +224,8 @@ class RedisStore(BaseStore):
         ttl: times to live, in minutes; without it, items stay.
         serializer: wraps the JSON of values, such as LangGraph's `EncryptedSerializer`.
             Namespaces and keys stay readable in Redis.
+        index: LangGraph's configuration of embeddings, which are stored with the items. Items that
+            were put without it come last in a search, without a score.
 
     Examples:
         >>> from memagent_graph import RedisStore
@@ -233,8 +244,14 @@ class RedisStore(BaseStore):
         prefix: str = "memagent",
         ttl: TTLConfig | None = None,
         serializer: SerializerProtocol | None = None,
+        index: IndexConfig | None = None,
     ) -> None:
         self.ttl_config = ttl
+        self._embedder = None
+        if index is not None:
+            from memagent_graph.memory.redis.rank import Embedder
+
+            self._embedder = Embedder(index)
         self._names = Names(prefix)
         self._codec = Codec(serializer)
         if serializer is not None:  # what it hides must not lie in a cache for all to see
@@ -251,6 +268,7 @@ class RedisStore(BaseStore):
         prefix: str = "memagent",
         ttl: TTLConfig | None = None,
         serializer: SerializerProtocol | None = None,
+        index: IndexConfig | None = None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> RedisStore:
         """Return a store that opens its own connections, and repeats calls that were cut off.
@@ -265,6 +283,7 @@ class RedisStore(BaseStore):
             prefix: see `RedisStore`.
             ttl: see `RedisStore`.
             serializer: see `RedisStore`.
+            index: see `RedisStore`.
             max_connections: most connections to a server, for all threads together and for each
                 event loop; further calls wait. `watch` may use as many again: more watchers than
                 that take turns of up to a second. A cluster's layout is read on one more.
@@ -272,7 +291,8 @@ class RedisStore(BaseStore):
         Raises:
             ConfigurationError: The URL is none of these.
         """
-        return cls(connect(url, max_connections), prefix=prefix, ttl=ttl, serializer=serializer)
+        client = connect(url, max_connections)
+        return cls(client, prefix=prefix, ttl=ttl, serializer=serializer, index=index)
 
     @property
     def retries(self) -> int:
@@ -299,15 +319,23 @@ class RedisStore(BaseStore):
         Raises:
             StoreError: Redis cannot be reached, or refused.
             BadRecordError: A get or a search found something that is not an item.
-            ConfigurationError: A search has a query, or a put has fields to index.
+            ConfigurationError: A search with a query has too many items to look at.
             TypeError: A value is not representable in JSON.
             InvalidNamespaceError: LangGraph does not allow a namespace.
         """
-        return self._run(batch(self._names, self._codec, self._known, ops))
+        vectors = None
+        if self._embedder is not None:
+            ops, vectors = self._embedder.prepare([*ops])
+        return self._run(batch(self._names, self._codec, self._known, ops, vectors))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """See `batch`."""
-        return await self._arun(batch(self._names, self._codec, self._known, ops))
+        ops, vectors = [*ops], None
+        if self._embedder is not None:
+            ops, vectors = await self._embedder.aprepare(ops)
+        heavy = any(isinstance(op, SearchOp) and op.query for op in ops)
+        steps = batch(self._names, self._codec, self._known, ops, vectors)
+        return await self._arun(steps, heavy=heavy)
 
     async def aput_if_absent(
         self,
@@ -460,14 +488,30 @@ class RedisStore(BaseStore):
         finally:
             trips.close()
 
-    async def _arun(self, steps: Steps[T]) -> T:
+    async def _arun(self, steps: Steps[T], *, heavy: bool = False) -> T:
         trips = wire(steps)
         try:
             commands = next(trips)
             while True:
-                commands = trips.send(await self._connection.asend(commands))
+                replies = await self._connection.asend(commands)
+                if heavy:  # the event loop does not wait while items are compared
+                    commands, done = await asyncio.to_thread(_send, trips, replies)
+                    if done is not None:
+                        return done.value  # type: ignore[no-any-return]
+                else:
+                    commands = trips.send(replies)
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
             trips.close()
+
+
+def _send(
+    trips: Generator[list[Wire], list[Reply], T], replies: list[Reply]
+) -> tuple[list[Wire], StopIteration | None]:
+    """Send replies to a generator in a thread, whose future cannot hold a StopIteration."""
+    try:
+        return trips.send(replies), None
+    except StopIteration as stop:
+        return [], stop

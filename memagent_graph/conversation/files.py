@@ -1,0 +1,306 @@
+"""A user's memory as files, for agents of `deepagents`, and a tool that reads their long files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangChain reads the annotation
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langgraph.config import get_config, get_store
+from langgraph.runtime import get_runtime
+
+from memagent_graph.conversation.session import Speakers, UserOf, access_of
+from memagent_graph.conversation.user_memory import name_user
+from memagent_graph.errors import (
+    ConfigurationError,
+    MemAgentError,
+    MemoryConflictError,
+    MissingDependencyError,
+)
+from memagent_graph.graph.build import create_memagent
+from memagent_graph.sync import wait_for
+
+try:
+    from deepagents.backends.protocol import (
+        BackendProtocol,
+        EditResult,
+        FileDownloadResponse,
+        FileInfo,
+        GlobResult,
+        GrepResult,
+        LsResult,
+        ReadResult,
+        WriteResult,
+    )
+    from deepagents.backends.utils import (
+        compile_grep_include_glob,
+        create_file_data,
+        grep_matches_from_files,
+        perform_string_replacement,
+        slice_read_response,
+    )
+except ImportError as error:
+    raise MissingDependencyError(
+        "MemoryBackend needs deepagents 0.7 or later: pip install deepagents"
+    ) from error
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.readers.base import Reader
+
+NOTES = "/notes.md"
+"""The memory itself, the one file that can be edited."""
+_ROOT = "/memories"
+_PAGE = 2_000
+"""Lines of a file that are read at once."""
+
+
+class MemoryBackend(BackendProtocol):  # type: ignore[misc]
+    """Shows the memory of a run's user as files.
+
+    | file | is |
+    |---|---|
+    | /notes.md | the memory |
+    | /versions/003.md | an earlier version; the highest number is the newest |
+    | /passages/2026-03-05.md | messages of a day, word for word |
+
+    Mount it under `/memories/` of an agent with `CompositeBackend`. An edit of the notes is a new
+    version, as by `Users.edit`, or a proposal if the memory needs approval. The other files cannot
+    be changed. A run whose `memory_access` does not allow it reads or writes nothing.
+
+    Args:
+        memory: the memory of the users.
+        editable: whether the agent may write and edit `/notes.md`.
+        user: function of the run's runtime and config that returns the id of the user, as for
+            `MemAgentMiddleware`; or the id itself, for use without an agent.
+        strict: whether a run without a user is an error; otherwise its thread has a memory.
+
+    Raises:
+        MissingDependencyError: On import, if `deepagents` is not installed.
+    """
+
+    def __init__(
+        self,
+        memory: ConversationMemory[Any],
+        *,
+        editable: bool = False,
+        user: UserOf | str | None = None,
+        strict: bool = False,
+    ) -> None:
+        self._memory = memory
+        self._editable = editable and not memory.read_only
+        self._id = user if isinstance(user, str) else None
+        self._speakers = Speakers(None if isinstance(user, str) else user, strict=strict)
+
+    def ls(self, path: str) -> LsResult:
+        """List a directory."""
+        base = _inside(path).rstrip("/") + "/"
+        entries: dict[str, FileInfo] = {}
+        for name, (text, at) in self._files().items():
+            if not name.startswith(base):
+                continue
+            first, below, _ = name[len(base) :].partition("/")
+            info: FileInfo = {"path": f"{base}{first}{below}", "is_dir": bool(below)}
+            if not below:
+                info |= {"size": len(text.encode()), "modified_at": at}
+            entries[first] = info
+        return LsResult(entries=[*entries.values()])
+
+    def read(self, file_path: str, offset: int = 0, limit: int = _PAGE) -> ReadResult:
+        """Return lines of a file."""
+        found = self._files().get(_inside(file_path))
+        if found is None:
+            return ReadResult(error=f"File '{file_path}' not found")
+        return slice_read_response(create_file_data(found[0], found[1]), offset, limit)
+
+    def grep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        """Return the lines that have a text."""
+        files = {name: create_file_data(*found) for name, found in self._files().items()}
+        where = None if path is None else _inside(path)
+        return grep_matches_from_files(files, pattern, where, glob, max_count=max_count)
+
+    def glob(self, pattern: str, path: str | None = None) -> GlobResult:
+        """Return the files whose names match."""
+        base = _inside(path or "/").rstrip("/") + "/"
+        try:
+            matches = compile_grep_include_glob(_inside(pattern) if "/" in pattern else pattern)
+        except ValueError as error:
+            return GlobResult(error=str(error))
+        found: list[FileInfo] = [
+            {"path": name, "is_dir": False, "size": len(text.encode()), "modified_at": at}
+            for name, (text, at) in self._files().items()
+            if name.startswith(base) and matches(name[len(base) :])
+        ]
+        return GlobResult(matches=found)
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        """Write the notes of a user of whom nothing is known."""
+        if _inside(file_path) in self._files():
+            message = f"Cannot write to {file_path} because it already exists. Edit it instead."
+            return WriteResult(error=message)
+        error = self._store(file_path, content, "")
+        return WriteResult(error=error, path=None if error else file_path)
+
+    def edit(
+        self,
+        file_path: str,
+        old_string: str,
+        new_string: str,
+        replace_all: bool = False,  # noqa: FBT001, FBT002 - the protocol's
+    ) -> EditResult:
+        """Replace a text of the notes."""
+        found = self._files().get(_inside(file_path))
+        if found is None:
+            return EditResult(error=f"Error: File '{file_path}' not found")
+        done = perform_string_replacement(found[0], old_string, new_string, replace_all)
+        if isinstance(done, str):
+            return EditResult(error=done)
+        text, count = done
+        if error := self._store(file_path, text, found[0]):
+            return EditResult(error=error)
+        return EditResult(path=file_path, occurrences=count)
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Return whole files."""
+        files = self._files()
+        return [
+            FileDownloadResponse(path, content=files[_inside(path)][0].encode())
+            if _inside(path) in files
+            else FileDownloadResponse(path, error="file_not_found")
+            for path in paths
+        ]
+
+    def _store(self, path: str, text: str, before: str) -> str | None:
+        """Store the notes; an error says why they were not."""
+        if _inside(path) != NOTES or not self._editable:
+            what = "cannot be changed here" if self._editable else "are read-only"
+            return f"Error: files such as {path} {what}."
+        if not access_of().writes:
+            return "Error: in this run, the memory cannot be changed."
+        user, store = self._whose()
+        try:
+            wait_for(self._memory.edit_notes(user, text, store, before=before))
+        except MemoryConflictError as error:
+            return f"Error: {error}"
+        return None
+
+    def _files(self) -> dict[str, tuple[str, str]]:
+        """All files: their texts, and when they were written."""
+        if not access_of().reads:
+            return {}
+        user, store = self._whose()
+        return wait_for(_list_files(self._memory.people.of(user, store)))
+
+    def _whose(self) -> tuple[str, BaseStore | None]:
+        if self._id is not None:
+            return name_user(self._id), None
+        config = get_config()
+        speaker = self._speakers.of(get_runtime(), config, None)
+        try:
+            return speaker.user, get_store()
+        except (KeyError, RuntimeError):
+            return speaker.user, None
+
+
+async def _list_files(personal: UserMemory) -> dict[str, tuple[str, str]]:
+    files: dict[str, tuple[str, str]] = {}
+    history = await personal.history()
+    if history:
+        files[NOTES] = history[0].text, history[0].created_at
+    for number, version in enumerate(reversed(history[1:]), 1):
+        files[f"/versions/{number:03}.md"] = version.text, version.created_at
+    said = [] if personal.episodes.off else [*(await personal.episodes.read()).said]
+    days: dict[str, list[str]] = {}
+    for one in said:
+        days.setdefault(one.day or "undated", []).append(f"{one.speaker}: {one.text}")
+    for day, lines in sorted(days.items()):
+        files[f"/passages/{day}.md"] = "\n".join(lines), day
+    return files
+
+
+def _inside(path: str) -> str:
+    """Return a path below `/memories/`, which `CompositeBackend` takes off, from either form."""
+    path = "/" + path.strip("/")
+    return path.removeprefix(_ROOT) or "/" if f"{path}/".startswith(f"{_ROOT}/") else path
+
+
+def create_file_reading_tool(
+    backend: Any,
+    model: str | BaseChatModel | Reader | None = None,
+    *,
+    config: ReadingConfig | None = None,
+    store: BaseStore | None = None,
+    name: str = "ask_file",
+) -> BaseTool:
+    """Create a tool that answers questions from a file that is longer than the agent's window.
+
+    The file is read from beginning to end by the model of the tool, whatever its length.
+
+    Args:
+        backend: the backend of the agent.
+        model: model that reads, as for `create_memagent`.
+        config: budgets and switches of the reading.
+        store: store for memories, so that what was read is not read again.
+        name: name of the tool.
+
+    Returns:
+        The tool. An error is returned as the tool's message.
+    """
+    agent: Any = create_memagent(model, config=config, store=store, name=name)
+
+    async def ask(path: str, question: str, config: RunnableConfig) -> str:
+        try:
+            found = await agent.ainvoke(
+                {"question": question, "document": await _read_file(backend, path)}, config
+            )
+        except MemAgentError as error:
+            raise ToolException(str(error)) from error
+        return str(found["answer"])
+
+    def ask_sync(path: str, question: str, config: RunnableConfig) -> str:
+        return wait_for(ask(path, question, config))
+
+    return StructuredTool.from_function(
+        ask_sync,
+        ask,
+        name=name,
+        description=(
+            "Read a file from beginning to end, however long it is, and answer a question from it. "
+            "Use it in place of read_file when a file is longer than a few hundred lines. The "
+            "question is complete and can be understood without this conversation."
+        ),
+        handle_tool_error=True,
+    )
+
+
+async def _read_file(backend: Any, path: str) -> str:
+    """Return the whole text of a file of a backend.
+
+    Raises:
+        ConfigurationError: There is no such file, or it is no text.
+    """
+    lines: list[str] = []
+    offset: int | None = 0
+    while offset is not None:
+        found = await backend.aread(path, offset, _PAGE)
+        if found.error or found.file_data is None:
+            message = f"{path} cannot be read: {found.error or 'it is empty'}."
+            raise ConfigurationError(message)
+        if found.file_data["encoding"] != "utf-8":
+            message = f"{path} is no text: convert it first."
+            raise ConfigurationError(message)
+        lines.append(found.file_data["content"])
+        offset = found.next_offset
+    return "\n".join(part.rstrip("\n") for part in lines)
