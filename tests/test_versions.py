@@ -20,6 +20,7 @@ from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, Store
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph import chunks
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.runs import answers_of
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
 TEXT = numbered(100)
@@ -326,3 +327,40 @@ def test_an_answer_comes_with_a_warning_when_the_store_stays_away_or_not_at_all_
             reader=Leaving(store, range(3, 999)),
             config=SMALL.model_copy(update={"strict": True}),
         )
+
+
+def kept(store, name=None):
+    """The answer that is kept with a memory's newest version."""
+    bank = MemoryBank(store)
+    (version,) = [one for own, one in bank.list() if name in (None, own)]
+    return asyncio.run(answers_of(bank.records, [version])).get(version.id)
+
+
+@pytest.mark.parametrize("name", [None, "notes"])
+def test_an_answer_is_kept_with_its_version_and_with_what_all_its_readings_cost(store, name):
+    named = {} if name is None else {"memory_name": name}
+    first, _ = read(store, **named)
+    once = kept(store)
+
+    again, _ = read(store, **named)
+
+    twice = kept(store)
+    assert once.text == twice.text == first["answer"]
+    assert (once.calls, once.input_tokens) == tuple(
+        first["usage"][field] for field in ("calls", "input_tokens")
+    )
+    assert (twice.times, twice.calls) == (2, first["usage"]["calls"] + again["usage"]["calls"])
+
+
+def test_an_edited_memory_has_the_answer_of_before_and_a_forgotten_one_leaves_none(store):
+    out, _ = read(store, memory_name="notes")
+    bank = MemoryBank(store)
+    bank.edit("notes", "By hand.")
+
+    def texts():
+        return [str(item.value) for item in store.search((), limit=1000)]
+
+    assert kept(store, "notes").text == out["answer"]
+    assert any(out["answer"] in text for text in texts())
+    bank.forget("notes")
+    assert not any(out["answer"] in text for text in texts())

@@ -537,8 +537,9 @@ async def write_answer(
     answer = drop_from_answer(answer) if drops else answer
     speech.release(answer.final if drops and answer.unsupported else None)
     run.message_id = speech.id
-    if (chain := chain_of(reading, run, fold)) is not None:
-        await chain.answered(fold)
+    chain = None if state.get("version") else chain_of(reading, run, fold)
+    if chain is not None:
+        await chain.answered({**fold, "progress": progress}, answer.final)
     coverage = covered(progress, 0, source["length"]) / source["length"]
     run.emit(
         AnswerEvent(

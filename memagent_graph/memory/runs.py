@@ -1,4 +1,7 @@
-"""Readings that moved the head of a named memory: the repeat of one reads nothing twice."""
+"""Readings that ended: their answers, and those that moved the head of a named memory.
+
+The repeat of one that moved a head reads nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,41 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.memory.items import label
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.version import MemoryVersion
 
 _MOST = 20
 """Most readings that a memory remembers, for want of their answers."""
+_ANSWER = "answer"
+"""Field of a version's record with the answer that was written from it."""
+_EDITS = 3
+"""Most edits between a version and the answer to show with it."""
+
+
+class KeptAnswer(NamedTuple):
+    """An answer, stored with the version that it was written from.
+
+    Attributes:
+        text: the answer.
+        at: time when it was written, ISO 8601, UTC.
+        times: number of times this version was answered from.
+        calls: calls of all these readings.
+        input_tokens: tokens of their prompts.
+        output_tokens: tokens of their replies.
+        seconds: time that they took.
+    """
+
+    text: str
+    at: str
+    times: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
 
 
 class EndedRun(NamedTuple):
@@ -57,6 +87,46 @@ async def mark_answered(records: Records, name: str, asked: str) -> None:
         await records.commit([_put(records, name, after)], {_place(records, name): _value(runs)})
 
 
+async def keep_answer(records: Records, version: str, new: KeptAnswer) -> None:
+    """Store an answer with the version that it was written from, and add up what they cost.
+
+    Nothing is stored if the version is gone.
+    """
+    place = (records.versions, version)
+    (value,) = await records.values([place], refresh=False)
+    if not isinstance(value, dict):
+        return
+    if (old := _answer(value)) is not None:
+        new = new._replace(
+            times=old.times + new.times,
+            calls=old.calls + new.calls,
+            input_tokens=old.input_tokens + new.input_tokens,
+            output_tokens=old.output_tokens + new.output_tokens,
+            seconds=old.seconds + new.seconds,
+        )
+    await records.commit([records.put(*place, {**value, _ANSWER: [*new]})], {place: value})
+
+
+async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dict[str, KeptAnswer]:
+    """Return the answers kept with versions, by id; an edit has that of the version it edits."""
+    found: dict[str, KeptAnswer] = {}
+    wanted = {version.id: version.id for version in versions}
+    for _ in range(_EDITS + 1):
+        places = [(records.versions, key) for key in wanted.values()]
+        values = await records.values(places, refresh=False)
+        before: dict[str, str] = {}
+        for asked, value in zip(wanted, values, strict=True):
+            if not isinstance(value, dict):
+                continue
+            if (kept := _answer(value)) is not None:
+                found[asked] = kept
+            elif value.get("edited") and value.get("start") == value.get("end"):
+                before[asked] = str(value.get("parent"))
+        if not (wanted := before):
+            break
+    return found
+
+
 def forget(records: Records, name: str) -> PutOp:
     """Return the write that forgets all readings of a memory."""
     return records.put(*_place(records, name), None)
@@ -70,6 +140,15 @@ async def _runs(records: Records, name: str) -> list[EndedRun]:
         return [EndedRun(*row) for row in rows or ()]
     except TypeError:
         return []
+
+
+def _answer(value: Mapping[str, object]) -> KeptAnswer | None:
+    """The answer in a version's record; None without one."""
+    row = value.get(_ANSWER)
+    try:
+        return KeptAnswer(*row) if isinstance(row, list) else None
+    except TypeError:
+        return None
 
 
 def _put(records: Records, name: str, runs: list[EndedRun]) -> PutOp:

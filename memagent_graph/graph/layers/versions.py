@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -506,14 +507,22 @@ class Chain:
             self._writes(fold)
             self._finished = self._last
 
-    async def answered(self, fold: Fold) -> None:
-        """Note that a reading into a named memory was answered: its repeat is another."""
-        name = fold["source"].get("memory_name")
-        if name:
-            with suppress(StoreError):
-                await runs.mark_answered(
-                    self.bank.records, name, self.lineage.asked(fold["source"])
-                )
+    async def answered(self, fold: Fold, answer: str) -> None:
+        """Keep the answer with its version; the repeat of a reading into a name is another."""
+        records, source, progress = self.bank.records, fold["source"], fold["progress"]
+        kept = runs.KeptAnswer(
+            answer,
+            at=datetime.now(UTC).isoformat(),
+            times=1,
+            calls=progress["calls"],
+            input_tokens=progress["input_tokens"],
+            output_tokens=progress["output_tokens"],
+            seconds=progress["seconds"],
+        )
+        with suppress(StoreError):
+            if name := source.get("memory_name"):
+                await runs.mark_answered(records, name, self.lineage.asked(source))
+            await runs.keep_answer(records, str(progress["version"]), kept)
 
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
