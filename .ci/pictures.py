@@ -1,4 +1,4 @@
-"""Take the two pictures of the inspector that README.md and docs/inspector.md show.
+"""Take the four pictures of the inspector that README.md and docs/inspector.md show.
 
     python .ci/pictures.py DOCUMENT QUESTION
 
@@ -17,24 +17,37 @@ from pathlib import Path
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.stores import open_store
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 PORT = 8799
+_COLOURS = 64
 SIZE = {"width": 1200, "height": 720}
 
 
 def read(file: str, question: str, where: str) -> str:
-    """Read twice: into the memory "pequod", and in segments and rounds; the second one's key."""
+    """Read twice: into the memory "pequod", and in segments and rounds; the second one's key.
+
+    A chatbot remembers Ishmael, too.
+    """
     with open_store(where) as store:
         asked = {"question": question, "document": Path(file)}
         create_memagent("extractive", store=store).invoke({**asked, "memory_name": "pequod"})
         config = ReadingConfig(segments=4, rounds=2, skim="lexical")
         create_memagent("extractive", config=config, store=store).invoke(asked)
+        memory = ConversationMemory(store=store)
+        for thread, said in (
+            ("manhattan", "Call me Ishmael."),
+            ("inn", "I sleep beside Queequeg."),
+        ):
+            memory.save([("human", said)], user="ishmael", thread=thread)
+        users = memory.users()
+        users.edit("ishmael", users.get("ishmael").text.replace("sleep", "slept"), by="melville")
         return MemoryBank(store).list()[-1][0]
 
 
@@ -45,7 +58,9 @@ def take(page: Page, path: str, name: str, *, opened: int | None = None) -> None
     if opened is not None:
         page.locator(".statement").nth(opened).click()
         page.locator("mark").wait_for()
-    page.screenshot(path=str(IMAGES / name))
+    file = IMAGES / name
+    page.screenshot(path=str(file))
+    Image.open(file).convert("RGB").quantize(_COLOURS).save(file, optimize=True)
 
 
 def main(document: str, question: str) -> None:
@@ -64,6 +79,8 @@ def main(document: str, question: str) -> None:
                 browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
                 light = browser.new_page(viewport=SIZE, color_scheme="light")
                 take(light, "/memory?of=pequod", "inspector-memory.png", opened=1)
+                take(light, "/?kind=readings", "inspector-readings.png")
+                take(light, "/person?of=ishmael", "inspector-person.png")
                 dark = browser.new_page(viewport=SIZE, color_scheme="dark")
                 take(dark, f"/reading?{urlencode({'of': key})}", "inspector-reading.png")
         finally:

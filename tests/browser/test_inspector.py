@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" 
 from gated import reading
 from inspecting import at, place_in, read_beginnings, remember, store_memory, store_reading, version
 
+from memagent_graph import create_memagent
 from memagent_graph.evidence.places import Unsupported
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.stores import open_store
@@ -147,6 +148,25 @@ def test_a_statement_opens_its_passage_and_hides_it_by_keyboard_alone(visit, ban
     page.keyboard.press("Enter")
     page.locator("mark").wait_for(state="detached")
     assert page.evaluate("document.activeElement.className") == "statement"
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 700), (1440, 900)])
+def test_a_citation_opens_with_its_marked_words_in_view(visit, bank, tmp_path, width, height):
+    line = "Nothing happened on that day, and nobody wrote anything down about the harbour.\n"
+    (tmp_path / "lease.txt").write_text(line * 20 + "Ann pays 900 euros.\n" + line * 20)
+    place = place_in(tmp_path / "lease.txt", "Ann pays 900 euros.")
+    store_memory(bank, "rent", f"{'Somebody pays.' * 30}\n" * 5 + "Ann pays 900 euros.", **place)
+    page = visit("/memory?of=rent", viewport={"width": width, "height": height})
+
+    page.locator("a.statement").scroll_into_view_if_needed()
+    page.locator("a.statement").click()
+
+    page.locator("mark").wait_for()
+    mark, text = (page.locator(one).bounding_box() for one in ("mark", "blockquote"))
+    assert max(text["y"], 0) <= mark["y"]
+    assert mark["y"] + mark["height"] <= min(text["y"] + text["height"], height)
+    assert page.locator("a.statement").get_attribute("aria-expanded") == "true"
+    assert page.evaluate("document.activeElement.tagName") == "FIGURE"
 
 
 def test_a_long_list_and_a_history_of_700_versions_go_on_as_they_are_scrolled(visit, bank, url):
@@ -335,6 +355,8 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
     ):
         bank.append(one, owner="rent")
     key = store_reading(bank, "Ann pays.")
+    asked = {"question": "Who pays?", "document": "Ann Kestrel pays."}
+    create_memagent("extractive", store=bank.store).invoke(asked)
     remember(bank.store, "ann", "I breed quokkas.").edit("ann", "By hand.", by="Zoe")
     bank.store.put(bank.records.heads, "lost", {"version": "gone"})
     hold = bank.hold("rent", "ann", seconds=2 * SECONDS)
@@ -361,6 +383,8 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
         "/people",
         at("/person", of="ann"),
         at("/person/forget", of="ann"),
+        at("/person/edit", of="ann"),
+        "/costs",
     ):
         page.goto(url + path)
         page.locator("main").wait_for()
@@ -382,6 +406,8 @@ def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url
     told = {"question": words, "source_name": words, "warnings": (words,)}
     old, new = store_memory(bank, words, words, f"{words}\nmore", **told)
     key = store_reading(bank, words, **told)
+    asked = {"question": words, "document": f"Ann pays. {words}"}
+    create_memagent("extractive", store=bank.store).invoke(asked)
     remember(bank.store, words, words, thread=words).edit(words, words, by=words)
     page = visit("/", viewport={"width": width, "height": 800})
 
@@ -399,6 +425,8 @@ def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url
         "/people",
         at("/person", of=words),
         at("/person/forget", of=words),
+        at("/person/edit", of=words),
+        "/costs",
     ):
         page.goto(url + path)
         page.locator("main").wait_for()

@@ -51,6 +51,19 @@ def moment(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
+def grouped(number: float) -> str:
+    """A number with its thousands apart."""
+    return f"{number:,}"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person reads it."""
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {left} s"  # noqa: PLR2004
+
+
 def page(name: str, values: Mapping[str, Any], *, status: int = 200) -> Response:
     """A page made from a template."""
     html = _templates.get_template(name).render(values)
@@ -66,4 +79,6 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 _templates.globals.update(url=url)
-_templates.filters.update(moment=moment, counted=plural, exact=exact)
+_templates.filters.update(
+    moment=moment, counted=plural, exact=exact, grouped=grouped, duration=duration
+)

@@ -10,6 +10,7 @@ from inspecting import (
     at,
     place_in,
     read_beginnings,
+    remember,
     store_memory,
     store_reading,
     text_of,
@@ -18,6 +19,7 @@ from inspecting import (
 )
 from langgraph.store.base import PutOp
 
+from memagent_graph import create_memagent
 from memagent_graph.evidence.places import Unsupported
 from memagent_graph.memory.version import merge_id, root_id
 
@@ -324,3 +326,71 @@ def test_news_come_when_there_are_some(page, bank):
     assert "<ins>" in news.text
     assert "Bob too." in news.text
     assert page.get("/reading/news?of=nothing").status_code == 204
+
+
+def ask(store, **asked):
+    agent = create_memagent("extractive", store=store)
+    given = {"question": "Who pays the rent?", "document": "Ann Kestrel pays the rent."}
+    return agent.invoke({**given, **asked})
+
+
+def test_the_start_page_is_the_first_list_that_has_something(page, bank, store):
+    assert "memagent ask" in page.get("/").text
+
+    remember(store, "ann", "I breed quokkas.")
+    assert page.get("/").headers["location"] == "/people"
+    ask(store)
+    assert page.get("/").headers["location"] == "/?kind=readings"
+    store_memory(bank, "rent", "Ann pays.")
+    assert "rent" in page.get("/").text
+
+
+def test_question_and_answer_lead_and_a_search_finds_the_answer(page, bank, store):
+    out = ask(store)
+    ((key, _),) = bank.list()
+
+    listed = page.get("/?kind=readings").text
+    shown = page.get(at("/memory", of=key)).text
+
+    assert out["answer"] == "Ann Kestrel pays the rent."
+    assert "<bdi>Who pays the rent?</bdi></a>" in listed
+    assert f"Answer:</span> {out['answer']}" in listed
+    assert f'<p class="answer" dir="auto">{out["answer"]}</p>' in shown
+    assert f'<code class="id">{key}</code>' in shown
+    assert out["answer"] in page.get("/?kind=readings&words=kestrel+pays").text
+
+
+def test_an_edited_memory_shows_the_answer_of_before(page, bank, store):
+    out = ask(store, memory_name="rent")
+    bank.edit("rent", "Bob pays.")
+
+    assert out["answer"] in page.get("/memory?of=rent").text
+
+
+def test_a_history_shows_the_lines_that_changed_and_sections_without_news_as_one(page, bank):
+    stays = [f"Tenant {number} pays." for number in range(20)]
+    texts = ["\n".join([*stays, *more]) for more in ([], [], [], [], ["Zoe pays."])]
+    made = store_memory(bank, "rent", *texts)
+
+    html = text_of(page.get("/history?of=rent"))
+
+    assert re.findall(r'name="after" value="(\w+)"', html) == [
+        made[number].id for number in (4, 3, 0)
+    ]
+    assert "Sections 2 to 4, nothing new" in html
+    assert re.search(r"<ins>\s*Zoe pays.</ins>", html)
+    assert html.count("Tenant 7 pays.") == 1  # by the first section
+
+
+def test_the_cost_of_readings_is_added_up(page, store):
+    assert "Nothing has been answered" in page.get("/costs").text
+    first, again = ask(store), ask(store)
+    other = ask(store, question="Who is Ann?", memory_name="ann")
+
+    html = page.get("/costs").text
+
+    calls = sum(out["usage"]["calls"] for out in (first, again, other))
+    sums = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", html))
+    assert (sums["Answers"], sums["Model calls"]) == ("3", str(calls))
+    assert "Who pays the rent?" in html
+    assert "Who is Ann?" in html

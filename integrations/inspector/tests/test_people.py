@@ -98,6 +98,27 @@ def test_a_proposal_is_accepted_and_refused_change_by_change(page, store):
     assert len(memory.proposals("ann")) == 1
 
 
+def test_what_is_remembered_is_edited_and_the_second_editor_keeps_the_text(page, store):
+    users = remember(store, "ann", "I breed quokkas in Hobart.")
+    form = text_of(page.get("/person/edit?of=ann"))
+    seen = re.search(r'name="seen" value="(\w+)"', form)[1]
+    given = {"of": "ann", "seen": seen}
+
+    stored = page.post("/person/edit", data={**given, "text": "Breeds quokkas."})
+    late = page.post("/person/edit", data={**given, "text": "Breeds hens."})
+
+    assert "I breed quokkas in Hobart.</textarea>" in form
+    assert (stored.status_code, stored.headers["location"]) == (303, "/person?of=ann")
+    assert users.get("ann").text == "Breeds quokkas."
+    assert late.status_code == 409
+    assert "Breeds hens.</textarea>" in late.text
+    assert 'action="/person/edit"' in late.text
+    again = re.search(r'name="seen" value="(\w+)"', late.text)[1]
+    page.post("/person/edit", data={"of": "ann", "seen": again, "text": "Breeds hens."})
+    assert users.get("ann").text == "Breeds hens."
+    assert page.get("/person/edit?of=ben").status_code == 404
+
+
 def test_a_person_is_exported_as_the_command_line_does(page, store):
     users = remember(store, "ann", "I breed quokkas in Hobart.")
 
@@ -138,6 +159,7 @@ def test_hostile_people_and_messages_are_shown_and_do_nothing(page, store, text)
         at("/people/rows", words=text),
         at("/person", of=text),
         at("/person/forget", of=text),
+        at("/person/edit", of=text),
         at("/person", of=f"no {text}"),
     ):
         answer = page.get(path)

@@ -1,13 +1,40 @@
-// What htmx does not reach: hiding a passage, a server that is gone, text that would be lost.
+// What htmx does not reach: opening and hiding a passage, a server that is gone, text that would be lost.
 "use strict";
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-close]");
   if (!button) return;
   const passage = button.closest(".passage");
-  const opener = document.querySelector(`[aria-controls="${passage.id}"]`);
+  const opener = openers(passage).find((one) => one.getAttribute("aria-expanded") === "true");
   passage.replaceChildren();
+  expand(passage, null);
   if (opener) opener.focus();
+});
+
+function openers(passage) {
+  return [...document.querySelectorAll(`[aria-controls="${passage.id}"]`)];
+}
+
+function expand(passage, opener) {
+  openers(passage).forEach((one) => one.setAttribute("aria-expanded", String(one === opener)));
+}
+
+// A passage opens with its marked words in the middle, and all of it in view.
+document.addEventListener("htmx:afterSwap", (event) => {
+  const passage = event.target.closest(".passage");
+  if (!passage) return;
+  expand(passage, event.detail.requestConfig.elt);
+  const figure = passage.querySelector("figure");
+  const text = passage.querySelector("blockquote");
+  const mark = passage.querySelector("mark");
+  figure.focus({ preventScroll: true });
+  if (mark) {
+    const above = mark.getBoundingClientRect().top - text.getBoundingClientRect().top;
+    const room = text.clientHeight - mark.offsetHeight;
+    text.scrollTop += above - Math.max(room / 2, 24);
+  }
+  figure.scrollIntoView({ block: "nearest" });
+  if (mark) mark.scrollIntoView({ block: "nearest" });
 });
 
 function say(text) {

@@ -38,12 +38,12 @@ async def show_edit(request: Request) -> Response:
     reference, mine = needed(fields, "of"), fields.get("hold", "")
     if not mine:
         subject = await find(bank, reference)
-        return _form(reference, subject.version.id, subject.version.text)
+        return show_form(reference, subject.version.id, subject.version.text)
     version = await bank.aget(needed(fields, "version"))
     text = version.text if "start" not in fields else (await bank.aget(fields["start"])).text
     controls = await controls_of(bank, reference, mine)
     older = (await bank.ahistory(version.id))[1 : _OLDER + 1]
-    return _form(reference, version.id, text, controls=controls, hold=mine, older=older)
+    return show_form(reference, version.id, text, controls=controls, hold=mine, older=older)
 
 
 async def edit(request: Request) -> Response:
@@ -61,11 +61,11 @@ async def edit(request: Request) -> Response:
             return _to(subject)
         await changing.edit(bank, subject, seen, text)
     except ChangedMeanwhileError as error:
-        return _form(reference, error.now.id, text, status=_CONFLICT, now=error.now, hold=mine)
+        return show_form(reference, error.now.id, text, status=_CONFLICT, now=error.now, hold=mine)
     except MemoryConflictError as error:
-        return _form(reference, seen, text, status=_CONFLICT, problem=str(error), hold=mine)
+        return show_form(reference, seen, text, status=_CONFLICT, problem=str(error), hold=mine)
     except StoreError as error:
-        return _form(
+        return show_form(
             reference, seen, text, status=_AWAY, problem=f"Nothing was stored: {error}", hold=mine
         )
     return _to(subject)
@@ -100,7 +100,7 @@ async def branch(request: Request) -> Response:
     return RedirectResponse(url("/memory", of=name), 303)
 
 
-def _form(
+def show_form(
     reference: str,
     seen: str,
     text: str,
@@ -111,7 +111,24 @@ def _form(
     hold: str = "",
     controls: Controls | None = None,
     older: Sequence[MemoryVersion] = (),
+    action: str = "/edit",
+    back: str = "/memory",
 ) -> Response:
+    """Show the form with a text, and what somebody else stored meanwhile.
+
+    Args:
+        reference: what is edited.
+        seen: id of the version that the text replaces.
+        text: the text in the form.
+        status: of the page.
+        problem: why the text was not stored; empty if nothing was wrong.
+        now: what is stored now, if somebody else changed it.
+        hold: id of the visitor's hold on a reading; empty without one.
+        controls: of that reading.
+        older: versions from which the text can begin.
+        action: path that stores the text.
+        back: path of the page that shows what is edited.
+    """
     runs = [] if now is None else side(compare(text, now.text), "added")
     values = {
         "of": reference,
@@ -124,6 +141,8 @@ def _form(
         "mine": hold,
         "controls": controls,
         "older": older,
+        "action": action,
+        "back": back,
         "store": "away" if status == _AWAY else "here",
     }
     return page("edit.html", values, status=status)

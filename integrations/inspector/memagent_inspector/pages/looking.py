@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 
+from memagent_graph.memory.runs import answers_of
 from memagent_inspector.http.forms import fields_of
 from memagent_inspector.pages.asking import (
     bank_of,
@@ -16,8 +18,10 @@ from memagent_inspector.pages.asking import (
     number,
     sought,
     tracks_of,
+    users_of,
 )
 from memagent_inspector.rendering import page
+from memagent_inspector.views.costs import add_up
 from memagent_inspector.views.coverage import Coverage
 from memagent_inspector.views.history import describe, list_steps
 from memagent_inspector.views.listing import list_page
@@ -34,7 +38,15 @@ if TYPE_CHECKING:
 
 
 async def show_list(request: Request) -> Response:
-    """The first memories of a list, or of a search."""
+    """The first memories of a list, or of a search; without a kind, of a list that has some."""
+    fields = fields_of(request)
+    if "kind" not in fields and not fields.get("words", "").strip():
+        bank = bank_of(request)
+        if not (await list_page(bank, "memories")).rows:
+            if (await list_page(bank, "readings")).rows:
+                return RedirectResponse("/?kind=readings", 303)
+            if await users_of(request).anames():
+                return RedirectResponse("/people", 303)
     return await _list(request, "list.html")
 
 
@@ -54,6 +66,7 @@ async def show_memory(request: Request) -> Response:
         "subject": subject,
         "shown": shown,
         "what": describe(shown),
+        "answer": (await answers_of(bank.records, [shown])).get(shown.id),
         "lines": lines_of(shown),
         "coverage": Coverage.of(shown),
         "lanes": await tracks_of(request).lanes(subject.reference),
@@ -96,6 +109,11 @@ async def show_comparison(request: Request) -> Response:
     ]
     values = {"of": fields.get("of", ""), "sides": shown, "before": before, "after": after}
     return page("compare.html", values)
+
+
+async def show_costs(request: Request) -> Response:
+    """Show what the readings in this store cost."""
+    return page("costs.html", {"costs": await add_up(bank_of(request))})
 
 
 async def export(request: Request) -> Response:

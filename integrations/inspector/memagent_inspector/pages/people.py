@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse
 
 from memagent_graph.cli.options import operator
 from memagent_graph.conversation import proposal
-from memagent_graph.errors import MemoryNotFoundError
+from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_inspector.http.forms import fields_of, form_of
 from memagent_inspector.pages.asking import export_of, needed, sought, users_of
+from memagent_inspector.pages.changing import show_form
 from memagent_inspector.rendering import page, url
 from memagent_inspector.views.people import list_people, show_person
 
@@ -33,6 +35,31 @@ async def show(request: Request) -> Response:
     """Show what is remembered of a person, from which messages, and what was done to it."""
     user = needed(fields_of(request), "of")
     return page("person.html", {"person": await show_person(users_of(request), user)})
+
+
+async def show_edit(request: Request) -> Response:
+    """The form with what is remembered of a user."""
+    user = needed(fields_of(request), "of")
+    version = await users_of(request).aget(user)
+    return show_form(user, version.id, version.text, action="/person/edit", back="/person")
+
+
+async def edit(request: Request) -> Response:
+    """Store a text. The second of two editors sees what was stored, and keeps their own text."""
+    form, users = await form_of(request), users_of(request)
+    user, seen = needed(form, "of"), needed(form, "seen")
+    text = form.get("text", "").strip("\n")
+    shown = partial(show_form, user, action="/person/edit", back="/person")
+    try:
+        now = await users.aget(user)
+        if text != now.text:
+            await users.aedit(user, text, by=operator(), before=seen)
+    except MemoryConflictError:
+        now = await users.aget(user)
+        return shown(now.id, text, status=409, now=now)
+    except StoreError as error:
+        return shown(seen, text, status=503, problem=f"Nothing was stored: {error}")
+    return RedirectResponse(url("/person", of=user), 303)
 
 
 async def export(request: Request) -> Response:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from langgraph.store.base import SearchOp
 
 from memagent_graph.errors import BadRecordError
-from memagent_graph.memory import lookup
+from memagent_graph.memory import lookup, runs
 from memagent_graph.memory.version import MemoryVersion
 from memagent_inspector.views.coverage import Coverage
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import Item
 
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.runs import KeptAnswer
 
 Kind = Literal["memories", "readings"]
 """Named memories, or readings without a name."""
@@ -34,6 +35,7 @@ class Row:
     Attributes:
         name: of the memory, or the reading's key.
         question: what was asked.
+        answer: what was answered; None if it was not, or not kept.
         source: name of the document.
         coverage: how far it was read.
         tokens: of the memory.
@@ -44,6 +46,7 @@ class Row:
 
     name: str
     question: str = ""
+    answer: KeptAnswer | None = None
     source: str = ""
     coverage: Coverage | None = None
     tokens: int = 0
@@ -76,7 +79,7 @@ async def list_page(bank: MemoryBank, kind: Kind, words: str = "", start: int = 
     Args:
         bank: where they are.
         kind: which ones.
-        words: to be found in name, question, document or text, in any case.
+        words: to be found in name, question, answer, document or text, in any case.
         start: how many to pass over.
     """
     wanted = words.casefold().split()
@@ -123,11 +126,14 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
         "" if isinstance(item, BadRecordError) else str(item.value.get("version")) for item in items
     ]
     found = await lookup.versions(bank.records, ids, refresh=False)
+    known = [version for version in found if isinstance(version, MemoryVersion)]
+    answers = await runs.answers_of(bank.records, known)
     rows = []
     for item, version in zip(items, found, strict=True):
         if isinstance(version, MemoryVersion) and not isinstance(item, BadRecordError):
-            row = _row(item.key, version)
-            searched = (item.key, version.question, version.source_name, version.text)
+            row = _row(item.key, version, answer := answers.get(version.id))
+            said = "" if answer is None else answer.text
+            searched = (item.key, version.question, version.source_name, version.text, said)
             rows.append((row, "\n".join(searched).casefold()))
             continue
         problem = item if isinstance(item, BadRecordError) else version
@@ -136,10 +142,11 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
     return rows
 
 
-def _row(name: str, version: MemoryVersion) -> Row:
+def _row(name: str, version: MemoryVersion, answer: KeptAnswer | None) -> Row:
     return Row(
         name,
         version.question,
+        answer,
         version.source_name,
         Coverage.of(version),
         version.tokens,

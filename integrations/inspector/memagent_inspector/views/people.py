@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.conversation.proposal import list_proposals
 from memagent_graph.conversation.users import finder
-from memagent_inspector.views.history import changes
+from memagent_inspector.views.history import changed_lines, changes
 from memagent_inspector.views.listing import ROWS, Listing
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Changed:
 
     Attributes:
         change: by whom, and when.
-        runs: the text that it made, marked against the one before; None if that is gone.
+        runs: the lines that it changed, marked against the text before; None if that is gone.
     """
 
     change: MemoryChange
@@ -170,4 +170,5 @@ def _changed(
     before: Mapping[str, MemoryVersion | None],
 ) -> Changed:
     version = stored.get(change.version)
-    return Changed(change, None if version is None else changes(before[version.id], version))
+    runs = None if version is None else changed_lines(changes(before[version.id], version))
+    return Changed(change, runs)
