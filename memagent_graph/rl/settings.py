@@ -100,7 +100,8 @@ class TrainingSettings(GRPOSettings):
     Attributes:
         model: folder or hub id of the model to train, with its tokenizer.
         out: folder for checkpoints, metrics, curves and the trained model.
-        tasks: tasks to train on: names of `memagent eval`, or `qa:FILE`.
+        tasks: tasks to train on: names of `memagent eval`, `qa:FILE`, or `masked:FOLDER`, which
+            makes questions from documents without labels.
         essays: file or folder of texts to hide evidence in, for the tasks that need it.
         length: length of the documents in tokens.
         reward: name of a reward, or several with their weights.

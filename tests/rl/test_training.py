@@ -259,6 +259,24 @@ def test_a_file_of_settings_is_overridden_by_the_command_line(folder, tmp_path):
     assert (tmp_path / "out" / "model" / "tokenizer.json").exists()
 
 
+def test_a_folder_of_documents_is_trained_on_without_labels(folder, tmp_path):
+    lines_of = [
+        f"In the {'abcdefghij'[n % 10] * (n // 10 + 2)}ish hall they sang." for n in range(200)
+    ]
+    for n, name in enumerate(["Kestrel", "Nomad", "Ortega", "Lindau", "Brandt", "Ferrol", "Quist"]):
+        room = "the " + " ".join(f"{name[::-1].lower()}{part}" for part in ("sa", "ti", "lo", "mu"))
+        lines_of[25 * n] = f"The {room} room was painted in the spring by old {name} alone."
+    (tmp_path / "book.txt").write_text("\n".join(lines_of))
+    run = tmp_path / "run.yaml"
+    settings = short_run(folder, tmp_path / "out")
+    run.write_text(yaml.safe_dump({key: settings[key] for key in settings if key != "tasks"}))
+
+    result = CliRunner().invoke(app, ["train", str(run), "--from-documents", str(tmp_path)])
+
+    assert result.exit_code == 0, result.output
+    assert [line["iteration"] for line in lines(tmp_path / "out")] == [0, 1]
+
+
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)

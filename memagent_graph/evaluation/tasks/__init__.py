@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks.dialogue import BeamTask, ConversationTask, LongMemEvalTask
+from memagent_graph.evaluation.tasks.masked import MaskedTask
 from memagent_graph.evaluation.tasks.probes import (
     NEEDLE_TASKS,
     CommonWordsTask,
@@ -80,6 +81,11 @@ _FROM_FILES = {
         "ten abilities over conversations of up to 10M tokens",
         "a split as JSONL (Mohammadta/BEAM or BEAM-10M on the Hugging Face hub)",
         lambda file, _: BeamTask(file),
+    ),
+    "masked:FILE": Kind(
+        "what was masked in a sentence of your own documents",
+        "a file, folder or glob of documents, without any labels",
+        lambda file, _: MaskedTask(file),
     ),
     "ruler:FILE": Kind(
         "the samples of a file that RULER wrote, as they are",
