@@ -45,6 +45,8 @@ _MOST_WAITING = 1_000
 """Messages of one thread that wait, at most; the oldest go first."""
 _MOST_THREADS = 100
 """Threads of one user whose last folded message is known without asking the store."""
+_MOST_RECENT = 16
+"""Users whose `UserMemory` is made once for several calls of a turn."""
 _TICK = 1.0
 """Seconds between two looks whether an event loop still runs."""
 _LAST_SECONDS = 10.0
@@ -423,6 +425,7 @@ class UserMemories:
         self._episode_days = episode_days
         self._ttl = ttl
         self._guarded: ReadOnlyStore | None = None
+        self._recent: dict[tuple[int, str], UserMemory] = {}
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
         """Return the memory of a person.
@@ -442,8 +445,18 @@ class UserMemories:
                 "or use `ConversationMemory.users()` to look after such a memory."
             )
             raise ConfigurationError(message)
+        chosen = self._chosen(store)
+        key = (id(chosen), name)
+        found = self._recent.get(key)
+        if found is None or found.bank.store is not chosen:
+            while len(self._recent) >= _MOST_RECENT:
+                self._recent.pop(next(iter(self._recent)), None)
+            found = self._recent[key] = self._make(chosen, name)
+        return found
+
+    def _make(self, store: BaseStore, name: str) -> UserMemory:
         return UserMemory(
-            self._chosen(store),
+            store,
             self.namespace,
             name,
             keep_versions=self._keep_versions,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
@@ -34,7 +35,12 @@ from memagent_graph.conversation.prompt import prepare
 from memagent_graph.conversation.proposal import compose, decide_by, revise, store_proposal
 from memagent_graph.conversation.reader import STANDING_QUESTION, resolve_keeper, standing_question
 from memagent_graph.conversation.search import recall
-from memagent_graph.errors import ConfigurationError, MemoryConflictError, StoreError
+from memagent_graph.errors import (
+    ConfigurationError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+)
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
@@ -234,6 +240,7 @@ def _newest_first(lines: list[str]) -> list[int]:
     return sorted(range(len(lines)), key=lambda index: (days[index], index), reverse=True)
 
 
+_LOST = "The newest version of the memory was gone: this one continues what was left."
 _REMEMBERED = 100
 """Folded messages of a thread that are known by their ids after they left it, at least."""
 
@@ -323,7 +330,7 @@ class Folding:
         mark: Value | BadRecordError | None = None
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
-            head = await memory.head()
+            head, warnings = await self._find_head(memory)
             marked, mark = mark, await memory.read_mark(thread)
             if (head is None and before is not None) or (marked and not mark):
                 return 0  # the user was forgotten at this moment
@@ -365,6 +372,7 @@ class Folding:
                     return 0
                 continue
             version = await self._version(head, new, thread, recorded, replaced, gone, config)
+            version = replace(version, warnings=(*warnings, *version.warnings))
             if self._approve:
                 edited = {str(message.id) for message in found.edited}
                 step = await revise(memory, thread, edited, gone, step)
@@ -390,6 +398,14 @@ class Folding:
                 return len(new)
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
         raise MemoryConflictError(message)
+
+    async def _find_head(self, memory: UserMemory) -> tuple[MemoryVersion | None, tuple[str, ...]]:
+        """The newest version, and a warning if that was another one, which is gone."""
+        with suppress(MemoryNotFoundError):
+            head = await memory.head()
+            if head is not None or not await memory.has_versions():
+                return head, ()
+        return await memory.restore_head(), (_LOST,)
 
     async def _find_replaced(
         self, memory: UserMemory, thread: str, edited: Sequence[BaseMessage]

@@ -30,13 +30,14 @@ from memagent_graph.conversation.profile import Fields, Past, entries_of
 from memagent_graph.conversation.prompt import render_recalled, tell
 from memagent_graph.conversation.proposal import (
     decide,
+    ids_of,
     list_proposals,
     propose_edit,
     withdraw_proposed,
 )
 from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.search import recall
-from memagent_graph.conversation.session import Remember, Talk, access_of
+from memagent_graph.conversation.session import Remember, Talk, access_of, is_subagent
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.evidence.statements import drop_statements
 from memagent_graph.memory.items import NAMESPACE
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.messages import About
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import ProfileEntry
-    from memagent_graph.conversation.proposal import Approve, Proposal
+    from memagent_graph.conversation.proposal import Approve, Proposal, ProposedChange
     from memagent_graph.conversation.search import MessagePassage
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
@@ -554,7 +555,7 @@ class ConversationMemory(Generic[Shape]):
     async def aaccept(
         self,
         user: UserId,
-        *ids: str,
+        *chosen: str | Proposal | ProposedChange,
         store: BaseStore | None = None,
         by: str = "application",
     ) -> Shape:
@@ -562,23 +563,24 @@ class ConversationMemory(Generic[Shape]):
 
         Args:
             user: id of the user.
-            ids: ids of the proposals or changes. All others wait on.
+            chosen: the proposals or changes, or their ids. All others wait on.
             store: store of the host graph, used if this memory has no store of its own.
             by: who accepts them, for the log of changes.
 
         Raises:
+            ConfigurationError: None is named.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
             MemoryConflictError: Others changed the memory meanwhile.
             StoreError: The store failed.
         """
         self._check_writable()
-        await decide(self.people.of(user, store), accept=ids, by=by)
+        await decide(self.people.of(user, store), accept=ids_of(chosen), by=by)
         return self._shaped(await self._head(user, store))
 
     async def arefuse(
         self,
         user: UserId,
-        *ids: str,
+        *chosen: str | Proposal | ProposedChange,
         store: BaseStore | None = None,
         by: str = "application",
     ) -> None:
@@ -588,17 +590,18 @@ class ConversationMemory(Generic[Shape]):
 
         Args:
             user: id of the user.
-            ids: ids of the proposals or changes. All others wait on.
+            chosen: the proposals or changes, or their ids. All others wait on.
             store: store of the host graph, used if this memory has no store of its own.
             by: who refuses them, for the log of changes.
 
         Raises:
+            ConfigurationError: None is named.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
             MemoryConflictError: Others changed the memory meanwhile.
             StoreError: The store failed.
         """
         self._check_writable()
-        await decide(self.people.of(user, store), refuse=ids, by=by)
+        await decide(self.people.of(user, store), refuse=ids_of(chosen), by=by)
 
     load = blocking(aload)
     entries = blocking(aentries)
@@ -629,6 +632,7 @@ class ConversationMemory(Generic[Shape]):
             self.window,
             self._folding.reading.config.chunk_tokens,
             self._folding.keeping.redact,
+            silent=is_subagent(config),
         )
 
     @property

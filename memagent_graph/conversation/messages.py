@@ -296,6 +296,7 @@ def _find_places(
     """Return the place of each message among the recorded ones; None for a new message."""
     numbers = {one.id: at for at, one in enumerate(recorded)}
     places = [numbers.get(one.id) for one in given]
+    _find_repeated(given, recorded, places)
     unsure = {one.id for one in given if one.id not in sure}
     if not recorded or not unsure or places != [None] * len(places):
         return places  # the client keeps ids
@@ -325,6 +326,33 @@ def _find_places(
                 places[at] = place
                 used.add(place)
     return places
+
+
+def _find_repeated(
+    given: Sequence[Recorded], recorded: Sequence[Recorded], places: list[int | None]
+) -> None:
+    """Note the places of messages that a client sent again to a thread that has them.
+
+    A checkpointed thread gives new ids to a history without ids, and has it twice. Unknown messages
+    after known ones are such a history if they begin as the thread did, with a reply, and a user
+    continues.
+    """
+    numbers = {one.id: at for at, one in enumerate(recorded)}
+    at = next((at for at, place in enumerate(places) if place is not None), len(places))
+    while at < len(places):
+        if places[at] is not None:
+            at += 1
+            continue
+        end = next((e for e in range(at, len(places)) if places[e] is not None), len(places))
+        same: list[Recorded] = []
+        for old in (given[:at], recorded):
+            pairs = zip(given[at:end], old, strict=False)
+            alike = takewhile(lambda pair: pair[0].digest == pair[1].digest, pairs)
+            same = max(same, [known for _, known in alike], key=len)
+        then = given[at + len(same) : at + len(same) + 1]
+        if len(same) > 1 and then and then[0].digest[:1] == USER[:1]:
+            places[at : at + len(same)] = [numbers.get(one.id) for one in same]
+        at = end
 
 
 def _is_resent(equal: Mapping[int, int], given: Sequence[Recorded], recorded: int) -> bool:

@@ -294,7 +294,7 @@ def _compare(
     before: str, after: str
 ) -> list[tuple[tuple[Fact, ...], tuple[Fact, ...], Fact | None]]:
     """Return removed and added statements, change by change, and the statement before them."""
-    lines = any("\n" in text.strip() for text in (before, after))
+    lines = _has_lines(before, after)
     old, new = _units(before, lines=lines), _units(after, lines=lines)
     found = []
     for what, start, end, first, last in SequenceMatcher(
@@ -302,14 +302,22 @@ def _compare(
     ).get_opcodes():
         if what == "equal":
             continue
-        removed, added = old[start:end], new[first:last]
+        # A statement that only moved stays where it is, until a whole proposal is accepted.
+        removed = [fact for fact in old[start:end] if fact not in new]
+        added = [fact for fact in new[first:last] if fact not in old]
         if removed and added and len(removed) != len(added):
             found.append((tuple(removed), tuple(added), new[first - 1] if first else None))
             continue
         for at in range(max(len(removed), len(added))):
-            place = new[first + at - 1] if first + at else None
+            above = min(first + at, last)
+            place = new[above - 1] if above else None
             found.append((tuple(removed[at : at + 1]), tuple(added[at : at + 1]), place))
     return found
+
+
+def _has_lines(*texts: str) -> bool:
+    """Whether texts are notes, one a line or with their days, and no sentences of one paragraph."""
+    return any("\n" in text.strip() or text[:10].replace("-", "").isdigit() for text in texts)
 
 
 def _units(text: str, *, lines: bool) -> list[Fact]:
@@ -322,7 +330,7 @@ def _units(text: str, *, lines: bool) -> list[Fact]:
 
 def _apply(text: str, changes: Sequence[ProposedChange], *, profile: bool) -> str:
     """The memory after some changes, which may have been proposed for an earlier text."""
-    lines = "\n" in text.strip()
+    lines = _has_lines(text, *(fact.text for change in changes for fact in change.added))
     units = _units(text, lines=lines)
     for change in changes:
         there = [at for at, unit in enumerate(units) if unit in change.removed]
@@ -457,6 +465,18 @@ async def withdraw_proposed(
         if not step.puts or await memory.bank.records.commit(step.puts, step.given):
             return
     raise _conflict(memory.user)
+
+
+def ids_of(chosen: Sequence[str | Proposal | ProposedChange]) -> list[str]:
+    """Return the ids of proposals and changes.
+
+    Raises:
+        ConfigurationError: There are none.
+    """
+    if not chosen:
+        message = "Name what to decide: proposals, or single changes of them."
+        raise ConfigurationError(message)
+    return [one if isinstance(one, str) else one.id for one in chosen]
 
 
 class Decision(NamedTuple):

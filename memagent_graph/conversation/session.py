@@ -59,6 +59,7 @@ class Talk:
         window: most messages that stay.
         tokens: most tokens that stay.
         redact: function that texts pass through before anything of them is stored.
+        silent: whether nothing of the thread is folded or recorded.
     """
 
     thread: str
@@ -70,9 +71,12 @@ class Talk:
     window: int
     tokens: int
     redact: Redact
+    silent: bool = False
 
     def opens(self, messages: Sequence[BaseMessage]) -> bool:
         """Whether a thread starts while messages of the user wait to be folded."""
+        if self.silent:
+            return False
         starts = not any(isinstance(message, AIMessage) for message in messages)
         return self.remember == "turn" and starts and self.backlog.waits > 0
 
@@ -99,7 +103,7 @@ class Talk:
             folded: the id of the message that was folded last.
             ended: whether the last message is the reply; else the last turn is due later.
         """
-        if self.remember == "window":
+        if self.silent or self.remember == "window":
             return
         messages = spread_exclusion(messages)
         said, recorded, sure = self._find_unrecorded(messages, folded)
@@ -155,6 +159,8 @@ class Talk:
         folding: list[BaseMessage] = []
         try:
             folding = self._beyond(stay)
+            if self.silent:
+                return _without(stay, folding)
             if folding and self.remember == "turn":
                 new = after(stay, folded)
                 done = {str(message.id) for message in stay[: len(stay) - len(new)]}
@@ -267,6 +273,21 @@ _HOW = (
     'Invoke with context={"user_id": "..."} (a context_schema with that field) or with '
     '{"configurable": {"user_id": "...", "thread_id": "..."}}, or give user= a function.'
 )
+
+
+_TOOLS = "tools"
+"""Name of the node that runs tools, in LangChain's agents and deepagents."""
+
+
+def is_subagent(config: RunnableConfig | None) -> bool:
+    """Whether a tool of another agent began a run, so that its words are not the user's.
+
+    Args:
+        config: configuration of the run.
+    """
+    place = str(((config or {}).get("configurable") or {}).get("checkpoint_ns") or "")
+    above = place.split("|")[:-1]
+    return any(node.partition(":")[0] == _TOOLS for node in above)
 
 
 class Speaker(NamedTuple):

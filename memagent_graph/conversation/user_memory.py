@@ -6,12 +6,15 @@ deleted too. One entry stays, under a digest of the person's id: when they were 
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 from uuid import UUID
+
+from langgraph.store.base import SearchOp
 
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, Recorded
 from memagent_graph.errors import (
@@ -23,7 +26,8 @@ from memagent_graph.errors import (
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.forget import erase, forget_topic
 from memagent_graph.memory.items import label
-from memagent_graph.memory.version import History, edit_version
+from memagent_graph.memory.lookup import versions
+from memagent_graph.memory.version import History, MemoryVersion, edit_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +37,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Namespace, Place, Records
-    from memagent_graph.memory.version import MemoryVersion
+
+_log = logging.getLogger(__name__)
 
 UserId: TypeAlias = str | int | UUID
 
@@ -288,6 +293,34 @@ class UserMemory:
         """Return the newest version; None if nothing is remembered."""
         return await self.bank.ahead(MEMORY)
 
+    async def has_versions(self) -> bool:
+        """Return whether the memory has had a version, though it may have none now."""
+        records = self.bank.records
+        (found,) = await records.items([SearchOp(records.members(MEMORY), limit=1)])
+        return bool(found)
+
+    async def restore_head(self) -> MemoryVersion | None:
+        """Point to the newest version that is left, if the pointer or its version is gone.
+
+        A server that evicts items, or lets them expire one by one, can lose either.
+
+        Returns:
+            The version, or None if none is left, as for a new user.
+        """
+        records = self.bank.records
+        (pointer,) = await records.values([self.place])
+        if isinstance(pointer, BadRecordError):
+            raise pointer
+        ids = await records.keys(records.members(MEMORY))
+        left = [one for one in await versions(records, ids) if isinstance(one, MemoryVersion)]
+        newest = max(left, key=lambda one: one.created_at, default=None)
+        if newest is not None or pointer is not None:
+            value: Value | None = None if newest is None else {"version": newest.id}
+            await records.commit([records.put(*self.place, value)], {self.place: pointer})
+            what = "an earlier one is continued" if newest else "none is left, and it begins anew"
+            _log.warning("The newest version of the memory of %r is gone: %s.", self.user, what)
+        return newest
+
     async def history(self) -> History:
         """Return all versions, newest first; empty if nothing is remembered."""
         return History() if await self.head() is None else await self.bank.ahistory(MEMORY)
@@ -437,6 +470,29 @@ class UserMemory:
             await records.items([records.put(records.proposals, item.key, None) for item in old])
         waiting = sum(len(item.value.get("messages", ())) for item in old)
         return waiting + await episodes.expire(preview=preview)
+
+    async def thin_marks(self, days: float, *, preview: bool = False) -> int:
+        """Delete marks of threads, and lines of the log, of long ago; return their number.
+
+        Args:
+            days: days since a thread was folded, and since a change, for which they stay.
+            preview: whether only to return how many would be deleted.
+        """
+        records = self.bank.records
+        since = datetime.now(UTC) - timedelta(days=days)
+        (pointer,) = await records.values([self.place], refresh=False)
+        head = pointer.get("version") if isinstance(pointer, dict) else ""
+        gone = []
+        for place in (records.threads, _place(records)):
+            async for item in records.scan(place):
+                if isinstance(item, BadRecordError) or item.value.get("version") == head:
+                    continue
+                at = str(item.value.get("at") or item.updated_at.astimezone(UTC).isoformat())
+                if at < since.isoformat():
+                    gone.append(records.put(place, item.key, None))
+        if gone and not preview:
+            await records.items(gone)
+        return len(gone)
 
     async def forget(self, *, by: str) -> ForgottenUser:
         """Delete everything about this person, and erase it from the store's files.

@@ -192,12 +192,14 @@ class Pruned(NamedTuple):
         messages: number of kept messages deleted, by user.
         forgotten: ids of the users forgotten.
         left: places where deleted text may remain, and what to do about it; "" if there are none.
+        marks: number of marks of threads and lines of the log deleted, by user.
     """
 
     versions: dict[str, int]
     messages: dict[str, int]
     forgotten: list[str]
     left: str
+    marks: dict[str, int]
 
 
 class Held(NamedTuple):
@@ -377,7 +379,8 @@ class Users:
 
         Args:
             versions: number of newest versions of each memory to keep; None for all.
-            days: days to keep a replaced version, and a message; None for ever.
+            days: days to keep a replaced version, a message, a line of the log, and the mark that
+                says which messages of a thread were folded; None for ever.
             idle_days: days without a change of the memory after which a user is forgotten; None
                 for never.
             users: ids of the users; all by default.
@@ -387,6 +390,7 @@ class Users:
         limit = None if idle_days is None else _before(idle_days)
         thinned: dict[str, int] = {}
         messages: dict[str, int] = {}
+        marks: dict[str, int] = {}
         forgotten: list[str] = []
         async for user, version in self._remembered(users):
             personal = self.of(user)
@@ -401,8 +405,11 @@ class Users:
                 thinned[user] = gone
             if days is not None and (gone := await personal.thin_messages(days, preview=preview)):
                 messages[user] = gone
-        changed = not preview and (thinned or messages or forgotten)
-        return Pruned(thinned, messages, forgotten, await erase(self.store) if changed else "")
+            if days is not None and (gone := await personal.thin_marks(days, preview=preview)):
+                marks[user] = gone
+        changed = not preview and (thinned or messages or marks or forgotten)
+        left = await erase(self.store) if changed else ""
+        return Pruned(thinned, messages, forgotten, left, marks)
 
     async def aexport(self, users: Iterable[UserId] | None = None) -> list[str]:
         """Return everything stored about users, as JSON lines.

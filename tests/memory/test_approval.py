@@ -24,6 +24,7 @@ from memagent_graph import (
     ConversationMemory,
     ConversationState,
     MemAgentMiddleware,
+    ReadingConfig,
     create_memory_tools,
 )
 from memagent_graph.conversation.approval import _TYPED
@@ -156,6 +157,23 @@ def test_a_change_cannot_be_accepted_and_refused(store):
     assert memory.proposals("ann") == [proposal]
 
 
+def test_proposals_and_changes_are_named_by_themselves_or_by_their_ids():
+    memory = approving(InMemoryStore())
+    say(memory, "I live in Husum.", "My PIN is 4711.")
+    say(memory, "My sister breeds goats.", thread="tuesday")
+    first, second = memory.proposals("ann")
+
+    memory.refuse("ann", first.changes[1])
+    text = memory.accept("ann", first, second.id)
+
+    assert "Husum" in text
+    assert "goats" in text
+    assert "4711" not in text
+    for decide_nothing in (memory.accept, memory.refuse):
+        with pytest.raises(ConfigurationError, match="Name what to decide"):
+            decide_nothing("ann")
+
+
 def test_a_replaced_statement_stays_when_its_replacement_is_refused(store):
     memory = approving(store, "Lives in Husum.\nHas a dog.", "Lives in Kiel.\nHas a dog.\nSails.")
     say(memory, "One.")
@@ -168,6 +186,47 @@ def test_a_replaced_statement_stays_when_its_replacement_is_refused(store):
     memory.refuse("ann", move.id)
 
     assert memory.accept("ann", sail.id) == "Lives in Husum.\nHas a dog.\nSails."
+
+
+@pytest.mark.parametrize("before", ["A.\nB.\nC.\nD.", "A. B. C. D."])
+@pytest.mark.parametrize("after", ["A.", "D.", "X.", "A.\nX.", "X.\nY.\nD.", "B.\nA."])
+def test_all_changes_together_make_the_proposed_memory(before, after):
+    memory = approving(InMemoryStore(), before, after)
+    say(memory, "One.")
+    memory.accept("ann", *(one.id for one in memory.proposals("ann")))
+    say(memory, "Two.", thread="tuesday")
+    Users(memory.users().store).edit("ann", f"{before}", by="olga")  # the base is another version
+    changes = [change.id for one in memory.proposals("ann") for change in one.changes]
+
+    text = memory.accept("ann", *changes) if changes else memory.load("ann")
+
+    assert sorted(text.split()) == sorted(after.split())
+
+
+def test_notes_of_a_chat_model_are_lines(store):
+    notes = [f"2026-03-0{n}: Breeds {n} goats. Likes them." for n in (4, 5, 6)]
+    memory = approving(store, *notes)
+    for n in range(3):
+        say(memory, f"Number {n}.", thread=f"t{n}")
+
+    text = memory.accept("ann", *(one.id for one in memory.proposals("ann")))
+
+    assert sorted(text.splitlines()) == notes
+
+
+def test_more_than_there_is_room_for_is_accepted_and_then_thinned_by_a_proposal():
+    config = ReadingConfig(memory_tokens=60, chunk_tokens=400)
+    memory = approving(InMemoryStore(), config=config)
+    for n in range(12):
+        say(memory, f"I breed {n} goats in the large meadow of Husum.", thread=f"t{n}")
+    memory.accept("ann", *(one.id for one in memory.proposals("ann")))
+
+    say(memory, "I sail.", thread="t")
+    (proposal,) = memory.proposals("ann")
+    text = memory.accept("ann", proposal.id)
+
+    assert "I sail." in text
+    assert len(text.splitlines()) < 12
 
 
 def test_an_edit_meanwhile_stays_beside_what_is_accepted(store):

@@ -126,8 +126,8 @@ def prune(
         float | None,
         typer.Option(
             min=0,
-            help="Days after which replaced versions, and messages kept word for word, are "
-            "deleted.",
+            help="Days after which replaced versions, messages kept word for word, lines of the "
+            "log and marks of threads are deleted.",
         ),
     ] = None,
     idle_days: Annotated[
@@ -160,8 +160,10 @@ def prune(
             preview=dry_run,
         )
     would = "would be " if dry_run else ""
-    for name in sorted(done.versions | done.messages):
-        counts = (done.versions.get(name), "version"), (done.messages.get(name), "message")
+    for name in sorted(done.versions | done.messages | done.marks):
+        kinds = ("version", "message", "mark")
+        found = (done.versions, done.messages, done.marks)
+        counts = [(part.get(name), kind) for part, kind in zip(found, kinds, strict=True)]
         gone = " and ".join(plural(count, what) for count, what in counts if count)
         print(row(name, f"{gone} {would}deleted"))
     for name in done.forgotten:
