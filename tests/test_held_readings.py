@@ -27,8 +27,8 @@ from langgraph.store.base import GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, create_memagent
-from memagent_graph.graph.layers import hold as holds
-from memagent_graph.graph.layers import versions
+from memagent_graph.graph import hold as holds
+from memagent_graph.graph import versions
 
 SEGMENTED = SMALL.model_copy(update={"segments": 2})
 

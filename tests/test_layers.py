@@ -64,7 +64,7 @@ def test_a_layer_knows_no_other_layer(path):
 
 
 @pytest.mark.parametrize(
-    "module", ["fold", "coverage", "ids", "reuse", "versions", "sharing", "segments"]
+    "module", ["fold", "state", "ids", "reuse", "versions", "hold", "segments"]
 )
 def test_the_core_and_the_store_know_no_layer(module):
     found = imports(FOLDER.parent / f"{module}.py")

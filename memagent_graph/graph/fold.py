@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.chunks import Cutter
-    from memagent_graph.graph.layers.versions import Chain
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, LayerState, Progress, Stopped
+    from memagent_graph.graph.versions import Chain
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.tokens import Tokenizer
 

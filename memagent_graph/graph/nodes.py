@@ -35,13 +35,6 @@ from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import closed
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
 from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
-from memagent_graph.graph.layers.versions import (
-    abandon_if_cancelled,
-    begin_chain,
-    chain_of,
-    finish,
-    wait_while_held,
-)
 from memagent_graph.graph.reading import drop_from_answer, warn, warn_of_answer, where
 from memagent_graph.graph.segments import (
     Merged,
@@ -74,6 +67,13 @@ from memagent_graph.graph.state import (
     segment_name,
     span_of,
 )
+from memagent_graph.graph.versions import (
+    abandon_if_cancelled,
+    begin_chain,
+    chain_of,
+    finish,
+    wait_while_held,
+)
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.readers.completion import listener_of
 from memagent_graph.sync import LateError, to_thread
@@ -89,9 +89,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import FoldUpdate
-    from memagent_graph.graph.layers.versions import Chain
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Progress, QuestionState, Stopped
+    from memagent_graph.graph.versions import Chain
 
 
 CALLS_EACH = "memagent_calls_each"

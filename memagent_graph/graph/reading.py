@@ -17,16 +17,16 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.fold import ask, compose
+from memagent_graph.graph.hold import HoldLayer
 from memagent_graph.graph.layers.check import CheckLayer
 from memagent_graph.graph.layers.deadline import Deadline
 from memagent_graph.graph.layers.gates import Gates
-from memagent_graph.graph.layers.hold import HoldLayer
 from memagent_graph.graph.layers.look_back import LookBackLayer
 from memagent_graph.graph.layers.pace import Pace
 from memagent_graph.graph.layers.skim import Skim
 from memagent_graph.graph.layers.trust import Trust
-from memagent_graph.graph.layers.versions import Versions
 from memagent_graph.graph.state import backed, round_of
+from memagent_graph.graph.versions import Versions
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.failures import obey

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.fold import Layer
+    from memagent_graph.graph.hold import Holding
     from memagent_graph.graph.ids import Lineage
-    from memagent_graph.graph.layers.hold import Holding
     from memagent_graph.graph.state import Fold
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion

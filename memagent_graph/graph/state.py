@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.events import Event
-    from memagent_graph.graph.layers.versions import Chain
+    from memagent_graph.graph.versions import Chain
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Recall
     from memagent_graph.graph.fold import Advance, FoldStep
-    from memagent_graph.graph.layers.versions import Chain
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold
+    from memagent_graph.graph.versions import Chain
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source

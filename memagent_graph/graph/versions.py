@@ -20,8 +20,8 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.fold import FoldUpdate, Layer, apply_update
+from memagent_graph.graph.hold import HeldUpError, Holding, Pauses, lease_key
 from memagent_graph.graph.ids import Lineage, version_of
-from memagent_graph.graph.layers.hold import HeldUpError, Holding, Pauses, lease_key
 from memagent_graph.graph.reuse import Reuse
 from memagent_graph.graph.state import (
     VERSIONS,
