@@ -50,7 +50,7 @@ class Merging(ScriptedReader):
 
 def names(**settings):
     reading = Reading("r", ScriptedReader(), ReadingConfig(**settings), EstimatingTokenizer())
-    return [layer.name for layer in reading.layers if not (layer.needs_store or layer.needs_others)]
+    return [layer.name for layer in reading.layers if not layer.needs_store]
 
 
 def imports(path):

@@ -556,8 +556,7 @@ def test_a_deadline_ends_all_segments_and_what_was_read_is_merged():
 
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
+def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how):
     reads = []
 
     class Watched(TextSource):
@@ -581,12 +580,11 @@ def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how, mo
     chunks = len({*reader.spans})
     assert len(reader.spans) == 4 * chunks
     assert {record["usage"]["calls"] for record in out["answers"]} == {chunks + 2}
-    # Besides: whether there is any text, and where chunks and so segments begin.
-    assert len(reads) == 1 + (chunks + 1) + chunks
+    # Where chunks begin, and so segments, is found once; a slow fold reads its text again.
+    assert {*reads} == {start for start, _ in reader.spans} | {len(text)}
 
 
-async def test_no_segment_waits_for_another(monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
+async def test_no_segment_waits_for_another():
     *_, (last, _) = bounds(TEXT, 4)
     done = asyncio.Event()
 
@@ -621,41 +619,6 @@ def test_a_question_whose_segment_fails_says_so_and_takes_no_other_with_it():
     agent = create_memagent(Partial(), config=SMALL)
 
     out = agent.invoke({"questions": ["?", "??"], "document": TEXT})
-
-    first, second = out["answers"]
-    assert covers(ends(first["answer"]))
-    assert "of segment 4 for question 2 failed: No." in second["error"]
-
-
-async def test_no_segment_waits_for_one_of_a_question_that_failed(monkeypatch):
-    monkeypatch.setattr("memagent_graph.graph.chunks._LONGEST_WAIT", 600.0)
-    *_, (last, _) = bounds(TEXT, 4)
-    begun, failed, moved = set(), asyncio.Event(), asyncio.Event()
-
-    class Holding(InMemoryStore):
-        async def abatch(self, ops):
-            if failed.is_set():  # what fails takes its time to end
-                await moved.wait()
-            return await super().abatch(ops)
-
-    class Partial(Listing):
-        async def update(self, step, *, config=None):
-            if step.question == "??" and step.memory.text:
-                moved.set()
-                await asyncio.Event().wait()
-            if step.question == "??":
-                begun.add(step.chunk.start)
-                if len(begun) == 4:
-                    failed.set()
-                await failed.wait()
-                if step.chunk.start == last:
-                    raise ModelError("No.")
-            return await super().update(step, config=config)
-
-    agent = create_memagent(Partial(), config=SMALL, store=Holding())
-
-    async with asyncio.timeout(60):
-        out = await agent.ainvoke({"questions": ["?", "??"], "document": TEXT})
 
     first, second = out["answers"]
     assert covers(ends(first["answer"]))

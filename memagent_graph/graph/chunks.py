@@ -8,19 +8,17 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import pairwise
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import SourceChangedError, SourceError
 from memagent_graph.graph.segments import room_of, starts
-from memagent_graph.graph.state import round_of, span_of
 from memagent_graph.sync import in_thread
 from memagent_graph.text.chunks import Chunk, next_chunk
 from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, Run, SourceRecord
@@ -29,16 +27,12 @@ if TYPE_CHECKING:
 
 _PATIENCE = 0.002
 """Time after which a reader is taken to wait for a model and not for the processor, in seconds."""
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
-"""Interval of checks on the progress of other folds, in seconds."""
 _FEW_TOKENS = 256
 """Chunks up to this many tokens are cut inline: starting a thread takes longer."""
 
 
 _KEPT = 8
-"""Chunks of a segment kept for slower folds; no fold gets further ahead than half of it."""
-_LONGEST_WAIT = 5.0
-"""Longest wait of a fold for slower ones, in seconds; cutting a chunk again costs less."""
+"""Chunks of a segment kept for slower folds; one that is further behind cuts them again."""
 
 
 class _Begun:
@@ -69,9 +63,7 @@ class Cutter:
         self._shared = shared
         self._few = type(source) is TextSource and reading.config.chunk_tokens <= _FEW_TOKENS
         self._begun: dict[int, _Begun] = {}
-        self._folds: dict[str, tuple[int, int]] = {}  # where their segments start, and steps
-        self._starts: set[int] = set()  # of segments
-        self._left: set[str] = set()
+        self._segments = 1
         self._lock = threading.Lock()
         self._cuts: dict[int, tuple[int, int]] = {}  # a skipping fold can be far ahead
 
@@ -90,6 +82,7 @@ class Cutter:
         reading, begins = self._reading, [*self.cuts]
         room = room_of(reading.config, len(begins), reading.reader.concurrency, self._shared)
         places = starts(len(begins), room, known)
+        self._segments = max(len(places), 1)
         return [*pairwise([*(begins[place] for place in places), self.source.length])]
 
     def chunk(self, fold: Fold) -> Chunk:
@@ -128,46 +121,6 @@ class Cutter:
         finally:
             starting.cancel()
 
-    def expect(self, record: SourceRecord) -> None:
-        """Announce a fold, for which faster folds over the same segment will wait."""
-        name, start, _ = span_of(record)
-        self._left.discard(name)
-        self._folds[name] = start, 0
-        self._starts.add(start)
-
-    async def turn(self, fold: Fold, seconds: float | None) -> None:
-        """Wait for folds that are far behind this one, for a few seconds at most.
-
-        Args:
-            fold: the fold that waits.
-            seconds: time left until the deadline; None without one.
-        """
-        if self._shared == 1 or round_of(fold["source"]) > 1:  # later rounds do not wait
-            return
-        name, start, _ = span_of(fold["source"])
-        step = fold["progress"]["step"]
-        if name not in self._left:  # otherwise it is about to be cancelled
-            self._folds[name] = start, step
-        longest = _LONGEST_WAIT if seconds is None else min(seconds, _LONGEST_WAIT)
-        give_up, pause = monotonic() + longest, _SHORTEST_PAUSE
-        while far := [
-            name
-            for name, (same, at) in [*self._folds.items()]
-            if same == start and step - at > _KEPT // 2
-        ]:
-            if monotonic() > give_up:
-                for slow in far:  # until they advance
-                    self._folds.pop(slow, None)
-                return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def leave(self, folds: Iterable[str]) -> None:
-        """Note that folds have ended, or will not begin: others no longer wait for them."""
-        for name in folds:
-            self._left.add(name)
-            self._folds.pop(name, None)
-
     def _begin(self, position: int) -> None:
         begun, mine = self._taken(position, taken=0)
         if mine:
@@ -183,7 +136,7 @@ class Cutter:
                 self._begun.pop(position, None)
             else:
                 self._begun[position] = begun
-            while len(self._begun) > _KEPT * max(len(self._starts), 1):
+            while len(self._begun) > _KEPT * self._segments:
                 del self._begun[next(iter(self._begun))]
             return begun, found is None
 

@@ -105,12 +105,10 @@ class Layer:
     Attributes:
         name: its key in `Fold.layers`.
         needs_store: whether it is left out of folds without a store.
-        needs_others: whether it is left out where no other fold reads the same chunks.
     """
 
     name: ClassVar[str]
     needs_store: ClassVar[bool] = False
-    needs_others: ClassVar[bool] = False
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Take a step by `read`, the layers below, or without it."""
@@ -175,8 +173,7 @@ async def advance(
     step = FoldStep(
         fold["question"], query_of(fold), memory, chunk, number=number, fold=fold, call=call
     )
-    others = fold["source"].get("shared", 1) > 1
-    read = call.reading.steps(stored=call.chain is not None, others=others)
+    read = call.reading.steps(stored=call.chain is not None)
     update = await read(step)
     before = update.fold or fold
     after = apply_update(before, chunk, update)

@@ -54,7 +54,6 @@ from memagent_graph.graph.state import (
     SourceRecord,
     begun,
     covered,
-    fold_name,
     fold_of,
     is_segmented,
     memory_of,
@@ -64,7 +63,6 @@ from memagent_graph.graph.state import (
     record_of,
     reopen,
     round_of,
-    segment_name,
     span_of,
 )
 from memagent_graph.graph.versions import (
@@ -200,9 +198,6 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
         record["segments"] = len(spans)
     sharing = 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
     record["calls"] = calls_each(reading.config, sharing, len(spans))
-    for number in range(questions):
-        for part in _parts(reading, {**record, "fold": fold_name(number)}, spans):
-            cutter.expect(part)
     run.emit(
         OpenedEvent(
             event="opened",
@@ -245,18 +240,12 @@ async def _begun(
         observer.opened(step_of(config), whole, config.get("metadata", {}))
     ended = whole["progress"]["stopped"]
     if stored or ended or not is_segmented(record):
-        if run.cutter is not None and ended:
-            run.cutter.leave(_names(record))
         return {**whole}
     cutter = cutter_of(reading, run, record)
     spans = await _spans(reading, cutter, run.chains.get(span_of(record).fold), record)
     whole["source"] = {**record, "segments": len(spans)}
     parts = _parts(reading, whole["source"], spans)
-    cutter.leave(_names(record))
-    for part in parts:
-        cutter.expect(part)
     folds = await asyncio.gather(*(_fold(reading, run, question, part) for part in parts))
-    cutter.leave(span_of(fold["source"]).fold for fold in folds if fold["progress"]["stopped"])
     return {**whole, "folds": {fold["source"]["fold"]: fold for fold in folds}, "warnings": []}
 
 
@@ -288,14 +277,6 @@ async def begin_round(
         )
     )
     return {"document": None, "folds": {fold["source"]["fold"]: fold for fold in folds}}
-
-
-def _names(record: SourceRecord) -> list[str]:
-    """The names of a question's folds, as the cutter expects them."""
-    name = span_of(record).fold
-    if not is_segmented(record):
-        return [name]
-    return [segment_name(name, number) for number in range(record["segments"])]
 
 
 async def _spans(
@@ -381,11 +362,9 @@ async def overwrite_memory(
     except ModelError as error:
         step = fold["progress"]["step"] + 1
         failure = await reading.judged(error, attempt, step, fold["source"])
-        if not isinstance(failure, TransientModelError):
-            await _leave(run, fold, chain)
+        if not isinstance(failure, TransientModelError) and chain is not None:
+            await chain.abandon()
         raise failure from error
-    if after["progress"]["stopped"]:
-        run.cutter.leave([span_of(fold["source"]).fold])
     return _changes(state, after)
 
 
@@ -398,17 +377,6 @@ def _changes(state: ReadingState, after: Fold) -> Changes:
     """The channels that a step changed; others are not copied to the checkpointer."""
     changed = {key: value for key, value in after.items() if value != state.get(key)}
     return {"document": None, "chunk": None, **changed}
-
-
-async def _leave(run: Run, fold: Fold, chain: Chain | None) -> None:
-    """Keep others from waiting for a fold that failed, and for the folds that fail with it."""
-    if run.cutter is not None:
-        record = fold["source"]
-        whole, segments = record.get("whole"), range(record.get("segments", 1))
-        same = [segment_name(whole, number) for number in segments] if whole is not None else []
-        run.cutter.leave([span_of(record).fold, *same])
-    if chain is not None:
-        await chain.abandon()
 
 
 async def merge_memories(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from memagent_graph.graph.layers.check import CheckLayer
 from memagent_graph.graph.layers.deadline import Deadline
 from memagent_graph.graph.layers.gates import Gates
 from memagent_graph.graph.layers.look_back import LookBackLayer
-from memagent_graph.graph.layers.pace import Pace
 from memagent_graph.graph.layers.skim import Skim
 from memagent_graph.graph.layers.trust import Trust
 from memagent_graph.graph.state import backed, round_of
@@ -142,7 +140,7 @@ class Reading:
         return (
             HoldLayer(),
             *([Deadline()] if config.deadline is not None else ()),
-            *([Skim(config, indexes)] if config.skim is not None else [Pace()]),
+            *([Skim(config, indexes)] if config.skim is not None else ()),
             *([LookBackLayer(config, indexes)] if config.recalls else ()),
             *([Gates(config)] if gated else ()),
             Versions(),
@@ -155,28 +153,14 @@ class Reading:
         """Whether a language model looks for an answer, and may misuse a way out."""
         return self.reader.shortens and not self.reader.standing
 
-    def steps(self, *, stored: bool, others: bool) -> Advance:
-        """Return the function that takes a step of a fold.
-
-        Args:
-            stored: whether the fold has a store.
-            others: whether other folds read the same chunks.
-        """
-        return self._steps[stored, others]
+    def steps(self, *, stored: bool) -> Advance:
+        """Return the function that takes a step of a fold, with a store or without one."""
+        return self._steps[stored]
 
     @cached_property
-    def _steps(self) -> dict[tuple[bool, bool], Advance]:
-        return {
-            (stored, others): compose(
-                [
-                    layer
-                    for layer in self.layers
-                    if layer.needs_store <= stored and layer.needs_others <= others
-                ],
-                ask,
-            )
-            for stored, others in product((False, True), repeat=2)
-        }
+    def _steps(self) -> tuple[Advance, Advance]:
+        alone = compose([layer for layer in self.layers if not layer.needs_store], ask)
+        return alone, compose(self.layers, ask)
 
     @property
     def fingerprint(self) -> str:
