@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 _FIELD = re.compile(r"\{(question|memory|memories|chunk|words)\}")
+_ANY_FIELD = re.compile(r"\{\w+\}")
 _TAG = re.compile(r"</?\w+>")
 NO_MEMORY = "(empty: this is the first section)"
 
@@ -344,7 +345,7 @@ class Prompts(BaseModel):
         own = (self.update, self.merge, self.lead)
         additions = (self.shorter, self.repeat, self.unchanged, self.enough, self.look_back)
         texts = [part for template in own for part in _TAG.split(template)]
-        return [_FIELD.sub("", text) for text in (*texts, *additions)]
+        return [_ANY_FIELD.sub("", text) for text in (*texts, *additions)]
 
     def for_answer(self, question: str, memory: str) -> str:
         """Make the prompt that asks for the answer."""

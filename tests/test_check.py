@@ -251,6 +251,25 @@ class TestAnswer:
 
         assert out["answer"] == "Bo Tern."
 
+    def test_it_does_not_stand_on_what_nothing_supports_in_the_memory(self):
+        made_up = "Mr Howard signed the lease."
+
+        out, _ = read(made_up, made_up, r"\boxed{Howard}")
+
+        assert out["memory"] == made_up
+        assert out["found"] is False
+        assert any("Howard" in warning for warning in out["warnings"])
+
+    def test_notes_without_a_word_of_the_question_hold_no_answer_to_it(self):
+        gulls = "In spring the gulls of Husum came back to the quay in the harbour."
+        asked = "Who painted the ceiling of the chapel?"
+
+        beside, _ = read(gulls, gulls, r"\boxed{Husum}", question=asked)
+        summed, _ = read(gulls, gulls, "Gulls came back.", question="Summarize what the parts say")
+
+        assert beside["found"] is False
+        assert summed["found"] is True
+
     def test_a_statement_that_nothing_supports_is_marked_and_warned_of(self):
         answer = "Ann Kestrel signed the lease. Bo Tern witnessed it in 1999."
 

@@ -327,7 +327,8 @@ class TestExit:
         config = SAFE.model_copy(update={"update_gate": True})
         model = scripted("At nine.", "unchanged\nENOUGH: nine", r"\boxed{nine}")
 
-        out = read(model, config=config, question="When does the ferry leave?")
+        document = f"The ferry leaves at nine.\n{TEXT}"
+        out = read(model, config=config, question="When does the ferry leave?", document=document)
 
         assert (out["memory"], out["stopped"], out["usage"]["gated"]) == ("At nine.", "done", 1)
 

@@ -153,6 +153,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.models.failures._MALFORMED_NAME": [("", "JSONDecode", "")],
     "memagent_graph.models.failures._TRANSIENT_NAME": [("", "APIError", "a"), ("", "Timeou", "")],
     "memagent_graph.templates.fill": [("", "{", ""), ("", "{memor", "")],
+    "memagent_graph.prompts._ANY_FIELD": [("{", "a", ""), ("", "{", ""), ("", "{a", "")],
     "memagent_graph.prompts._FIELD": [("", "{questio", "")],
     "memagent_graph.prompts._TAG": [("<", "a", ""), ("", "<", ""), ("", "<a", "")],
     "memagent_graph.templates._TAG": [("<a", "a", ""), ("<a", "-", ""), ("", "<a", "")],
@@ -192,6 +193,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "A'a", "1"),
     ],
     "memagent_graph.evidence.claims._UNSPACED": [("", "汉a", "")],
+    "memagent_graph.evidence.claims._SHORT": [("", "a ", ""), ("", "a", "")],
     "memagent_graph.evidence.claims._WORD": [("", "a.", "")],
     "memagent_graph.evidence.numbers._DAY_BESIDE": [(".", " ", "a")],
     "memagent_graph.evidence.numbers._FIGURE": [

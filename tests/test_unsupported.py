@@ -129,7 +129,11 @@ def test_versions_have_the_marks_and_an_answer_from_a_stored_memory_warns():
     later = agent.invoke({"question": "Who else?", "version": out["version"]})
 
     assert version.unsupported == (Unsupported(WRONG[2:], ("Oscar", "Wilde")),)
-    assert later["warnings"] == out["warnings"] != []
+    assert later["warnings"] == [
+        *out["warnings"],
+        'The answer has no support in the memory: "Oscar" (Oscar).',
+    ]
+    assert out["warnings"]
     assert MemoryVersion.from_record(version.to_record()) == version
 
 

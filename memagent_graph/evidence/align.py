@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import regex
 
-from memagent_graph.evidence.claims import NoteJudge, scripts
+from memagent_graph.evidence.claims import NoteJudge, may_share_language, roots, scripts
 from memagent_graph.evidence.numbers import figures
 from memagent_graph.evidence.places import (
     BARE,
@@ -24,7 +24,14 @@ from memagent_graph.evidence.places import (
     locate,
     note_passages,
 )
-from memagent_graph.evidence.statements import EvidencePassage, Note, notes, passage_terms, passages
+from memagent_graph.evidence.statements import (
+    EvidencePassage,
+    Note,
+    leave_out,
+    notes,
+    passage_terms,
+    passages,
+)
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import telling_terms
@@ -49,6 +56,15 @@ _MOST_REWRITTEN = 4
 _FOUND_LATER = 0.6
 """Share of an older note's weight that a later chunk must cover to become its evidence."""
 
+_ASKED = 0.5
+"""Share of the question's words, and at least two, from which a note speaks of its subject."""
+
+_BORROWED = 0.3
+"""Share of these below which the text around a note's evidence does not speak of it."""
+
+_AROUND = 8
+"""Sentences before and after a note's evidence that may name its subject."""
+
 
 @dataclass(frozen=True, slots=True)
 class AlignedNote:
@@ -58,8 +74,9 @@ class AlignedNote:
         text: the sentence, exactly as the memory has it.
         start: offset of its first code point in the memory.
         end: one past its last code point.
-        state: "unsupported" if it has a name or number that nothing accounts for; "unknown" if
-            it cannot be judged, because it is in another script than the chunk or states nothing.
+        state: "unsupported" if it has a name or number that nothing accounts for, or says of the
+            question's subject what the text says of another; "unknown" if it cannot be judged,
+            because it is in another script than the chunk or states nothing.
         missing: the names and numbers that nothing accounts for.
         evidence: places of the sentence in the document, best first.
         passage: the text of the evidence, after the older notes that it rewrites; "" if none.
@@ -180,7 +197,8 @@ def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
 def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
     """Align an answer with the memory that it was written from, as notes are with a chunk.
 
-    A short answer that is a name has no sentence around it: its first word counts as one too.
+    A short answer that is a name has no sentence around it: its first word counts as one too. What
+    nothing supports in the memory supports no answer.
 
     Args:
         answer: the answer.
@@ -188,10 +206,24 @@ def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
         question: the question; its names and numbers need no support, and neither does a small
             count if it asks for one.
     """
-    read = Chunk(memory.text, 0, len(memory.text), 0, TextSource(memory.text))
+    known = _supported_part(memory)
+    read = Chunk(known, 0, len(known), 0, TextSource(known))
     aligned = align(answer, Memory(), read, question)
-    found = [_as_answer(note, memory.text, question) for note in aligned.notes]
+    found = [_as_answer(note, known, question) for note in aligned.notes]
+    if not known.strip():
+        found = [replace(note, state="unsupported", missing=()) for note in found]
     return replace(aligned, memory=remember(answer, Memory(), found), notes=tuple(found))
+
+
+def _supported_part(memory: Memory) -> str:
+    """A memory without what nothing supports: names and numbers, or else whole statements."""
+    text = leave_out(memory.text, {item.text for item in memory.unsupported if not item.missing})
+    for item in memory.unsupported:
+        bare = item.text
+        for name in item.missing:
+            bare = bare.replace(name, "")
+        text = text.replace(item.text, bare)
+    return text
 
 
 _COUNTS = regex.compile(r"\bhow many\b|\bnumber of\b|多少|几|幾", regex.IGNORECASE)
@@ -225,9 +257,16 @@ def _count(text: str) -> str:
 
 
 def join_memories(memories: Sequence[Memory]) -> Memory:
-    """Join memories into one, in order: text, evidence and marks."""
+    """Join memories into one, in order: text, evidence, and marks of what none of them supports."""
     evidence = tuple(item for memory in memories for item in memory.evidence)
-    unsupported = tuple(item for memory in memories for item in memory.unsupported)
+    supported = {
+        item.text
+        for memory in memories
+        for item in memory.evidence
+        if item.text not in {mark.text for mark in memory.unsupported}
+    }
+    marks = (item for memory in memories for item in memory.unsupported)
+    unsupported = tuple(item for item in marks if item.text not in supported)
     return Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
 
 
@@ -256,6 +295,10 @@ class _Aligner:
         told = [question, *(item.text for item in recalled)]
         self.judge = NoteJudge(told, chunk.text, before.text)
         self.asked = {*passage_terms(question)}
+        self.subject = roots(question)
+        marked = {item.text for item in before.unsupported}
+        known = [note.line for note in older if note.text not in marked]
+        self.known = "\n".join([*known, *(item.text for item in recalled)])
 
     def align(self, note: Note) -> AlignedNote:
         """Find the evidence and the state of one note."""
@@ -283,6 +326,8 @@ class _Aligner:
             state = "unknown"
         elif missing or (not texts and any(not item.missing for item in doubts)):
             state = "unsupported"
+        if judgement.judged and self._borrows(note, read):
+            state = "unsupported"
         marked = {item.text for item in self.unsupported}
         rests_on = [line.text for line in lines if line.text not in marked]
         passage = " ".join([*rests_on, *(item.text for item in texts)])
@@ -306,6 +351,22 @@ class _Aligner:
     def _beside(self, match: Match) -> list[EvidencePassage]:
         near = {other for number in match.places for other in self.read.around(number)}
         return [self.read.items[number] for number in sorted(near)]
+
+    def _borrows(self, note: Note, read: Match) -> bool:
+        """Whether a note is about the question's subject, and the text it rests on is not."""
+        asked = roots(note.text) & self.subject
+        if len(asked) < max(2, _ASKED * len(self.subject)):
+            return False
+        near = {
+            number
+            for place in read.places
+            for number in range(max(place - _AROUND, 0), place + _AROUND + 1)
+        }
+        shown = [item.text for number, item in enumerate(self.read.items) if number in near]
+        text = "\n".join([self.known, *(shown or [self.chunk.text])])
+        if not may_share_language(note.text, f"{self.known}\n{self.chunk.text}", asked):
+            return False
+        return len(asked & roots(text)) < _BORROWED * len(asked)
 
     def _place(self, note: Note, item: EvidencePassage) -> Evidence:
         begin = self.chunk.start

@@ -382,6 +382,30 @@ class NoteJudge:
         return not scripts(note.text) or not scripts(note.text).isdisjoint(scripts(compared))
 
 
+def roots(text: str) -> set[str]:
+    """Return the beginnings of a text's terms: "champion" and "championship" have one."""
+    return {term[:_ROOT] for term in telling_terms(text)}
+
+
+def may_share_language(one: str, other: str, but: Collection[str] = ()) -> bool:
+    """Whether two texts may be in one language, by their shortest words.
+
+    Args:
+        one: a text.
+        other: another text.
+        but: words that do not count.
+    """
+    short = [{*_SHORT.findall(text.casefold())}.difference(but) for text in (one, other)]
+    least = min(map(len, short))
+    return least > 1 and len(short[0] & short[1]) >= _ALIKE * least
+
+
+_ROOT = 5
+_SHORT = regex.compile(r"(?<![\p{L}\p{M}\p{N}])\p{Ll}{1,3}(?![\p{L}\p{M}\p{N}])")
+_ALIKE = 0.7
+"""Share of a text's short words that a longer one in its language has."""
+
+
 def _known_names(texts: Sequence[str]) -> ClaimTexts:
     return ClaimTexts(texts, {term for text in texts for term in telling_terms(text)})
 

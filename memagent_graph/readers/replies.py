@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.evidence.claims import scripts
+from memagent_graph.evidence.claims import may_share_language, roots, scripts
 from memagent_graph.evidence.places import Recall
 from memagent_graph.evidence.statements import leave_out, notes, statements
 from memagent_graph.prompts import NO_MEMORY, UNCHANGED
+from memagent_graph.readers.scope import scope
 from memagent_graph.text.terms import telling_terms, terms
 
 if TYPE_CHECKING:
@@ -182,7 +183,8 @@ def says_not_found(answer: str) -> bool:
 def says_nothing(answer: str, memory: str, question: str) -> bool:
     """Whether an answer gives nothing of the memory.
 
-    It denies, refuses, or repeats the question or the prompt's placeholder; or the memory is empty.
+    It denies, refuses, or repeats the question or the prompt's placeholder; or the memory is empty,
+    or has none of the words of a question for one fact.
     """
     said, asked = (" ".join(terms(text)) for text in (answer, question))
     bare = answer.strip(_AROUND_A_WORD).casefold()
@@ -193,6 +195,25 @@ def says_nothing(answer: str, memory: str, question: str) -> bool:
         or bare in {"empty", NO_MEMORY.casefold()}
         or says_not_found(answer)
         or (is_refusal(answer) and bare not in memory.casefold())
+        or _is_beside(memory, question)
+    )
+
+
+_LEAST_ASKED = 3
+"""Least number of words of a question that notes on it cannot do without."""
+_BARE = 6
+"""Most words of notes that are an answer without a sentence."""
+
+
+def _is_beside(memory: str, question: str) -> bool:
+    """Whether notes in sentences have no word of a question for one fact, in their language."""
+    asked, noted = roots(question), roots(memory)
+    return (
+        len(asked) >= _LEAST_ASKED
+        and len(noted) > _BARE
+        and asked.isdisjoint(noted)
+        and scope(question) == "one"
+        and may_share_language(question, memory)
     )
 
 

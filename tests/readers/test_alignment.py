@@ -515,3 +515,45 @@ def test_a_name_is_the_same_in_composed_and_decomposed_letters():
         "supported"
     )
     assert state("The tower is kept by Jörg Klein.", composed) == "unsupported"
+
+
+BULL_RUN = "Who won the first battle of Bull Run?"
+BORROWED = "The first battle of Bull Run was won by Rollo Lindqvist of Bergen."
+
+
+def test_a_note_that_says_of_the_questions_subject_what_the_text_says_of_another_is_marked():
+    assert state(BORROWED, question=BULL_RUN) == "unsupported"
+    assert state("The harbour was closed in the battle of Bull Run.", question=BULL_RUN) == (
+        "unsupported"
+    )
+
+
+@pytest.mark.parametrize(
+    ("note", "chunk", "question"),
+    [
+        # Other words of the same sense, a subject of whom the text speaks as "he", the next link
+        # of a chain, and a language in which all words differ.
+        (
+            "The Panthers defense surrendered 308 points.",
+            "The Panthers defense gave up just 308 points in all of the season.",
+            "How many points did the Panthers defense surrender?",
+        ),
+        ("Rollo Lindqvist was born in Bergen.", TEXT, "Where was Rollo Lindqvist born?"),
+        ("Mary Okafor was born in Oslo.", TEXT, "In which town was the painter of Nets born?"),
+        (
+            "The keeper of the lighthouse of Skarvik is Ragna Solheim.",
+            "Der Leuchtturm von Skarvik hat noch eine Wärterin, und sie heißt Ragna Solheim.",
+            "Who keeps the lighthouse of Skarvik?",
+        ),
+    ],
+)
+def test_a_note_in_other_words_or_on_another_link_of_the_chain_is_not(note, chunk, question):
+    assert state(note, chunk, question=question) != "unsupported"
+
+
+def test_an_older_note_may_name_the_subject_unless_nothing_supports_it():
+    named = "The first battle of Bull Run had a victor."
+    doubtful = Memory(named, unsupported=(Unsupported(named),))
+
+    assert state(BORROWED, question=BULL_RUN, before=Memory(named)) == "supported"
+    assert state(BORROWED, question=BULL_RUN, before=doubtful) == "unsupported"
