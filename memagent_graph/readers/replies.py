@@ -279,7 +279,7 @@ def check_overwrite(
         return Overwrite("", fault="repetition")
     if is_refusal(text) and text not in read:
         return Overwrite(text, fault="refusal")
-    if before and is_foreign(text, [before, read, question]):
+    if is_foreign(text, [before, read, question]):
         return Overwrite(text, fault="foreign")
     lost = lost_statements(before, text)
     if lost and (unfinished or _is_loss(lost, before, text, "" if standing else question)):
@@ -620,7 +620,7 @@ def without_loops(text: str) -> str:
     """
     lines = _without_line_loops(text.splitlines())
     text = "\n".join(lines).strip()
-    for size in range(2, _LONGEST_PHRASE + 1):
+    for size in range(2, min(_LONGEST_PHRASE, len(text) // _SAID) + 1):
         phrase = text[-size:]
         if phrase * _SAID == text[-_SAID * size :] and "```" not in phrase:
             start = len(text)

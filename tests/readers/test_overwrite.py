@@ -255,6 +255,7 @@ def test_notes_in_another_script_are_not_foreign():
 
 
 def test_a_loop_is_said_once():
+    assert without_loops("") == ""
     assert without_loops("The boat is sold.\n" * 40) == "The boat is sold."
     assert (
         without_loops("It rains. " + "The boat is sold, and " * 9)
