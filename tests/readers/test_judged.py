@@ -4,8 +4,9 @@ judged.jsonl has 200 replies of SmolLM2-135M-Instruct and Qwen2.5-0.5B-Instruct 
 question, the notes before, what of the text the reply is about, and the verdict. "bad" is a reply
 that is no notes (the prompt's words, repetition, nonsense), or that loses or garbles what bears on
 the question; whether a statement is true is not judged. The texts are excerpts of Wikipedia (CC
-BY-SA 4.0) from Natural Questions, XQuAD and HotpotQA. No rule was chosen by the replies whose
-number is a multiple of five.
+BY-SA 4.0) from Natural Questions, XQuAD and HotpotQA. Earlier rules were made with
+these models' replies in sight; since these were judged, none was made by a reply whose number is a
+multiple of five.
 """
 
 from __future__ import annotations
