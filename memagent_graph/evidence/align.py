@@ -206,7 +206,7 @@ def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
         question: the question; its names and numbers need no support, and neither does a small
             count if it asks for one.
     """
-    known = _supported_part(memory)
+    known = _leave_out_unsupported(memory)
     read = Chunk(known, 0, len(known), 0, TextSource(known))
     aligned = align(answer, Memory(), read, question)
     found = [_as_answer(note, known, question) for note in aligned.notes]
@@ -215,8 +215,8 @@ def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
     return replace(aligned, memory=remember(answer, Memory(), found), notes=tuple(found))
 
 
-def _supported_part(memory: Memory) -> str:
-    """A memory without what nothing supports: names and numbers, or else whole statements."""
+def _leave_out_unsupported(memory: Memory) -> str:
+    """Return a memory without what nothing supports: names, numbers, or else whole statements."""
     text = leave_out(memory.text, {item.text for item in memory.unsupported if not item.missing})
     for item in memory.unsupported:
         bare = item.text
