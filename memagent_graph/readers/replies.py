@@ -279,7 +279,7 @@ def check_overwrite(
         return Overwrite("", fault="repetition")
     if is_refusal(text) and text not in read:
         return Overwrite(text, fault="refusal")
-    if is_foreign(text, [before, read, question]):
+    if before and is_foreign(text, [before, read, question]):
         return Overwrite(text, fault="foreign")
     lost = lost_statements(before, text)
     if lost and (unfinished or _is_loss(lost, before, text, "" if standing else question)):
