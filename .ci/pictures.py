@@ -1,6 +1,6 @@
 """Take the four pictures of the inspector that README.md and docs/inspector.md show.
 
-    python .ci/pictures.py DOCUMENT QUESTION
+    python .ci/pictures.py DOCUMENT QUESTION [MORE QUESTIONS]
 
 It reads the document with the built-in reader, needs Chromium, and writes to docs/images/.
 """
@@ -30,14 +30,17 @@ _COLOURS = 64
 SIZE = {"width": 1200, "height": 720}
 
 
-def read(file: str, question: str, where: str) -> str:
-    """Read twice: into the memory "pequod", and in segments and rounds; the second one's key.
+def read(file: str, questions: tuple[str, ...], where: str) -> str:
+    """Read into the memory "pequod", for each question, and in segments and rounds.
 
-    A chatbot remembers Ishmael, too.
+    A chatbot remembers Ishmael, too. Return the key of the reading in segments.
     """
     with open_store(where) as store:
-        asked = {"question": question, "document": Path(file)}
-        create_memagent("extractive", store=store).invoke({**asked, "memory_name": "pequod"})
+        asked = {"question": questions[0], "document": Path(file)}
+        agent = create_memagent("extractive", store=store)
+        agent.invoke({**asked, "memory_name": "pequod"})
+        agent.invoke({"questions": [*questions], "document": Path(file)})
+        known = {key for key, _ in MemoryBank(store).list()}
         config = ReadingConfig(segments=4, rounds=2, skim="lexical")
         create_memagent("extractive", config=config, store=store).invoke(asked)
         memory = ConversationMemory(store=store)
@@ -48,7 +51,7 @@ def read(file: str, question: str, where: str) -> str:
             memory.save([("human", said)], user="ishmael", thread=thread)
         users = memory.users()
         users.edit("ishmael", users.get("ishmael").text.replace("sleep", "slept"), by="melville")
-        return MemoryBank(store).list()[-1][0]
+        return next(key for key, _ in MemoryBank(store).list() if key not in known)
 
 
 def take(page: Page, path: str, name: str, *, opened: int | None = None) -> None:
@@ -63,13 +66,13 @@ def take(page: Page, path: str, name: str, *, opened: int | None = None) -> None
     Image.open(file).convert("RGB").quantize(_COLOURS).save(file, optimize=True)
 
 
-def main(document: str, question: str) -> None:
+def main(document: str, *questions: str) -> None:
     """Read, serve, and take the pictures."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(document, folder)
         os.chdir(folder)
         where = f"{folder}/memories.sqlite"
-        key = read(Path(document).name, question, where)
+        key = read(Path(document).name, questions, where)
         code = "from memagent_inspector.command import app; app()"
         words = ["--store", where, "--root", folder, "--port", str(PORT)]
         served = subprocess.Popen([sys.executable, "-c", code, *words])  # noqa: S603 - our own
@@ -78,7 +81,7 @@ def main(document: str, question: str) -> None:
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
                 light = browser.new_page(viewport=SIZE, color_scheme="light")
-                take(light, "/memory?of=pequod", "inspector-memory.png", opened=1)
+                take(light, "/memory?of=pequod", "inspector-memory.png", opened=0)
                 take(light, "/?kind=readings", "inspector-readings.png")
                 take(light, "/person?of=ishmael", "inspector-person.png")
                 dark = browser.new_page(viewport=SIZE, color_scheme="dark")

@@ -28,11 +28,11 @@ class Edit(BaseModel):
 
 
 class Mutation(BaseModel):
-    """One way to lose a protection that docs/security.md claims.
+    """One way to lose a protection that docs/security/ claims.
 
     Attributes:
         name: what the code does then.
-        tests: which docs/security.md names, each as a file, `::` and a name.
+        tests: which docs/security/ names, each as a file, `::` and a name.
         file: which is changed.
         edits: of that file.
     """
@@ -107,8 +107,9 @@ def choose(some: Sequence[Mutation], number: int, commit: str) -> list[Mutation]
 
 
 def claimed(root: Path = ROOT) -> list[str]:
-    """The tests that docs/security.md names.
+    """The tests that the pages of docs/security/ name.
 
     Not those in a browser: they repeat others of the same threat, and need Chromium.
     """
-    return _CLAIMED.findall((root / "docs" / "security.md").read_text("utf-8"))
+    pages = sorted((root / "docs" / "security").glob("*.md"))
+    return [name for page in pages for name in _CLAIMED.findall(page.read_text("utf-8"))]

@@ -141,7 +141,7 @@ def test_compose_refuses_to_start_without_a_password_and_keys():
 
 
 def test_every_variable_is_documented():
-    page = (ROOT / "docs" / "server.md").read_text("utf-8")
+    page = (ROOT / "docs" / "server" / "running.md").read_text("utf-8")
     section = page.partition("## With Docker Compose\n")[2].partition("\n## ")[0]
 
     documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))

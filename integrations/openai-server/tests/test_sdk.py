@@ -16,7 +16,7 @@ from memagent_openai_server.http.delivery import ALIVE
 from memagent_openai_server.upstream.streams import events as passed_events
 
 INTEGRATION = Path(__file__).parents[1]
-PAGES = (INTEGRATION / "README.md", INTEGRATION.parents[1] / "docs" / "server.md")
+PAGES = (INTEGRATION / "README.md", INTEGRATION.parents[1] / "docs" / "server" / "memories.md")
 SHORT = [{"role": "user", "content": "Hello there"}]
 
 

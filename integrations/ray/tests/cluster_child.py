@@ -1,16 +1,21 @@
-"""What test_cluster runs: a local cluster of two nodes, one of which is lost half-way."""
+"""What test_cluster runs: local clusters that lose a node, or a worker, half-way."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import ray
 from ray.cluster_utils import Cluster
+from servers.openai_server import OpenAIServer
+from servers.redis_server import wait_until
 
 from memagent_graph import ReadingConfig
 from memagent_graph.memory.redis import RedisStore
@@ -74,6 +79,67 @@ def lost_node(url, folder):
     print("200 tasks, each once")
 
 
+CHUNKS = 6
+BATCH = 5
+NOTE = re.compile(r"Note \d+ of vault \d+\.")
+
+
+def lost_worker(url, _):
+    """A worker is killed as it reads; the model's server knows which calls came twice."""
+
+    def reply(body):
+        time.sleep(0.1)
+        found = dict.fromkeys(NOTE.findall(body["messages"][-1]["content"]))
+        return "\n".join(found) or "No new information."
+
+    def kill_one():
+        wait_until(lambda: len(server.requests) > 4 * BATCH, "a few chunks")
+        processes = psutil.Process().children(recursive=True)
+        workers = [one for one in processes if "_ReadingActor" in " ".join(one.cmdline())]
+        workers[0].kill()
+        killed.append(workers[0].pid)
+
+    server, killed = OpenAIServer(reply), []
+    ray.init(address="local", num_cpus=3, logging_level="ERROR")
+    rows = [
+        {
+            "number": number,
+            "question": f"What are the notes of vault {number}?",
+            "text": "\n\n".join(
+                f"{FILLER[:700]} Note {place} of vault {number}." for place in range(CHUNKS)
+            ),
+        }
+        for number in range(4 * BATCH)
+    ]
+    read = read_dataset(
+        ray.data.from_items(rows).repartition(4),
+        model="openai:small",
+        base_url=server.base_url,
+        store=url,
+        config=CONFIG,
+        actors=2,
+        batch_size=BATCH,
+    )
+    killing = threading.Thread(target=kill_one)
+    killing.start()
+    answers = read.take_all()
+    killing.join()
+    assert killed
+    assert Counter(row["number"] for row in answers) == Counter(range(4 * BATCH))
+    for row in answers:
+        assert row["error"] is None, row
+        assert f"Note {CHUNKS - 1} of vault {row['number']}." in row["answer"], row
+    calls = Counter(json.dumps(body["messages"]) for body in server.requests)
+    again = sum(calls.values()) - len(calls)
+    # Of each task of its batch: the chunk that was being read, one whose memory was being stored,
+    # or the answer of a task that was done.
+    assert again <= 2 * BATCH, again
+    assert len(calls) > CHUNKS * len(rows) / 2
+    ray.shutdown()
+    server.close()
+    print(f"of {len(calls)} calls, {again} were made again")
+
+
 def errors(_, folder):
     ray.init(address="local", num_cpus=2, logging_level="ERROR")
     file = folder / "lease.txt"
@@ -103,4 +169,6 @@ def errors(_, folder):
 
 
 if __name__ == "__main__":
-    {"lost_node": lost_node, "errors": errors}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))
+    {"lost_node": lost_node, "lost_worker": lost_worker, "errors": errors}[sys.argv[1]](
+        sys.argv[2], Path(sys.argv[3])
+    )

@@ -23,7 +23,13 @@ def child(*words):
     ]
     return subprocess.run(
         [sys.executable, "-W", "ignore", str(CHILD), *map(str, words)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "RAY_USAGE_STATS_ENABLED": "0"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # else workers starve on a machine that is busy
+            "OPENAI_API_KEY": "not-needed",
+        },
         capture_output=True,
         text=True,
         timeout=1000,
@@ -40,6 +46,17 @@ def test_every_task_is_done_once_though_a_node_is_lost_and_nothing_stored_is_rea
 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "200 tasks, each once"
+
+
+def test_a_worker_that_is_killed_costs_two_calls_of_each_task_of_its_batch_at_most(tmp_path):
+    server = RedisServer(tmp_path)
+    try:
+        done = child("lost_worker", server.url, tmp_path)
+    finally:
+        server.kill()
+
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1].endswith("were made again")
 
 
 def test_failed_tasks_tell_their_error_and_results_go_to_parquet(tmp_path):
