@@ -35,6 +35,21 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+def count_line_ends(text: str, start: int = 0, end: int | None = None) -> int:
+    """Return the number of line ends: LF, CRLF or CR alone."""
+    return (
+        text.count("\n", start, end) + text.count("\r", start, end) - text.count("\r\n", start, end)
+    )
+
+
+def same_line_ends(text: str) -> str:
+    """Return a text of the same length in which a line that ended with CR alone ends with LF."""
+    return _LONE_CR.sub("\n", text) if "\r" in text else text
+
+
+_LONE_CR = re.compile(r"\r(?!\n)")
+
+
 def replace_surrogates(text: str) -> str:
     """Return `text` with U+FFFD for each lone surrogate, which UTF-8 does not have.
 

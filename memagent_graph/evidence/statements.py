@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.evidence.numbers import simple_values
-from memagent_graph.templates import replace_surrogates
+from memagent_graph.templates import count_line_ends, replace_surrogates, same_line_ends
 from memagent_graph.text.source import JoinedSource
 from memagent_graph.text.terms import BROKEN_END, join_lines, one_form, telling_terms, terms
 
@@ -85,7 +85,7 @@ def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 def statements(text: str) -> Iterator[Statement]:
     """Cut `text` into statements, in order."""
-    text = replace_surrogates(text)
+    text = same_line_ends(replace_surrogates(text))
     for block in _BLOCK.finditer(text):
         content, start = block[0], block.start()
         spans = _sentences(content) if _is_prose(content) else _lines(content)
@@ -262,7 +262,7 @@ def passages(text: str) -> Iterator[EvidencePassage]:
     """Cut a text into sentences that can be evidence."""
     block = last = 0
     for cut in statements(text):
-        block += text.count("\n", last, cut.start) > 1
+        block += count_line_ends(text, last, cut.start) > 1
         last = cut.end
         found = passage_terms(text[cut.start : cut.end])
         yield EvidencePassage(cut.text, cut.start, cut.end, block, found)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import regex
 
+from memagent_graph.templates import same_line_ends
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -201,6 +203,7 @@ def _cuts(window: str, end: int) -> Iterator[int]:
 
 def _natural_end(text: str, first: int, end: int) -> int:
     """The last paragraph, sentence, line or word end between `first` and `end`, or else `end`."""
+    text = same_line_ends(text)
     for pattern in _ENDS:
         found = None
         for found in pattern.finditer(text, first, end):  # noqa: B007 - the last one is wanted

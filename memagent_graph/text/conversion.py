@@ -96,8 +96,12 @@ Limit: TypeAlias = Literal["time", "memory", "output"]
 
 _LOCKED = "it is encrypted and needs a password; save a copy without one"
 
+_OLDER = "it is an older Office document, whatever its name says; save it as DOCX, XLSX or PPTX"
+
+_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+
 _OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")
-"""First bytes of an encrypted DOCX, PPTX or XLSX; without encryption these are ZIP archives."""
+"""First bytes of an encrypted DOCX, PPTX or XLSX (otherwise a ZIP archive), and of a DOC."""
 
 _LONGEST_ERROR = 2000
 """Characters of an error that are passed on, since it may quote the document."""
@@ -109,12 +113,14 @@ class Request:
 
     Attributes:
         path: absolute path of the file.
+        suffix: suffix of its format.
         seconds: limit on wall-clock time, in seconds.
         memory: limit on the process's memory, libraries included, in bytes.
         output: limit on the text in UTF-8 with its page offsets, in bytes.
     """
 
     path: str
+    suffix: str
     seconds: float
     memory: int
     output: int
@@ -182,9 +188,9 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
     path = Path(request.path)
     try:
         content = path.read_bytes()  # once: the file may change, and the digest must match the text
-        suffix = path.suffix.lower()
+        suffix = request.suffix
         if content.startswith(_OFFICE) and suffix != ".msg":
-            return Reply(error=_LOCKED), b""
+            return Reply(error=_LOCKED if _ENCRYPTED in content else _OLDER), b""
         unpacked = _unpacked_size(content)
         if unpacked > request.memory:
             return Reply(error=f"unpacks to {unpacked:,} bytes", limit="memory"), b""

@@ -110,8 +110,10 @@ class Converter:
         self._replies = cast("IO[bytes]", self._process.stdout)
         self._seen = psutil.Process(self._process.pid)
 
-    def convert(self, path: Path, limits: Limits) -> tuple[Reply, Converted]:
-        """Convert a file. A process that exceeds a limit is ended.
+    def convert(
+        self, path: Path, limits: Limits, suffix: str | None = None
+    ) -> tuple[Reply, Converted]:
+        """Convert a file, by its own suffix or another; end a process that exceeds a limit.
 
         Raises:
             CancelledError: The caller no longer waits for the text.
@@ -122,7 +124,8 @@ class Converter:
                 return hello, Converted()
         self.documents += 1
         memory, output = int(limits.memory_mb * _MB), int(limits.output_mb * _MB)
-        request = Request(str(path), limits.seconds, memory, output)
+        kind = suffix or path.suffix.lower()
+        request = Request(str(path), kind, limits.seconds, memory, output)
         with suppress(OSError):  # if it has ended, `_hear` notices
             self._requests.write(json.dumps(asdict(request)).encode() + b"\n")
             self._requests.flush()
@@ -226,7 +229,9 @@ class Converters:
         self._lock = threading.Lock()
         self._idle: dict[Converter, threading.Timer] = {}
 
-    def convert(self, path: Path, limits: Limits) -> tuple[Reply, Converted]:
+    def convert(
+        self, path: Path, limits: Limits, suffix: str | None = None
+    ) -> tuple[Reply, Converted]:
         """Convert a file in one of the processes.
 
         Raises:
@@ -238,7 +243,7 @@ class Converters:
         try:
             converter = self._take() or Converter()
             try:
-                reply, converted = converter.convert(path, limits)
+                reply, converted = converter.convert(path, limits, suffix)
             except BaseException:
                 converter.end()
                 raise
@@ -312,7 +317,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-_FORM = 2
+_FORM = 3
 """Version of the conversion; a change here that gives other texts or pages increases it."""
 
 _CONVERTED_MB = 1 << 20
@@ -335,6 +340,7 @@ class ConvertedSource(TextSource):
     Args:
         path: the file.
         name: its name in output.
+        suffix: the suffix of its format; its own by default.
         keep: whether its text may be in the cache.
 
     Raises:
@@ -343,18 +349,21 @@ class ConvertedSource(TextSource):
         ConversionLimitError: The conversion exceeds the limit on time, memory or length of text.
     """
 
-    def __init__(self, path: Path, name: str, *, keep: bool = True) -> None:
+    def __init__(
+        self, path: Path, name: str, suffix: str | None = None, *, keep: bool = True
+    ) -> None:
         if not can_convert():
             raise _missing_dependency(name)
         limits = Limits.from_environment()
         find = _find_or_convert if keep else _convert
-        digest, converted = find(path, name, limits)
+        suffix = suffix or path.suffix.lower()
+        digest, converted = find(path, name, suffix, limits)
         super().__init__(converted.text, name)
         self.digest = digest
         self.uri = path.absolute().as_uri()
         self._pages = converted.pages
-        self.read_by = read_by(path.suffix.lower())
-        self._is_markdown = path.suffix.lower() != ".pdf"
+        self.read_by = read_by(suffix)
+        self._is_markdown = suffix != ".pdf"
         self.warnings = tuple(f"{name}: {line}" for line in converted.warnings)
         if not self._is_markdown:
             self.warnings += self._pages_without_text()
@@ -388,9 +397,9 @@ class ConvertedSource(TextSource):
         return headings
 
 
-def _find_or_convert(path: Path, name: str, limits: Limits) -> tuple[str, Converted]:
+def _find_or_convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, Converted]:
     """The digest of a file, and its text."""
-    kept, converter = open_cache(), _converter(path.suffix.lower())
+    kept, converter = open_cache(), _converter(suffix)
     with path.open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
     if kept and converter:
@@ -398,15 +407,15 @@ def _find_or_convert(path: Path, name: str, limits: Limits) -> tuple[str, Conver
         if found is not None:
             with suppress(ValueError, TypeError):  # an entry of another kind is written anew
                 return digest, Converted.decode(*found)
-    digest, converted = _convert(path, name, limits)
+    digest, converted = _convert(path, name, suffix, limits)
     if kept and converter:
         kept.keep(f"{digest}-{converter}", converted.encode())
     return digest, converted
 
 
-def _convert(path: Path, name: str, limits: Limits) -> tuple[str, Converted]:
+def _convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, Converted]:
     """The text of a file, and the digest of the bytes that it was made from."""
-    reply, converted = shared.convert(path.absolute(), limits)
+    reply, converted = shared.convert(path.absolute(), limits, suffix)
     if reply.missing:
         raise _missing_dependency(name)
     if reply.limit is not None:

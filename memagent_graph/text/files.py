@@ -34,9 +34,9 @@ from memagent_graph.errors import (
     UnreadableSourceError,
 )
 from memagent_graph.sync import work_through
-from memagent_graph.templates import plural, replace_surrogates
+from memagent_graph.templates import count_line_ends, plural, replace_surrogates
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import FORMATS, PLAIN
+from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of
 from memagent_graph.text.source import (
     MARKDOWN,
     Headings,
@@ -110,6 +110,8 @@ def open_file(
     name: str | None = None,
     opener: Opener | None = None,
     encoding: str | None = None,
+    *,
+    keep: bool = True,
 ) -> Source:
     """Open a file: text in any encoding, or a format that is converted.
 
@@ -125,6 +127,7 @@ def open_file(
         name: its name in output; its path by default.
         opener: opens the file, as for `open`.
         encoding: a Python codec, for text whose encoding is known.
+        keep: whether the text of a converted file may be in the cache.
 
     Raises:
         SourceError: There is no such encoding.
@@ -140,10 +143,15 @@ def open_file(
                 'standard input, and "-" in place of its name.'
             )
             raise UnreadableSourceError(message)
-        if path.suffix.lower() in FORMATS and not _stays_plain(path):
-            return ConvertedSource(path, name) if opener is None else _copy(path, name, opener)
+        suffix = path.suffix.lower()
         with open(path, "rb", opener=opener) as file:
             sample = file.read(_SAMPLE)
+            file.seek(max(file.seek(0, os.SEEK_END) - _SAMPLE, 0))
+            kind = format_of(suffix, sample, file.read(_SAMPLE))
+        if kind and (can_convert() or kind not in PLAIN):
+            if opener is not None:
+                return _copy(path, name, kind, opener)
+            return ConvertedSource(path, name, kind, keep=keep)
         if encoding is not None:
             return _open_encoded(path, name, encoding, opener)
         for mark, marked in _MARKS:
@@ -152,19 +160,25 @@ def open_file(
         if wide := _find_utf_16(sample):
             return FileSource(path, name, wide, opener=opener)
         if _is_binary(sample):
-            formats = ", ".join(sorted(FORMATS))
-            message = f"{name} is a binary file: only text can be read, and {formats}."
-            raise UnreadableSourceError(message)
+            raise UnreadableSourceError(_say_binary(name, suffix))
         return _open_unmarked(path, name, opener)
     except PermissionError as error:
         message = f"No permission to read {name}: change its permissions."
         raise UnreadableSourceError(message) from error
 
 
-def _copy(path: Path, name: str, opener: Opener) -> Source:
+def _say_binary(name: str, suffix: str) -> str:
+    if suffix in OLDER:
+        better = OLDER[suffix]
+        return f"{name} is in a format that cannot be read, {suffix}: save it as {better}."
+    formats = ", ".join(sorted(FORMATS))
+    return f"{name} is a binary file: only text can be read, and {formats}."
+
+
+def _copy(path: Path, name: str, suffix: str, opener: Opener) -> Source:
     """Convert a copy of a file, since the process that converts opens it by its path."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, f"document{path.suffix}")
+        copy = Path(folder, f"document{suffix}")
         with open(path, "rb", opener=opener) as file, copy.open("wb") as kept:
             shutil.copyfileobj(file, kept)
         source = ConvertedSource(copy, name)
@@ -331,19 +345,23 @@ class FileSource:
         digest = sha256()
         decoder = self._decoder(self._errors)
         length = lines = invalid = beyond = 0
+        half = False
         position = skip
         with self._open() as file:
             digest.update(file.read(skip))
             last = False
             while not last:
-                self._index.append(_BlockState(length, position, lines, decoder.getstate()))
+                state = decoder.getstate()
                 block = file.read(_BLOCK)
                 last = len(block) < _BLOCK
                 digest.update(block)
                 text = decoder.decode(block, last)
+                lines += half and not text.startswith("\n")
+                self._index.append(_BlockState(length, position, lines, state))
                 position += len(block)
                 length += len(text)
-                lines += text.count("\n")
+                half = text.endswith("\r")  # of a CRLF, perhaps
+                lines += count_line_ends(text) - half
                 invalid += text.count("\ufffd")
                 if not text.isascii():
                     beyond += len(text) - len(text.encode("ascii", "ignore"))
@@ -390,7 +408,7 @@ class FileSource:
         """Return name, line and, in Markdown, heading of the code point at `offset`."""
         number = bisect_right(self._index, offset, key=lambda entry: entry.code_point) - 1
         entry = self._index[number]
-        before = self._block(number).count("\n", 0, offset - entry.code_point)
+        before = count_line_ends(self._block(number), 0, offset - entry.code_point)
         heading = self._headings.above(offset) if self._headings else None
         return Location(self.name, entry.line + before + 1, heading=heading)
 
@@ -745,7 +763,7 @@ def _spool(
     """
     is_text = False
     suffix = PurePosixPath(name).suffix.lower()
-    suffix = suffix if suffix in FORMATS else ""
+    suffix = suffix if suffix in FORMATS or suffix in OLDER else ""
     with tempfile.NamedTemporaryFile(delete=False, suffix=suffix) as file:
         path = Path(file.name)
         for block in blocks:
@@ -759,9 +777,7 @@ def _spool(
         source = (
             FileSource(path, name, "utf-8")
             if is_text
-            else ConvertedSource(path, name, keep=False)
-            if is_converted(path)
-            else open_file(path, name, encoding=encoding)
+            else open_file(path, name, encoding=encoding, keep=False)
         )
     except BaseException:
         path.unlink()

@@ -8,43 +8,69 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from dataclasses import replace
 from email import policy
 from email.parser import BytesParser
+from html import unescape
 from importlib import import_module
 from io import BytesIO
+from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
 import chardet
 
+from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_WORD = (".docx", ".docm", ".dotx", ".dotm")
+_SLIDES = (".pptx", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm")
+_SHEETS = (".xlsx", ".xlsm", ".xltx", ".xltm")
+_OPEN = (".odt", ".ods", ".odp", ".ott", ".ots", ".otp", ".fodt", ".fods", ".fodp")
+_PAGES = (".html", ".htm", ".xhtml", ".xht")
+_MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
+_SUBTITLES = (".ass", ".sbv", ".srt", ".ssa", ".vtt")
 
 FORMATS = {
     ".pdf": "pdf.read_pdf",
-    ".docx": "office.read_docx",
-    ".docm": "office.read_docx",
-    ".pptx": "office.read_pptx",
-    ".pptm": "office.read_pptx",
-    ".xlsx": "sheets.read_xlsx",
-    ".xlsm": "sheets.read_xlsx",
-    ".odt": "office.read_opendocument",
-    ".ods": "office.read_opendocument",
-    ".odp": "office.read_opendocument",
-    ".html": "formats.read_html",
-    ".htm": "formats.read_html",
-    ".xhtml": "formats.read_html",
+    **dict.fromkeys(_WORD, "office.read_docx"),
+    **dict.fromkeys(_SLIDES, "office.read_pptx"),
+    **dict.fromkeys(_SHEETS, "sheets.read_xlsx"),
+    **dict.fromkeys(_OPEN, "office.read_opendocument"),
+    **dict.fromkeys(_PAGES, "formats.read_html"),
     ".epub": "formats.read_epub",
-    ".eml": "formats.read_mail",
+    **dict.fromkeys(_MAILS, "formats.read_mail"),
     ".msg": "formats.read_outlook",
     ".rtf": "formats.read_rtf",
     ".ipynb": "formats.read_notebook",
-    ".srt": "formats.read_subtitles",
-    ".vtt": "formats.read_subtitles",
+    **dict.fromkeys(_SUBTITLES, "formats.read_subtitles"),
 }
-"""The function for each suffix; no other is tried, whatever the content is."""
+"""The function for each suffix; `format_of` looks at the content for files with another one."""
+
+OLDER = {
+    ".doc": ".docx",
+    ".dot": ".docx",
+    ".wps": ".docx",
+    ".wpd": ".docx",
+    ".pages": ".docx",
+    ".xls": ".xlsx",
+    ".xlsb": ".xlsx",
+    ".numbers": ".xlsx",
+    ".ppt": ".pptx",
+    ".pps": ".pptx",
+    ".key": ".pptx",
+    ".djvu": ".pdf",
+    ".ps": ".pdf",
+    ".xps": ".pdf",
+    ".oxps": ".pdf",
+    ".mobi": ".epub",
+    ".azw": ".epub",
+    ".azw3": ".epub",
+}
+"""Suffixes of documents that cannot be read, with the format in which to save them."""
 
 _OPEN_XML = "application/vnd.openxmlformats-officedocument."
 _OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
@@ -74,7 +100,40 @@ def suffix_of_type(media_type: str) -> str:
     return _TYPES.get(media_type.strip().lower(), "")
 
 
-PLAIN = frozenset({".eml", ".ipynb", ".srt", ".vtt"})
+_IN_ARCHIVE = {
+    b"word/document.xml": ".docx",
+    b"xl/workbook.xml": ".xlsx",
+    b"ppt/presentation.xml": ".pptx",
+    b"META-INF/container.xml": ".epub",
+    b"content.xml": ".odt",
+}
+"""The part by which an archive is known as a document, and the suffix that it should have."""
+_PAGE = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
+
+
+def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
+    """Return the suffix that a document should have, by its content; None if it is no document.
+
+    A document has any name: a PDF saved without a suffix, RTF that is called ".doc".
+
+    Args:
+        suffix: the suffix that it has.
+        head: its first bytes.
+        tail: its last bytes; an archive has its table of contents there.
+    """
+    if suffix in FORMATS:
+        return suffix
+    if head.startswith(b"%PDF-"):
+        return ".pdf"
+    if head.startswith(b"{\\rtf"):
+        return ".rtf"
+    if head.startswith(b"PK\x03\x04") and suffix not in {".jar", ".zip"}:
+        found = (kind for sign, kind in _IN_ARCHIVE.items() if sign in head or sign in tail)
+        return next(found, None)
+    return ".html" if suffix in OLDER and _PAGE.match(head) else None
+
+
+PLAIN = frozenset({*_MAILS, ".ipynb", *_SUBTITLES, ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
 
 LIBRARIES = ("lxml", "openpyxl", "pypdfium2", "python-oxmsg", "selectolax", "striprtf")
@@ -82,9 +141,9 @@ LIBRARIES = ("lxml", "openpyxl", "pypdfium2", "python-oxmsg", "selectolax", "str
 
 READ_BY = {
     ".pdf": "pypdfium2",
-    **dict.fromkeys((".xlsx", ".xlsm"), "openpyxl"),
-    **dict.fromkeys((".docx", ".docm", ".pptx", ".pptm", ".odt", ".ods", ".odp"), "lxml"),
-    **dict.fromkeys((".html", ".htm", ".xhtml", ".epub"), "selectolax"),
+    **dict.fromkeys(_SHEETS, "openpyxl"),
+    **dict.fromkeys((*_WORD, *_SLIDES, *_OPEN), "lxml"),
+    **dict.fromkeys((*_PAGES, ".epub"), "selectolax"),
     ".msg": "python-oxmsg",
     ".rtf": "striprtf",
 }
@@ -119,7 +178,8 @@ def convert(content: bytes, suffix: str) -> Converted:
     read: Callable[[bytes], Converted] = getattr(
         import_module(f"memagent_graph.text.{module}"), name
     )
-    return read(content)
+    found = read(content)
+    return replace(found, text=replace_surrogates(found.text))
 
 
 _BLOCKS = {
@@ -228,6 +288,9 @@ _CHARSET = re.compile(
 )
 
 
+_CP1252 = re.compile(r"iso-8859-1\Z")  # whose C1 controls nobody writes
+
+
 def decode(content: bytes) -> str:
     """Return the text of a page: by its mark, as UTF-8, as it says, or else by its letters."""
     for mark, encoding in (
@@ -244,9 +307,7 @@ def decode(content: bytes) -> str:
     named = _CHARSET.search(content[:4096])
     try:
         if named and named[1].lower() not in {b"utf-8", b"utf8"}:
-            return content.decode(
-                named[1].decode().lower().replace("iso-8859-1", "cp1252"), "replace"
-            )
+            return content.decode(_CP1252.sub("cp1252", named[1].decode().lower()), "replace")
     except LookupError:
         pass
     guessed = chardet.detect(content)["encoding"] or "utf-8"
@@ -289,8 +350,24 @@ def read_epub(content: bytes) -> Converted:
 
 
 def read_mail(content: bytes) -> Converted:
-    """Read a message of e-mail with its attachments."""
-    return _read_message(BytesParser(policy=policy.default).parsebytes(content))
+    """Read a message of e-mail with its attachments, or all of a mailbox."""
+    if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")
+    if content.startswith(b"From "):
+        found = [_read_message(_parse(mail)) for mail in _FROM.split(content)[1:]]
+        warnings = [line for mail in found for line in mail.warnings]
+        return Converted("\n\n-----\n\n".join(mail.text for mail in found), (), warnings)
+    if counted := _COUNT.match(content):  # Apple Mail: the length, the message, its properties
+        content = content[counted.end() :][: int(counted[1])]
+    return _read_message(_parse(content))
+
+
+_FROM = re.compile(rb"^From [^\r\n]*\r?\n", re.MULTILINE)
+_COUNT = re.compile(rb"[ \t]{0,20}(\d{1,18})[ \t]{0,20}\r?\n")
+
+
+def _parse(content: bytes) -> Any:
+    return BytesParser(policy=policy.default).parsebytes(content)
 
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
@@ -299,29 +376,47 @@ _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 def _read_message(message: Any) -> Converted:
     heads = [f"{name}: {message[name]}" for name in _HEADERS if message[name]]
     body = message.get_body(("plain", "html"))
-    text = ""
+    text, attached, pictures = "", list[Attachment](), 0
     if body is not None:
         text = _text_of(body)
         if body.get_content_subtype() == "html":
             text = html_to_text(text)
-    attached = []
+    elif message.get_content_maintype() == "multipart" and not message.is_multipart():
+        text = message.get_payload()  # it says that it has parts
+    elif not message.is_multipart():
+        attached.append(_attach(message))
     for part in message.iter_attachments():
-        name = part.get_filename() or part.get_content_type()
-        if part.get_content_type() == "message/rfc822":
-            inner = _read_message(part.get_payload(0))
-            attached.append((name, inner.text, inner.warnings))
-        elif part.get_content_maintype() == "text" and _suffix(name) not in FORMATS:
-            attached.append((name, _text_of(part), ()))
-        else:
-            attached.append(_convert_attachment(name, part.get_payload(decode=True) or b""))
-    return _append_attachments([*heads, "", text.strip()], attached)
+        if part.get_content_maintype() == "image" and not part.get_filename():
+            pictures += 1
+        elif part.get_content_type() not in _OF_PAGES:
+            attached.append(_attach(part))
+    found = _append_attachments([*heads, "", text.strip()], attached)
+    return replace(found, warnings=(*found.warnings, *warn_of(picture=pictures)))
+
+
+_OF_PAGES = {"text/css", "text/javascript", "application/javascript"}
+"""Parts of a saved page that are not its text."""
+
+
+def _attach(part: Any) -> Attachment:
+    name = part.get_filename() or part.get_content_type()
+    if part.get_content_type() == "message/rfc822":
+        inner = _read_message(part.get_payload(0))
+        return name, inner.text, inner.warnings
+    if part.is_multipart():  # a report on the delivery
+        return name, "".join(map(str, part.get_payload())).strip(), ()
+    if part.get_content_maintype() == "text" and _suffix(name) not in FORMATS:
+        return name, _text_of(part), ()
+    return _convert_attachment(name, part.get_payload(decode=True) or b"")
 
 
 def _text_of(part: Any) -> str:
+    content, charset = part.get_payload(decode=True) or b"", part.get_content_charset() or "ascii"
     try:
-        return str(part.get_content())
-    except (LookupError, UnicodeError):  # an encoding that Python does not have
-        return decode(part.get_payload(decode=True) or b"")
+        text = content.decode(charset)
+    except (LookupError, UnicodeError):  # not what it says, or an encoding that Python lacks
+        text = decode(content)
+    return text.replace("\r\n", "\n")
 
 
 def _suffix(name: str) -> str:
@@ -334,7 +429,8 @@ Attachment: TypeAlias = "tuple[str, str, Sequence[str]]"
 def _convert_attachment(name: str, content: bytes) -> Attachment:
     """Return name, text and warnings of an attached file."""
     if _suffix(name) not in FORMATS:
-        return name, "", ("was not read.",)
+        is_text = _is_text(name, content)
+        return name, decode(content) if is_text else "", () if is_text else ("was not read.",)
     try:
         found = convert(content, _suffix(name))
     except MemoryError:
@@ -345,10 +441,24 @@ def _convert_attachment(name: str, content: bytes) -> Attachment:
     return name, found.text, found.warnings
 
 
+def _is_text(name: str, content: bytes) -> bool:
+    """Whether an attachment of an unknown type is text: in UTF-8, or with a mark of UTF-16."""
+    if (guess_type(name)[0] or "").startswith(("audio", "image", "video")):
+        return False
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in content
+
+
 def _append_attachments(lines: Sequence[str], attached: Sequence[Attachment]) -> Converted:
     texts = [f"## Attachment: {name}\n\n{text}" for name, text, _ in attached if text.strip()]
     warnings = [f"attachment {name} {line}" for name, _, lines in attached for line in lines]
-    return Converted("\n\n".join(["\n".join(lines).strip(), *texts]), (), tuple(warnings))
+    whole = "\n\n".join(filter(None, ["\n".join(lines).strip(), *texts]))
+    return Converted(whole, (), tuple(warnings))
 
 
 def read_outlook(content: bytes) -> Converted:
@@ -375,28 +485,45 @@ def read_rtf(content: bytes) -> Converted:
     """Read a text of RTF."""
     to_text: Callable[..., str] = import_module("striprtf.striprtf").rtf_to_text
     pictures = content.count(b"\\pict")
-    return Converted(
-        to_text(content.decode("latin-1"), errors="replace").strip(),
-        (),
-        warn_of(picture=pictures),
-    )
+    whole = _APART.sub(rb"\\par ", content.removeprefix(_MARK))
+    kind = _MACHINE.search(whole, 0, _HEAD)
+    encoding = _MACHINES[kind[1]] if kind else "cp1252"
+    text = to_text(whole.decode("latin-1"), encoding, errors="replace")
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
+    text = _EMPTY_LINES.sub("\n\n", text)
+    return Converted(text.strip(), (), warn_of(picture=pictures))
+
+
+_MARK = b"\xef\xbb\xbf"
+_HEAD = 200
+"""Bytes at the beginning of RTF that name its character set."""
+_MACHINE = re.compile(rb"\\(mac|pca|pc)(?![a-z0-9])")
+_MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}
+_APART = re.compile(
+    rb"(?<!\\)(?:\\\*)?\\(?:annotation|foot(?:er[lrf]?|note)|header[lrf]?|shp(?:grp|inst|txt)?)(?![a-z0-9])"
+)
+"""What the library leaves out: notes, headers, footers and boxes."""
 
 
 def read_notebook(content: bytes) -> Converted:
-    """Read a Jupyter notebook: its texts, code and printed results."""
-    notebook = json.loads(content.decode("utf-8-sig"))
-    cells = notebook.get("cells") or [
-        cell for sheet in notebook["worksheets"] for cell in sheet["cells"]
-    ]
+    """Read a Jupyter notebook: its texts, code and printed results.
+
+    Raises:
+        ValueError: It has no cells.
+    """
+    notebook = json.loads(content)
+    sheets = [notebook, *notebook.get("worksheets", ())] if isinstance(notebook, dict) else ()
+    found = [cell for sheet in sheets for cell in sheet.get("cells", ())]
+    cells = [cell for cell in found if isinstance(cell, dict)]
+    if not cells:
+        raise ValueError("it is no notebook, or an empty one")
     pictures, blocks = 0, []
     for cell in cells:
         source = _join_lines(cell.get("source", cell.get("input", "")))
         blocks.append(f"```\n{source}\n```" if cell.get("cell_type") == "code" else source)
-        for result in cell.get("outputs", ()):
-            content_of = result.get("data", {})
-            printed = (
-                result.get("text") or content_of.get("text/plain") or result.get("traceback") or ""
-            )
+        for result in cell.get("outputs") or ():
+            content_of = result.get("data") or {}
+            printed = result.get("text") or result.get("traceback") or _shown(content_of)
             pictures += any(kind.startswith("image/") for kind in content_of)
             text = _COLOURS.sub("", _join_lines(printed))
             blocks.append("\n".join(["```", text.strip("\n"), "```"]) if text.strip() else "")
@@ -406,36 +533,70 @@ def read_notebook(content: bytes) -> Converted:
 _COLOURS = re.compile(r"\x1b\[[\d;]{0,30}m")
 
 
-def _join_lines(lines: str | list[str]) -> str:
-    return lines if isinstance(lines, str) else "".join(lines)
+def _shown(results: Mapping[str, Any]) -> str:
+    """Return a result in the plainest of its forms."""
+    for kind in ("text/plain", "text/markdown", "text/latex"):
+        if kind in results:
+            return _join_lines(results[kind])
+    if "text/html" in results:
+        return html_to_text(_join_lines(results["text/html"]))
+    found = results.get("application/json")
+    return json.dumps(found, ensure_ascii=False) if found is not None else ""
+
+
+def _join_lines(lines: str | list[str] | None) -> str:
+    return lines if isinstance(lines, str) else "".join(map(str, lines or ()))
 
 
 _BETWEEN = 60
 """Least time between two headings of subtitles, in seconds."""
 
-_TIMES = re.compile(r"(?:(\d{1,3}):)?(\d{1,2}):(\d{1,2})[.,]\d{1,3}[ \t]{1,9}-->[^\n]*")
+_TIMES = re.compile(
+    r"(?:(\d{1,3}):)?(\d{1,2}):(\d{1,2})[.,]\d{1,3}(?:[ \t]{1,9}-->[^\n]*|,\d[\d:.,]{0,20})"
+)
+_DIALOGUE = re.compile(r"Dialogue:[^,\n]{0,20},([\d:.]{1,20}),([\d:.]{1,20}),(?:[^,\n]*,){6}(.*)")
+_BREAK = re.compile(r"\\[Nnh]")
 _STYLE = re.compile(r"<[^<>\n]{1,200}>|\{\\[^{}]{0,99}\}")
-_BLANK = re.compile(r"\n[ \t]*\n")
 _SPEAKER = re.compile(r"<v(?:\.[^ <>]{0,99})? ([^<>]{1,200})>")
+_NO_CUE = re.compile(r"(?:NOTE|STYLE|REGION|WEBVTT)\b")
 
 
 def read_subtitles(content: bytes) -> Converted:
     """Read subtitles as running text, with the time as a heading about every minute."""
-    text = "\n".join(decode(content).splitlines())
-    said: list[str] = []
-    last = -_BETWEEN
-    for block in _BLANK.split(text):
-        times = _TIMES.search(block)
-        if times is None:
-            continue  # the head, a style, a note
-        seconds = int(times[1] or 0) * 3600 + int(times[2]) * 60 + int(times[3])
+    lines = decode(content).splitlines()
+    if spoken := [found for line in lines if (found := _DIALOGUE.match(line))]:
+        said = sorted((found[1].zfill(11), _BREAK.sub(" ", found[3])) for found in spoken)
+        lines = [line for begin, text in said for line in ("", f"{begin} --> ", text)]
+    text, last = list[str](), -_BETWEEN
+    for seconds, cue in _cues(lines):
         if seconds - last >= _BETWEEN and (
-            not said or said[-1].rstrip().endswith((".", "!", "?", "…"))
+            not text or text[-1].rstrip().endswith((".", "!", "?", "…"))
         ):
-            said.append(
-                f"\n\n## {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}\n\n"
-            )
+            at = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+            text.append(f"\n\n## {at}\n\n")
             last = seconds
-        lines = _SPEAKER.sub(r"\1: ", block[times.end() :])
-        said.append(" ".join(_STYLE.sub("", lines).split()) + "\n")
-    return Converted("".join(said).strip())
+        plain = _STYLE.sub("", _SPEAKER.sub(r"\1: ", "\n".join(cue)))
+        text.append(" ".join(unescape(plain).split()) + "\n")
+    return Converted("".join(text).strip())
+
+
+def _cues(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the time, in seconds, and the lines of each cue, without its number or name."""
+    seconds, cue = 0, list[str]()
+    is_first, is_name, is_note = True, False, False
+    for line in lines:
+        if times := _TIMES.match(line.lstrip()):
+            if not is_first and cue and (is_name or cue[-1].strip().isdigit()):
+                cue.pop()
+            if cue:
+                yield seconds, cue
+            seconds = int(times[1] or 0) * 3600 + int(times[2]) * 60 + int(times[3])
+            cue, is_first, is_name, is_note = [], False, False, False
+        elif not line.strip():
+            is_first, is_note = True, False
+        else:
+            is_note = is_note or (is_first and _NO_CUE.match(line) is not None)
+            cue += [] if is_note else [line]
+            is_first, is_name = False, is_first
+    if cue:
+        yield seconds, cue

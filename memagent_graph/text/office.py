@@ -39,19 +39,8 @@ class Package:
         return self._archive.read(self._names[part.lstrip("/").lower()])
 
     def parse(self, part: str) -> Element | None:
-        """Return the root of a part; None if the archive lacks it.
-
-        Raises:
-            ValueError: It declares entities, which no Office program does, or is not XML.
-        """
-        if not self.holds(part):
-            return None
-        parser = etree.XMLParser(resolve_entities=False, huge_tree=True)
-        root = etree.fromstring(self.read(part), parser)
-        if root.getroottree().docinfo.doctype:
-            message = f"{part} declares a document type, which no Office program does"
-            raise ValueError(message)
-        return root
+        """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`."""
+        return parse_xml(self.read(part), part) if self.holds(part) else None
 
     def targets(self, part: str) -> dict[str, tuple[str, str]]:
         """Return (kind, part or address) of all that a part refers to, by id."""
@@ -75,6 +64,20 @@ class Package:
             if kind == "officeDocument":
                 return target
         raise ValueError("it is no Office file, or a damaged one")
+
+
+def parse_xml(content: bytes, name: str) -> Element:
+    """Return the root of a file of XML.
+
+    Raises:
+        ValueError: It declares entities, which no Office program does, or is not XML.
+    """
+    parser = etree.XMLParser(resolve_entities=False, huge_tree=True)
+    root = etree.fromstring(content, parser)
+    if root.getroottree().docinfo.doctype:
+        message = f"{name} declares a document type, which no Office program does"
+        raise ValueError(message)
+    return root
 
 
 def local(element: Element) -> str:
@@ -473,10 +476,21 @@ def _paragraphs(shape: Element) -> str:
     return "\n".join(filter(None, lines))
 
 
+class SingleFile:
+    """A document whose parts are all in one file of XML."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def parse(self, part: str) -> Element | None:
+        """Return the root, for each of its parts; raises as `parse_xml`."""
+        return None if part.startswith("META-INF") else parse_xml(self._content, part)
+
+
 class OpenDocument:
     """The text of an ODT, ODS or ODP."""
 
-    def __init__(self, package: Package) -> None:
+    def __init__(self, package: Package | SingleFile) -> None:
         self._package = package
         self._pictures = self._objects = 0
         self._pages: list[int] = []
@@ -511,7 +525,7 @@ class OpenDocument:
             if name in {"p", "h"}:
                 boxes: list[str] = []
                 text = self._inline(element, boxes).strip()
-                level = min(int(get(element, "outline-level", "1")), _DEEPEST) if name == "h" else 0
+                level = min(_count(element, "outline-level"), _DEEPEST) if name == "h" else 0
                 yield f"{'#' * level} {text}" if level and text else text
                 yield from boxes
             elif name == "table":
@@ -534,7 +548,7 @@ class OpenDocument:
         for found in element:
             name = local(found)
             if name in _SIGNS:
-                pieces.append(_SIGNS[name] * int(get(found, "c", "1")))
+                pieces.append(_SIGNS[name] * min(_count(found, "c"), _MOST_REPEATED))
             elif name in {"note", "annotation", "frame", "custom-shape"}:
                 inner = [block for block in self._blocks(found) if block]
                 if name in {"note", "annotation"}:
@@ -554,11 +568,17 @@ class OpenDocument:
             cells: list[str] = []
             for cell in row:
                 if local(cell) in {"table-cell", "covered-table-cell"}:
-                    times = min(int(get(cell, "number-columns-repeated", "1")), _MOST_REPEATED)
+                    times = min(_count(cell, "number-columns-repeated"), _MOST_REPEATED)
                     cells += [" ".join(self._blocks(cell))] * times
-            times = int(get(row, "number-rows-repeated", "1")) if any(cells) else 1
+            times = _count(row, "number-rows-repeated") if any(cells) else 1
             rows += [cells] * min(times, _MOST_REPEATED)
         return write_table(rows)
+
+
+def _count(element: Element, name: str) -> int:
+    """Return an attribute that is a number; 1 without one."""
+    value = get(element, name)
+    return int(value) if value.isdecimal() else 1
 
 
 _MOST_REPEATED = 1000
@@ -576,8 +596,9 @@ def read_pptx(content: bytes) -> Converted:
 
 
 def read_opendocument(content: bytes) -> Converted:
-    """Read an ODT, ODS or ODP."""
-    return OpenDocument(Package(content)).convert()
+    """Read an ODT, ODS or ODP, also one that is a single file of XML."""
+    package = Package(content) if content.startswith(b"PK") else SingleFile(content)
+    return OpenDocument(package).convert()
 
 
 def comments_of(package: Package, part: str) -> dict[str, str]:

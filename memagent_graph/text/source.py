@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict
 
-from memagent_graph.templates import plural
+from memagent_graph.templates import count_line_ends, plural, same_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,7 +162,7 @@ class TextSource:
 
     def locate(self, offset: int) -> Location:
         """Return name and line of the code point at `offset`."""
-        return Location(self.name, self.text.count("\n", 0, offset) + 1)
+        return Location(self.name, count_line_ends(self.text, 0, offset) + 1)
 
 
 class JoinedSource:
@@ -358,7 +358,7 @@ class Headings:
 
     def feed(self, text: str) -> None:
         """Take the next piece of the text."""
-        first, *others = text.split("\n")
+        first, *others = same_line_ends(text).split("\n")
         self._extend(first)
         for line in others:
             self._end_line()

@@ -9,6 +9,8 @@ from operator import add
 import regex
 import Stemmer
 
+from memagent_graph.templates import same_line_ends
+
 # Line_Break=SA: Thai, Lao, Khmer, Burmese, and the other Tai and Mon scripts.
 _UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Bopomofo}\p{Yi}\p{Tangut}\p{Nushu}"
@@ -190,7 +192,7 @@ def join_lines(text: str) -> str:
 
     Ligatures, full-width letters and full-width digits are plain, and letters composed (NFC).
     """
-    text = _BROKEN.sub("", text)
+    text = _BROKEN.sub("", same_line_ends(text))
     if text.isascii():
         return text
     text = _WIDE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
@@ -203,7 +205,7 @@ def one_form(text: str) -> str:
     A word that is broken at a line's end comes whole and in its parts: only a reader knows whether
     "well-known" or "lighthouse" was broken.
     """
-    text = join_lines(_BROKEN_WORD.sub(r"\1\2 \1 \2", text))
+    text = join_lines(_BROKEN_WORD.sub(r"\1\2 \1 \2", same_line_ends(text)))
     return text if text.isascii() else _JOINERS.sub("", text)
 
 

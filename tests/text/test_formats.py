@@ -18,6 +18,7 @@ from openpyxl import Workbook
 from openpyxl.comments import Comment
 from pptx import Presentation
 
+from memagent_graph.errors import UnreadableSourceError
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import convert
 from memagent_graph.text.sheets import show
@@ -380,6 +381,103 @@ def test_subtitles_are_running_text_with_the_time_as_headings(tmp_path):
         "## 00:00:01\n\nThe keeper is\nOdo Brandt.\n\n\n## 01:02:04\n\nGood night."
     )
     assert read(tmp_path / "a.vtt").text == "## 00:00:01\n\nAnn: Hello."
+
+
+FLAT = (
+    '<document xmlns:office="o" xmlns:text="t"><office:body><office:text>'
+    "<text:p>Odo</text:p></office:text></office:body></document>"
+)
+SAVED_PAGE = (
+    "Subject: Tides\nContent-Type: multipart/related; boundary=x\n\n"
+    "--x\nContent-Type: text/html\n\n<p>Odo</p>\n"
+    "--x\nContent-Type: text/css\n\np {}\n--x\nContent-Type: image/png\n\nx\n--x--"
+)
+PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("a.mht", SAVED_PAGE, "Subject: Tides\n\nOdo"),
+        (
+            "a.mbox",
+            "From a\nSubject: x\n\nOdo\n\nFrom b\n\nAnn",
+            "Subject: x\n\nOdo\n\n-----\n\nAnn",
+        ),
+        ("a.emlx", "16\nSubject: x\n\nOdo\n<plist>", "Subject: x\n\nOdo"),
+        ("cr.eml", "Subject: x\r\rOdo\r", "Subject: x\n\nOdo"),
+        ("a.eml", "Subject: x\n\nGröße".encode("latin-1"), "Subject: x\n\nGröße"),
+        ("b.eml", "Content-Type: multipart/mixed\n\nOdo", "Odo"),
+        (
+            "c.eml",
+            PARTS.format("mixed", "Content-Disposition: attachment; filename=a.txt\n\nOdo"),
+            "## Attachment: a.txt\n\nOdo",
+        ),
+        (
+            "d.eml",
+            PARTS.format("report", "Content-Type: message/delivery-status\n\nTo: Odo"),
+            "## Attachment: message/delivery-status\n\nTo: Odo",
+        ),
+        ("a.rtf", r"{\rtf1 A{\footnote Odo}{\header Top}}", "A\n Odo\n Top"),
+        ("b.rtf", r"{\rtf1 A{\shp{\*\shpinst{\sp{\sn k}{\sv 2}}{\shptxt Odo}}}}", "A\n\n Odo"),
+        ("c.rtf", r"{\rtf1\mac \'9f}", "ü"),
+        ("d.rtf", r"{\rtf1 \u-10179?\u-8704?}", "😀"),
+        ("a.doc", r"{\rtf1 Odo}", "Odo"),
+        ("b.doc", "<html><p>Odo</p></html>", "Odo"),
+        ("a.ass", "Dialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,,{\\i1}Odo,\\NAnn", "Odo, Ann"),
+        ("a.sbv", "0:00:01.000,0:00:02.000\nOdo\n", "Odo"),
+        ("a.srt", "1\n0:0:1,0 --> 0:0:2,0\nOdo\n2\n0:0:3,0 --> 0:0:4,0\nAnn", "Odo\nAnn"),
+        (
+            "b.srt",
+            "1\n0:0:1,0 --> 0:0:2,0\nOdo\n\n1984\n\n2\n0:0:3,0 --> 0:0:4,0\nA",
+            "Odo 1984\nA",
+        ),
+        ("a.vtt", "WEBVTT x\n\nNOTE\nno\n\nid\n00:01.0 --> 00:02.0\nOdo &amp; Ann", "Odo & Ann"),
+        ("a.fodt", FLAT, "Odo"),
+        (
+            "a.ipynb",
+            '{"cells": [{"cell_type": "raw", "source": ["Odo \\ud83d"]}, 1]}',
+            "Odo \ufffd",
+        ),
+        ("b.ipynb", '{"cells": [{"source": "Odo"}]}'.encode("utf-16"), "Odo"),
+        (
+            "c.ipynb",
+            '{"cells": [{"source": null, "outputs": [{"data": {"text/html": "<p>Odo</p>"}}]}]}',
+            "```\nOdo\n```",
+        ),
+    ],
+)
+def test_a_document_of_each_kind_is_read_as_what_it_is(tmp_path, name, content, text):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    source = open_source(path)
+
+    assert source.read(0, source.length).removeprefix("## 00:00:01\n\n") == text
+
+
+@pytest.mark.parametrize("document", ["a.pdf", "a.docx", "a.xlsx", "a.pptx", "a.odt", "a.epub"])
+def test_a_document_is_known_by_its_content_where_its_name_says_nothing(tmp_path, document):
+    DOCUMENTS[document](tmp_path / document, "Signed by Odo.")
+    for name in ("lease", "lease.bin", "lease.doc"):
+        (tmp_path / name).write_bytes((tmp_path / document).read_bytes())
+        source = open_source(tmp_path / name)
+
+        assert "Signed by Odo." in source.read(0, source.length)
+        assert (source.locate(0).page == 1) == (document in {"a.pdf", "a.xlsx", "a.pptx"})
+
+
+def test_an_older_document_is_refused_with_the_format_to_save_it_in(tmp_path):
+    older = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(999)
+    for name in ("a.doc", "b.docx"):
+        (tmp_path / name).write_bytes(older)
+
+    with pytest.raises(UnreadableSourceError, match=r"cannot be read, .doc: save it as .docx"):
+        open_source(tmp_path / "a.doc")
+    with pytest.raises(UnreadableSourceError, match=r"an older Office document.*save it as DOCX"):
+        open_source(tmp_path / "b.docx")
+    with pytest.raises(UnreadableSourceError, match=r"skipped .*/a.doc: it is in a format"):
+        open_source(tmp_path)
 
 
 def test_without_the_extra_mail_and_subtitles_are_read_as_the_text_that_they_are(

@@ -363,6 +363,27 @@ class TestFolder:
             open_source(sorted(tmp_path.iterdir()))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("block", [7, 1 << 18])
+def test_a_line_ends_with_any_of_the_three_ends(tmp_path, monkeypatch, end, block):
+    monkeypatch.setattr("memagent_graph.text.files._BLOCK", block)
+    lines = ["# Lease", "", "Ann signed on Monday.", "", "## Rent", "It is 900."]
+    path = write(tmp_path / "a.md", end.join(lines))
+
+    for source in (open_source(path), open_source(end.join(lines))):
+        text = whole(source)
+        for number, line in enumerate(lines, 1):
+            assert line == "" or source.locate(text.index(line)).line == number
+    found = open_source(path)
+    assert found.locate(whole(found).index("It is")).heading == "Rent"
+
+
+def test_mixed_line_ends_are_counted_as_editors_do():
+    source = open_source("a\rb\r\nc\nd\r\re")
+
+    assert [source.locate(source.text.index(letter)).line for letter in "abcde"] == [1, 2, 3, 4, 6]
+
+
 def test_a_list_is_all_of_its_items_with_a_uri_if_each_has_one(tmp_path):
     paths = [write(tmp_path / name, name * 3) for name in ("b.txt", "a.txt")]
 
