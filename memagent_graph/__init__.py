@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memagent_graph.planning import plan
     from memagent_graph.prompts import Prompts
     from memagent_graph.retriever import MemAgentRetriever
+    from memagent_graph.text.files import corpus
     from memagent_graph.tool import create_reading_tool
 
 # All but MemAgentMiddleware: `import *` must work without the extra `langchain`.
@@ -38,6 +39,7 @@ __all__ = [
     "ReadingConfig",
     "RedisStore",
     "Result",
+    "corpus",
     "create_memagent",
     "create_memory_tools",
     "create_reading_tool",
@@ -62,6 +64,7 @@ _HOMES = {
     "ReadingConfig": "config",
     "RedisStore": "memory.redis",
     "Result": "batch",
+    "corpus": "text.files",
     "create_memagent": "graph.build",
     "create_memory_tools": "conversation.tools",
     "create_reading_tool": "tool",

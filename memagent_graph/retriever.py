@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import (
+    Callable,
     Iterator,
     Mapping,
     Sequence,
 )
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel  # noqa: TC002 - a field's type
@@ -33,7 +34,13 @@ from memagent_graph.readers.base import Reader, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.sync import to_thread, wait_for
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import JoinedSource, Skipped, warnings_of
+from memagent_graph.text.source import (
+    JoinedSource,
+    flat_parts,
+    flat_skips,
+    metadata_of,
+    warnings_of,
+)
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import (
@@ -47,18 +54,26 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 
-def documents_by_source(
-    corpus: JoinedSource, output: Mapping[str, Any], most: int
-) -> list[Document]:
-    """Return a document for each source with statements in the memory, the best first.
+Filter: TypeAlias = "Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]"
+"""Values that the metadata of a source must have, or a function of the metadata."""
 
-    Sources that the answer cites come before the others: those with most citations first, then
+
+def documents_of(
+    corpus: JoinedSource,
+    output: Mapping[str, Any],
+    most: int,
+    by: Literal["source", "passage"] = "source",
+) -> list[Document]:
+    """Return a document for each source, or passage, behind statements of the memory, best first.
+
+    Those that the answer cites come before the others: those with most citations first, then
     in the answer's order. The others follow by how much of the memory came from them.
 
     Args:
         corpus: the source that was read.
         output: the fields of `ReadingOutput`.
         most: documents to return. A memory without evidence is one document with all sources.
+        by: what a document is. Overlapping passages are one.
     """
     named = ("answer", "coverage", "structured_response")
     about = {name: output[name] for name in named if name in output}
@@ -67,12 +82,32 @@ def documents_by_source(
     if not found:
         return _memory(corpus, output["memory"], about)
     cited = _place_statements(corpus, output["citations"])
-    groups: dict[int, list[_PlacedStatement]] = {}
+    sources: dict[int, list[_PlacedStatement]] = {}
     for statement in found:
-        groups.setdefault(id(statement.part), []).append(statement)
-    sources = [_group_by_source(items, found, cited) for items in groups.values()]
-    sources.sort(key=_SourceStatements.rank)
-    return [_document(source, number, about) for number, source in enumerate(sources[:most])]
+        sources.setdefault(id(statement.part), []).append(statement)
+    groups = [*sources.values()]
+    if by == "passage":
+        groups = [passage for items in groups for passage in _group_passages(items)]
+    ranked = [_rate(items, found, cited, by=by) for items in groups]
+    ranked.sort(key=_RatedStatements.rank)
+    most_whole = _WHOLE_SOURCES if by == "source" else 0
+    return [
+        _document(rated, number, about, may_be_whole=number < most_whole)
+        for number, rated in enumerate(ranked[:most])
+    ]
+
+
+def _group_passages(items: Sequence[_PlacedStatement]) -> list[list[_PlacedStatement]]:
+    """Group the statements of a source whose places overlap."""
+    groups: list[list[_PlacedStatement]] = []
+    end = -1
+    for item in sorted(items, key=lambda item: item.span):
+        if item.span[0] < end:
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+        end = max(end, item.span[1])
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +124,12 @@ class _PlacedStatement:
 
 
 @dataclass(frozen=True, slots=True)
-class _SourceStatements:
-    """The statements of the memory from one source.
+class _RatedStatements:
+    """The statements of the memory from one source or passage.
 
     Attributes:
         statements: the statements, in the memory's order.
-        citations: the answer's citations of this source.
+        citations: the answer's citations of it.
         first: place of the first of them among all citations.
         share: share of the text of all statements, from 0 to 1.
     """
@@ -105,22 +140,30 @@ class _SourceStatements:
     share: float
 
     def rank(self) -> tuple[int, int, float]:
-        """Sort key of the source; lower is better."""
+        """Sort key; lower is better."""
         return -len(self.citations), self.first, -self.share
 
     def score(self, number: int) -> float:
-        """Relevance from 0 to 1; above 0.5 if the answer cites the source."""
+        """Relevance from 0 to 1; above 0.5 if the answer cites it."""
         return 0.5 + 0.5 / (number + 1) if self.citations else 0.5 * self.share
 
 
-def _group_by_source(
+def _rate(
     items: Sequence[_PlacedStatement],
     found: Sequence[_PlacedStatement],
     cited: Sequence[_PlacedStatement],
-) -> _SourceStatements:
-    part = items[0].part
-    places = [place for place, item in enumerate(cited) if item.part is part]
-    return _SourceStatements(
+    *,
+    by: Literal["source", "passage"],
+) -> _RatedStatements:
+    part, start, end = items[0].part, 0, items[0].part.length
+    if by == "passage":
+        start, end = min(item.span[0] for item in items), max(item.span[1] for item in items)
+    places = [
+        place
+        for place, item in enumerate(cited)
+        if item.part is part and item.span[0] < end and item.span[1] > start
+    ]
+    return _RatedStatements(
         items,
         [cited[place] for place in places],
         first=min(places, default=len(cited)),
@@ -144,13 +187,16 @@ def _place_statements(corpus: JoinedSource, items: Sequence[Place]) -> list[_Pla
     return placed
 
 
-def _document(found: _SourceStatements, number: int, about: Mapping[str, object]) -> Document:
+def _document(
+    found: _RatedStatements, number: int, about: Mapping[str, object], *, may_be_whole: bool
+) -> Document:
     items = found.statements
     part = items[0].part
-    whole = number < _WHOLE_SOURCES and part.length <= _SHORT
+    whole = may_be_whole and part.length <= _SHORT
     return Document(
         page_content=part.read(0, part.length) if whole else _passages(items),
         metadata={
+            **metadata_of(part),
             "source": part.name,
             "page": (found.citations or items)[0].place["page"],
             "start": 0 if whole else min(item.span[0] for item in items),
@@ -208,12 +254,18 @@ class CorpusReading:
         corpus: one or more documents, as the graph takes them.
         queries: all queries for which the corpus is read.
         most: most calls at once; None for no limit.
+        wanted: chooses the sources that are read, as `select` does.
     """
 
     def __init__(
-        self, agent: ReadingGraph, corpus: Any, queries: Sequence[str], most: int | None = None
+        self,
+        agent: ReadingGraph,
+        corpus: Any,
+        queries: Sequence[str],
+        most: int | None = None,
+        wanted: Filter | None = None,
     ) -> None:
-        self._agent, self._corpus, self._most = agent, corpus, most
+        self._agent, self._corpus, self._most, self._wanted = agent, corpus, most, wanted
         self._queries = list(dict.fromkeys(queries))
         self._reading: asyncio.Future[tuple[JoinedSource, dict[str, Outcome]]] | None = None
 
@@ -241,7 +293,7 @@ class CorpusReading:
     async def _read(
         self, callbacks: BaseCallbackManager
     ) -> tuple[JoinedSource, dict[str, Outcome]]:
-        corpus = await to_thread(partial(open_corpus, self._corpus))
+        corpus = select(await to_thread(partial(open_corpus, self._corpus)), self._wanted)
         if not corpus.parts:
             return corpus, {}
         config: RunnableConfig = {"callbacks": callbacks}
@@ -254,8 +306,24 @@ class CorpusReading:
 def open_corpus(corpus: Any) -> JoinedSource:
     """Join all single sources of a corpus; documents without text are left out."""
     opened = [*_open_all(corpus)]
-    parts = [part for source in opened for part in _singles(source)]
-    return JoinedSource(parts, "corpus", skipped=[file for one in opened for file in _skips(one)])
+    parts = [part for source in opened for part in flat_parts(source)]
+    skipped = [file for source in opened for file in flat_skips(source)]
+    return JoinedSource(parts, "corpus", skipped=skipped)
+
+
+def select(corpus: JoinedSource, wanted: Filter | None) -> JoinedSource:
+    """Return the sources of a corpus whose metadata match; the name is in them as `source`."""
+    if wanted is None:
+        return corpus
+    chosen = [part for part in corpus.parts if _is_wanted(part, wanted)]
+    return JoinedSource(chosen, corpus.name, skipped=corpus.skips)
+
+
+def _is_wanted(part: Source, wanted: Filter) -> bool:
+    found = {**metadata_of(part), "source": part.name}
+    if callable(wanted):
+        return bool(wanted(found))
+    return all(found.get(name) == value for name, value in wanted.items())
 
 
 def _open_all(corpus: Any) -> Iterator[Source]:
@@ -265,18 +333,6 @@ def _open_all(corpus: Any) -> Iterator[Source]:
                 yield from _open_all(item)
     else:
         yield corpus if isinstance(corpus, JoinedSource) else open_source(corpus)
-
-
-def _singles(source: Source) -> Iterator[Source]:
-    for part in source.parts if isinstance(source, JoinedSource) else [source]:
-        yield from _singles(part) if isinstance(part, JoinedSource) else [part]
-
-
-def _skips(source: Source) -> Iterator[Skipped]:
-    if isinstance(source, JoinedSource):
-        for part in source.parts:
-            yield from _skips(part)
-        yield from source.skips
 
 
 def is_read_once(corpus: Any) -> bool:
@@ -298,10 +354,11 @@ class MemAgentRetriever(BaseRetriever):
     it once for all their queries.
 
     Attributes:
-        corpus: documents (a `Path` is a file or a folder, a `str` is text), or another retriever,
-            whose results for the query are then read.
+        corpus: documents (a `Path` is a file or a folder, a `str` is text), `corpus(...)` of these,
+            or another retriever, whose results for the query are then read.
         model: model that reads, as for `create_memagent`.
         k: most documents to return; `invoke(query, k=2)` is for one call.
+        by: what a document returned is: a "source", or a "passage" of one.
         config: budgets and switches of the reading.
         store: store for memories; by default they stay in this process.
         namespace: labels of the memories in the store.
@@ -316,7 +373,11 @@ class MemAgentRetriever(BaseRetriever):
     Each document returned holds in `page_content` the passages of one source that statements of
     the memory came from. Sources that the answer cites come first, those with most citations
     before the others. Those of the first three that are passages already, of at most 2,000 code
-    points, are returned whole.
+    points, are returned whole. With `by="passage"`, each document is one passage.
+
+    `invoke(query, filter={"year": 2023})` reads only the sources whose metadata have these values;
+    a filter is also a function of the metadata, in which `source` is the name. Metadata are those
+    of LangChain's documents, and of `corpus(..., metadata=...)`.
 
     Metadata: `source`; `page` of the best statement, None in a source without pages; `start` and
     `end` (code points in that source, from the first statement to the last); `score`, between 0
@@ -345,6 +406,7 @@ class MemAgentRetriever(BaseRetriever):
     corpus: Any
     model: str | BaseChatModel | Reader | None = None
     k: int = Field(default=4, ge=1)
+    by: Literal["source", "passage"] = "source"
     config: ReadingConfig = Field(default_factory=ReadingConfig)
     store: BaseStore | None = Field(default_factory=InMemoryStore)
     namespace: Sequence[str] = NAMESPACE
@@ -421,14 +483,14 @@ class MemAgentRetriever(BaseRetriever):
             config: one configuration for all queries, or one for each; `max_concurrency` of the
                 first holds for the reading.
             return_exceptions: return errors instead of raising them.
-            kwargs: further arguments of the base class, and `k`.
+            kwargs: further arguments of the base class, `k`, and `filter`.
         """
         if not inputs or isinstance(self.corpus, BaseRetriever):
             return await super().abatch(
                 inputs, config, return_exceptions=return_exceptions, **kwargs
             )
         limit = get_config_list(config, len(inputs))[0].get("max_concurrency")
-        reading = CorpusReading(self._agent, self.corpus, inputs, limit)
+        reading = CorpusReading(self._agent, self.corpus, inputs, limit, kwargs.get("filter"))
         try:
             return await super().abatch(
                 inputs, config, return_exceptions=return_exceptions, reading=reading, **kwargs
@@ -443,11 +505,12 @@ class MemAgentRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         reading: CorpusReading | None = None,
         k: int | None = None,
+        filter: Filter | None = None,
     ) -> list[Document]:
         callbacks, corpus = run_manager.get_child(), self.corpus
         if isinstance(corpus, BaseRetriever):
             corpus = corpus.invoke(query, {"callbacks": callbacks})
-        reading = reading or CorpusReading(self._agent, corpus, [query])
+        reading = reading or CorpusReading(self._agent, corpus, [query], wanted=filter)
         return wait_for(self._found(reading, query, callbacks, k))
 
     async def _aget_relevant_documents(
@@ -457,11 +520,12 @@ class MemAgentRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,
         reading: CorpusReading | None = None,
         k: int | None = None,
+        filter: Filter | None = None,
     ) -> list[Document]:
         callbacks, corpus = run_manager.get_child(), self.corpus
         if isinstance(corpus, BaseRetriever):
             corpus = await corpus.ainvoke(query, {"callbacks": callbacks})
-        reading = reading or CorpusReading(self._agent, corpus, [query])
+        reading = reading or CorpusReading(self._agent, corpus, [query], wanted=filter)
         return await self._found(reading, query, callbacks, k)
 
     async def _found(
@@ -478,7 +542,7 @@ class MemAgentRetriever(BaseRetriever):
         corpus, outcome = await reading.outcome(query, callbacks)
         if isinstance(outcome, Exception):
             raise outcome
-        return [] if outcome is None else documents_by_source(corpus, outcome, most)
+        return [] if outcome is None else documents_of(corpus, outcome, most, self.by)
 
 
 _SEGMENTS = 16

@@ -18,6 +18,7 @@ from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import with_runtime_only
 from memagent_graph.templates import plural
+from memagent_graph.text.files import Corpus
 from memagent_graph.text.source import is_lost
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _MOST_PLACES = 5
 def create_reading_tool(
     model: str | BaseChatModel | Reader | None = None,
     *,
-    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]],
+    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]] | Corpus,
     config: ReadingConfig | None = None,
     store: BaseStore | None = None,
     namespace: Sequence[str] = NAMESPACE,
@@ -66,8 +67,8 @@ def create_reading_tool(
 
     Args:
         model: model that reads, as for `create_memagent`.
-        sources: documents by name (a `str` is text, a `Path` a file), or a list of paths, which are
-            named by their last part.
+        sources: documents by name (a `str` is text, a `Path` a file), a list of paths, which are
+            named by their last part, or `corpus(...)`, each of whose documents is a source.
         config: budgets and switches of the reading.
         store: store for memories; the host's by default.
         namespace: labels of the memories in the store.
@@ -143,9 +144,14 @@ def create_reading_tool(
 
 
 def _name_sources(
-    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]],
+    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]] | Corpus,
 ) -> dict[str, object]:
-    if isinstance(sources, Mapping):
+    if isinstance(sources, Corpus):
+        parts = sources.open().parts
+        found: dict[str, object] = {part.name: part for part in parts}
+        if len(found) < len(parts):
+            raise ConfigurationError("Two sources have the same name: name each of them.")
+    elif isinstance(sources, Mapping):
         found = dict(sources)
     else:
         paths = [Path(path) for path in sources]

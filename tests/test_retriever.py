@@ -13,11 +13,14 @@ from langchain_core.runnables import RunnablePassthrough
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemAgentRetriever, Prompts, ReadingConfig
+from memagent_graph import corpus as choose
 from memagent_graph.errors import (
+    EmptyDocumentError,
     MemAgentError,
     ModelError,
     QuestionError,
     SourceNotFoundError,
+    UnreadableSourceError,
 )
 from memagent_graph.evidence.places import Evidence, Memory, locate
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
@@ -532,3 +535,99 @@ def test_a_document_a_record_and_what_can_be_read_once_are_a_corpus_too(tmp_path
             assert Path(found.metadata["source"]).name == "lease.txt"
             assert found.page_content == SIGNED
     corpora[-1].close()
+
+
+@pytest.fixture
+def contracts(tmp_path):
+    folder = tmp_path / "contracts"
+    for name, text in {
+        "2023/lease.md": "Ann Kestrel signed the lease. She lives in Husum, and the lease is cold.",
+        "2023/rent.txt": "The rent of the lease is 900.",
+        "drafts/lease.md": "Odo Brandt signed the lease.",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def sources(documents):
+    return sorted(found.metadata["source"].removeprefix("contracts/") for found in documents)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({"include": "*.md"}, ["2023/lease.md", "drafts/lease.md"]),
+        ({"include": ["2023/*"]}, ["2023/lease.md", "2023/rent.txt"]),
+        ({"exclude": "contracts/2023/*"}, ["drafts/lease.md"]),
+        ({"include": "lease.md", "exclude": ["drafts/*"]}, ["2023/lease.md"]),
+        ({}, ["2023/lease.md", "2023/rent.txt", "drafts/lease.md"]),
+    ],
+)
+def test_a_corpus_reads_what_is_included_and_not_excluded(contracts, chosen, expected):
+    (contracts / "drafts" / "lost.pdf").write_bytes(b"no PDF")
+    retriever = MemAgentRetriever(corpus=choose(contracts, **chosen), model="extractive")
+
+    found = retriever.invoke("Who signed the lease, and what is the rent of the lease?")
+
+    assert sources(found) == expected
+    opened = "lost.pdf" in str(found[0].metadata["skipped"])
+    assert opened == ("include" not in chosen)  # what is not chosen is not even opened
+
+
+def test_metadata_come_with_the_documents_and_choose_what_is_read(contracts):
+    dated = choose(contracts, metadata={"2023/*": {"year": 2023}, "*.md": {"signed": True}})
+    retriever = MemAgentRetriever(corpus=dated, model="extractive")
+    question = "Who signed the lease, and what is its rent?"
+
+    both = retriever.invoke(question, filter={"year": 2023})
+    one = retriever.invoke(question, filter=lambda found: "rent" in found["source"])
+    batch = retriever.batch([question, "What is the rent?"], filter={"signed": True, "year": 2023})
+
+    assert sources(both) == ["2023/lease.md", "2023/rent.txt"]
+    assert {found.metadata.get("signed") for found in both} == {True, None}
+    assert sources(one) == ["2023/rent.txt"]
+    assert sources(batch[0]) == ["2023/lease.md"]
+    assert retriever.invoke(question, filter={"year": 1900}) == []
+
+
+def test_documents_of_langchain_are_chosen_by_their_own_metadata_too():
+    lease = Document("Ann signed.", metadata={"source": "lease", "year": 2023})
+    other = Document("Odo signed.", metadata={"source": "other", "year": 2024})
+    retriever = MemAgentRetriever(corpus=[lease, other], model="extractive")
+    wrapped = choose([lease, other], metadata=lambda name: {"kind": name})
+
+    found = retriever.invoke("Who signed?", filter={"year": 2024})
+    also = MemAgentRetriever(corpus=wrapped, model="extractive").invoke(
+        "Who?", filter={"kind": "lease"}
+    )
+
+    assert [document.page_content for document in found] == ["Odo signed."]
+    assert also[0].metadata["year"] == 2023
+
+
+def test_by_passage_each_document_is_one_place(contracts):
+    retriever = MemAgentRetriever(corpus=contracts, model="extractive", by="passage", k=9)
+
+    found = retriever.invoke("Who signed the lease, and where does she live?")
+
+    texts = {path.name: path.read_text() for path in contracts.rglob("*.txt")}
+    for document in found:
+        source, (start, end) = (
+            document.metadata["source"],
+            (document.metadata["start"], document.metadata["end"]),
+        )
+        text = texts.get(source) or (contracts.parent / source).read_text()
+        assert document.page_content == text[start:end]
+    in_lease = [document for document in found if "2023/lease" in document.metadata["source"]]
+    assert len(in_lease) == 2
+    scores = [document.metadata["score"] for document in found]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_corpus_without_a_document_names_its_patterns(contracts):
+    with pytest.raises(UnreadableSourceError, match="no file is included"):
+        choose(contracts, include="*.docx").open()
+    with pytest.raises(EmptyDocumentError, match=r"\*\.md, not lease: change include or exclude"):
+        choose("text", include="*.md", exclude="lease").open()

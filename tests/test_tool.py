@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import MemoryBank, Prompts, ReadingConfig, create_reading_tool
+from memagent_graph import MemoryBank, Prompts, ReadingConfig, corpus, create_reading_tool
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.text.files import open_source
 
@@ -274,3 +274,16 @@ def test_an_agent_is_told_which_documents_of_a_folder_were_not_read(lease):
     said = tool.invoke(call(source=lease.parent.name)).content
 
     assert said.endswith(f"Not read: {lease.parent.name}/old.txt.")
+
+
+def test_a_corpus_gives_the_tool_its_sources(tmp_path):
+    for name in ("lease.md", "draft.md"):
+        (tmp_path / name).write_text(f"Ann signed the {name.removesuffix('.md')}.")
+
+    read = create_reading_tool("extractive", sources=corpus(tmp_path, exclude="draft*"))
+
+    name = f"{tmp_path.name}/lease.md"
+    assert "Ann signed the lease." in read.invoke({"questions": ["Who signed?"], "source": name})
+    assert "Choose one of" in read.invoke({"questions": ["Who?"], "source": "draft.md"})
+    with pytest.raises(ConfigurationError, match="same name"):
+        create_reading_tool(sources=corpus(["one text", "another text"]))

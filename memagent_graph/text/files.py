@@ -15,12 +15,13 @@ import tempfile
 import warnings
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import chardet
@@ -45,6 +46,9 @@ from memagent_graph.text.source import (
     Skipped,
     Source,
     TextSource,
+    flat_parts,
+    flat_skips,
+    metadata_of,
     warnings_of,
 )
 
@@ -453,7 +457,12 @@ _ADDRESS = re.compile(r"(\w{2,}):/+(.+)", re.DOTALL)
 """A URL as a `Path` has it, with one slash of two. The name of a drive is one letter."""
 
 
-def open_path(path: Path, name: str | None = None, opener: Opener | None = None) -> Source:
+def open_path(
+    path: Path,
+    name: str | None = None,
+    opener: Opener | None = None,
+    wants: Callable[[str], bool] = bool,
+) -> Source:
     """Open a file, all files of a folder, or the files that a glob matches.
 
     Links that lead out of the folder or glob, or to hidden files in it, are skipped: the author of
@@ -463,6 +472,7 @@ def open_path(path: Path, name: str | None = None, opener: Opener | None = None)
         path: the file, folder or glob.
         name: its name in output, and the prefix of a folder's files; its path by default.
         opener: opens each file, as for `open`; links in a folder are resolved before.
+        wants: whether to read a file of a folder or glob, by its name in output.
 
     Raises:
         SourceNotFoundError: The path does not exist, or the glob matches nothing.
@@ -472,8 +482,9 @@ def open_path(path: Path, name: str | None = None, opener: Opener | None = None)
         folder = path.absolute()
         files = sorted(_walk(folder))
         if name is not None:
-            return _join_files(files, folder, name, path, prefix=f"{name}/", opener=opener)
-        return _join_files(files, folder.parent, str(path), path)
+            prefix = f"{name}/"
+            return _join_files(files, folder, name, path, prefix=prefix, opener=opener, wants=wants)
+        return _join_files(files, folder.parent, str(path), path, wants=wants)
     if path.exists():
         return open_file(path, name, opener)
     if glob.has_magic(str(path)):
@@ -481,7 +492,7 @@ def open_path(path: Path, name: str | None = None, opener: Opener | None = None)
         files = [file for file in files if file.is_file()]
         if files:
             root = Path(os.path.commonpath([file.parent for file in files]))
-            return _join_files(files, root, name or str(path), path)
+            return _join_files(files, root, name or str(path), path, wants=wants)
     if address := _ADDRESS.match(str(path)):
         url = f"{address[1]}://{address[2]}"
         message = (
@@ -507,17 +518,15 @@ def _join_files(
     *,
     prefix: str = "",
     opener: Opener | None = None,
+    wants: Callable[[str], bool] = bool,
 ) -> Source:
     base = _without_wildcards(asked).absolute()
+    named = [(file, prefix + file.relative_to(root).as_posix()) for file in files]
     opened = work_through(
         [
-            (
-                partial(
-                    _open_meant, file, base, prefix + file.relative_to(root).as_posix(), opener
-                ),
-                is_converted(file),
-            )
-            for file in files
+            (partial(_open_meant, file, base, shown, opener), is_converted(file))
+            for file, shown in named
+            if wants(shown)
         ],
         AT_ONCE,
     )
@@ -530,10 +539,12 @@ def _join_files(
         else:
             skipped.append(Skipped(part.name, _why_empty(part)))
     if not parts:
-        why = _list([*map(str, skipped)]) or "it has no files."
+        nothing = "it has no files." if not files else "no file is included."
+        why = _list([*map(str, skipped)]) or nothing
         message = f"Nothing in {name} can be read: {why}"
         raise UnreadableSourceError(message)
-    return JoinedSource(parts, name, uri=asked.absolute().as_uri(), skipped=skipped)
+    uri = asked.absolute().as_uri() if wants is bool else None
+    return JoinedSource(parts, name, uri=uri, skipped=skipped)
 
 
 def _stays_plain(path: Path) -> bool:
@@ -605,9 +616,112 @@ def _without_wildcards(pattern: Path) -> Path:
 
 
 DocumentLike: TypeAlias = (
-    "str | bytes | Path | dict[str, str] | Document | Source | IO[str] | IO[bytes]"
+    "str | bytes | Path | dict[str, str] | Document | Source | Corpus | IO[str] | IO[bytes]"
     " | Iterable[object]"
 )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents of which some are read, with metadata; `corpus` makes one.
+
+    Attributes:
+        documents: the documents.
+        include: patterns of names to read; without any, all are.
+        exclude: patterns of names not to read.
+        metadata: metadata by pattern, or a function of the name.
+    """
+
+    documents: DocumentLike
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    metadata: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]] | None = None
+
+    def wants(self, name: str) -> bool:
+        """Whether a document of this name is read."""
+        included = not self.include or any(_matches(name, pattern) for pattern in self.include)
+        return included and not any(_matches(name, pattern) for pattern in self.exclude)
+
+    def open(self) -> JoinedSource:
+        """Open the documents anew.
+
+        Raises:
+            SourceError: As for `open_source`, or no document is included.
+        """
+        parts, skipped = list[Source](), list[Skipped]()
+        for source in self._open_all():
+            parts += flat_parts(source)
+            skipped += flat_skips(source)
+        parts = [part for part in parts if self.wants(part.name)]
+        if not parts:
+            patterns = ", ".join([*self.include, *(f"not {name}" for name in self.exclude)])
+            message = f"No document is included ({patterns}): change include or exclude."
+            raise EmptyDocumentError(message)
+        for part in parts:
+            if found := {**metadata_of(part), **self._metadata(part.name)}:
+                part.metadata = found  # type: ignore[attr-defined]
+        return JoinedSource(parts, "corpus", skipped=skipped)
+
+    def _open_all(self) -> list[Source]:
+        documents = self.documents
+        items = documents if isinstance(documents, list | tuple) else [documents]
+        return [
+            open_path(Path(item), wants=self.wants)
+            if isinstance(item, os.PathLike) and not Path(item).is_file()
+            else _open(item)
+            for item in items
+            if not isinstance(item, os.PathLike) or Path(item).is_dir() or self.wants(str(item))
+        ]
+
+    def _metadata(self, name: str) -> Mapping[str, Any]:
+        if self.metadata is None or callable(self.metadata):
+            return self.metadata(name) if self.metadata else {}
+        found = [value for pattern, value in self.metadata.items() if _matches(name, pattern)]
+        return {key: item for value in found for key, item in value.items()}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
+
+
+def corpus(
+    documents: DocumentLike,
+    *,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    metadata: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]] | None = None,
+) -> Corpus:
+    """Choose the documents to read, and give them metadata.
+
+    A pattern is a name with wildcards (`*`, `?`, `[ab]`), or the end of one after a `/`: "*.md",
+    "drafts/*", "2024/lease.pdf". `*` matches `/` as well. Names are those of the output: files of a
+    folder begin with its name.
+
+    Args:
+        documents: as for `open_source`: a `Path` is a file, a folder or a glob.
+        include: patterns; what matches none is not opened. All documents by default.
+        exclude: patterns; what matches one is not opened.
+        metadata: metadata by pattern, or a function from a name to them. Documents of LangChain
+            keep their own as well.
+
+    Returns:
+        A document, for the retriever's `corpus`, the tool's `sources`, or a reading.
+
+    Examples:
+        >>> from memagent_graph import MemAgentRetriever, corpus
+        >>> from langchain_core.documents import Document
+        >>> lease = Document("Ann signed the lease.", metadata={"source": "lease.md", "year": 2023})
+        >>> draft = Document("Odo signed the lease.", metadata={"source": "drafts/lease.md"})
+        >>> chosen = corpus([lease, draft], exclude="drafts/*")
+        >>> retriever = MemAgentRetriever(corpus=chosen, model="extractive")
+        >>> [found.page_content for found in retriever.invoke("Who signed?", filter={"year": 2023})]
+        ['Ann signed the lease.']
+    """
+    chosen, left_out = (
+        (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        for patterns in (include, exclude)
+    )
+    return Corpus(documents, chosen, left_out, metadata)
 
 
 def open_source(
@@ -675,7 +789,11 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
     if isinstance(document, Document):
         metadata = document.metadata
         title = metadata.get("source") or metadata.get("title") or "document"
-        return _open(document.page_content, str(title))
+        source = TextSource(document.page_content, str(title))
+        source.metadata = metadata
+        return source
+    if isinstance(document, Corpus):
+        return document.open()
     if _is_source(document):
         return document
     if hasattr(document, "read"):

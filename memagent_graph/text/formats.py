@@ -523,7 +523,7 @@ def read_notebook(content: bytes) -> Converted:
         blocks.append(f"```\n{source}\n```" if cell.get("cell_type") == "code" else source)
         for result in cell.get("outputs") or ():
             content_of = result.get("data") or {}
-            printed = result.get("text") or result.get("traceback") or _shown(content_of)
+            printed = result.get("text") or result.get("traceback") or _plainest(content_of)
             pictures += any(kind.startswith("image/") for kind in content_of)
             text = _COLOURS.sub("", _join_lines(printed))
             blocks.append("\n".join(["```", text.strip("\n"), "```"]) if text.strip() else "")
@@ -533,7 +533,7 @@ def read_notebook(content: bytes) -> Converted:
 _COLOURS = re.compile(r"\x1b\[[\d;]{0,30}m")
 
 
-def _shown(results: Mapping[str, Any]) -> str:
+def _plainest(results: Mapping[str, Any]) -> str:
     """Return a result in the plainest of its forms."""
     for kind in ("text/plain", "text/markdown", "text/latex"):
         if kind in results:

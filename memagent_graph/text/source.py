@@ -9,12 +9,13 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 from memagent_graph.templates import count_line_ends, plural, same_line_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Location(NamedTuple):
@@ -149,6 +150,7 @@ class TextSource:
     """A source of text that is in memory."""
 
     uri: str | None = None
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, text: str, name: str = "text") -> None:
         self.name = name
@@ -294,6 +296,26 @@ def warnings_of(source: Source) -> tuple[str, ...]:
     """Return what was skipped or may be wrong with the text of a source, a line for each."""
     found: tuple[str, ...] = getattr(source, "warnings", ())
     return found
+
+
+def metadata_of(source: Source) -> Mapping[str, Any]:
+    """Return the metadata that a user gave a source."""
+    found: Mapping[str, Any] = getattr(source, "metadata", {})
+    return found
+
+
+def flat_parts(source: Source) -> Iterator[Source]:
+    """Yield the single sources that a source is joined from, or itself."""
+    for part in source.parts if isinstance(source, JoinedSource) else [source]:
+        yield from flat_parts(part) if isinstance(part, JoinedSource) else [part]
+
+
+def flat_skips(source: Source) -> Iterator[Skipped]:
+    """Yield the files that were skipped for a source and all that it is joined from."""
+    if isinstance(source, JoinedSource):
+        for part in source.parts:
+            yield from flat_skips(part)
+        yield from source.skips
 
 
 def sources_of(source: Source) -> list[OpenedSource]:
