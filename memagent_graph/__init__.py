@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memagent_graph.planning import plan
     from memagent_graph.prompts import Prompts
     from memagent_graph.retriever import MemAgentRetriever
-    from memagent_graph.text.files import corpus
+    from memagent_graph.text.corpus import corpus
     from memagent_graph.tool import create_reading_tool
 
 # All but MemAgentMiddleware: `import *` must work without the extra `langchain`.
@@ -64,7 +64,7 @@ _HOMES = {
     "ReadingConfig": "config",
     "RedisStore": "memory.redis",
     "Result": "batch",
-    "corpus": "text.files",
+    "corpus": "text.corpus",
     "create_memagent": "graph.build",
     "create_memory_tools": "conversation.tools",
     "create_reading_tool": "tool",

@@ -18,7 +18,7 @@ from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import with_runtime_only
 from memagent_graph.templates import plural
-from memagent_graph.text.files import Corpus
+from memagent_graph.text.corpus import Corpus
 from memagent_graph.text.source import is_lost
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _name_sources(
     sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]] | Corpus,
 ) -> dict[str, object]:
     if isinstance(sources, Corpus):
-        parts = sources.open().parts
+        parts = sources.open_sources().parts
         found: dict[str, object] = {part.name: part for part in parts}
         if len(found) < len(parts):
             raise ConfigurationError("Two sources have the same name: name each of them.")

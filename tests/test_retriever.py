@@ -628,6 +628,6 @@ def test_by_passage_each_document_is_one_place(contracts):
 
 def test_a_corpus_without_a_document_names_its_patterns(contracts):
     with pytest.raises(UnreadableSourceError, match="no file is included"):
-        choose(contracts, include="*.docx").open()
+        choose(contracts, include="*.docx").open_sources()
     with pytest.raises(EmptyDocumentError, match=r"\*\.md, not lease: change include or exclude"):
-        choose("text", include="*.md", exclude="lease").open()
+        choose("text", include="*.md", exclude="lease").open_sources()

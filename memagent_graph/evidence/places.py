@@ -361,8 +361,11 @@ def _largest(added: Sequence[str], wanted: NoteTerms) -> int:
     return most
 
 
-_CITED = 2
+_CITED = 4
 """Most notes that one sentence of an answer rests on."""
+
+_LEAST_CITED = 0.1
+"""Least share of the weight of a sentence that a further note must add."""
 
 BARE = frozenset({"yes", "no", "true", "false", "是", "否", "不是", "是的"})
 """Answers that only mean something together with their question."""
@@ -383,13 +386,57 @@ def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...
     bare = answer.strip(" .。*_").casefold() in BARE
     scores: dict[Evidence, float] = {}
     for note in notes(question if bare else answer):
-        match = index.match(index.want(note, figures(note.text), asked, asked), _CITED)
-        if match.covered < LEAST_COVERED:
+        wanted = index.want(note, figures(note.text), asked, asked)
+        match = index.match(wanted, 1)
+        places, covered = _add_notes(index, wanted, match)
+        if covered < LEAST_COVERED:
             continue
-        for rank, number in enumerate(match.places, start=1):
+        linked = _find_link(index, places, asked)
+        if linked is not None and linked not in places:
+            places.append(linked)
+        for rank, number in enumerate(places, start=1):
             for item in evidence.get(number, ()):
                 scores[item] = max(scores.get(item, 0), match.score / rank)
     return tuple(sorted(scores, key=lambda item: -scores[item]))
+
+
+def _add_notes(index: PassageIndex, wanted: NoteTerms, match: Match) -> tuple[list[int], float]:
+    """Return the notes that a sentence rests on, and the share of its weight that they have."""
+    weights, places = wanted.weights, [*match.places]
+    total = sum(weights.values()) or 1.0
+    missing = {term: weight for term, weight in weights.items() if term not in match.terms}
+    while missing and places and len(places) < _CITED:
+        gains = {
+            number: sum(weight for term, weight in missing.items() if term in item.terms)
+            for number, item in enumerate(index.items)
+        }
+        shared = {
+            number: sum(weights.get(term, 0) for term in index.items[number].terms)
+            for number in gains
+        }
+        best = max(gains, key=lambda number: (gains[number], shared[number], -number))
+        if gains[best] < _LEAST_CITED * total:
+            break
+        places.append(best)
+        missing = {term: missing[term] for term in missing.keys() - index.items[best].terms.keys()}
+    return places, 1 - sum(missing.values()) / total
+
+
+def _find_link(index: PassageIndex, places: Sequence[int], asked: Collection[str]) -> int | None:
+    """Return the note by which a question leads to the notes of its answer; None without one.
+
+    "Where does the author live?" leads to "Ann lives in Husum." by "Ann wrote the book."
+    """
+    known = {term for number in places for term in index.items[number].terms}
+    said = {term for item in index.items for term in item.terms}
+    missing = {term: index.weight(term) for term in asked if term in said and term not in known}
+    gains = {
+        number: sum(weight for term, weight in missing.items() if term in item.terms)
+        for number, item in enumerate(index.items)
+        if any(term in known and term not in asked for term in item.terms)
+    }
+    best = max(gains, key=lambda number: (gains[number], -number), default=None)
+    return best if best is not None and gains[best] * 2 > sum(missing.values()) else None
 
 
 def note_passages(older: Sequence[Note]) -> list[EvidencePassage]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages.content import Citation
 from langgraph.graph.message import add_messages
 from langgraph.types import Command
 
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, SourceChangedError
+from memagent_graph.evidence.places import Evidence, Memory, cite
+from memagent_graph.evidence.statements import notes
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput, Run
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import RunnableCallable, channels_of, with_checkpointer
+from memagent_graph.text.source import parts_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
+    from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
 
 Update = dict[str, object]
@@ -52,7 +58,8 @@ class MemAgentNode(RunnableCallable):
             messages, the text of the last human message is the question.
         document: key of the document, or a function of the state.
         answer: key for the answer, which is an object if there is a `response_format`. Under a key
-            with messages, `"messages"` for example, the answer is appended as an AIMessage. Or a
+            with messages, `"messages"` for example, the answer is appended as an AIMessage, whose
+            text has citations as LangChain's annotations. Or a
             function that takes the reading's output (the fields of `ReadingOutput`) and returns an
             update of the host's state, or a `Command` that also says where the host continues.
         memory: key for the final memory; None leaves it out.
@@ -145,14 +152,14 @@ class MemAgentNode(RunnableCallable):
         result = "answer" if response_format is None else "structured_response"
 
         def update_of(
-            output: dict[str, Any], run: Run, config: RunnableConfig
+            output: dict[str, Any], question: str, run: Run, config: RunnableConfig
         ) -> Update | Command[Any]:
             update = {key: output[name] for name, key in wanted.items() if key is not None}
             channels = channels_of(config)
             if callable(answer):
                 return _with_update(answer(output), update, output["answer"], channels)
             if _has_messages(answer, channels):
-                return {**update, answer: [AIMessage(output["answer"], id=run.message_id)]}
+                return {**update, answer: [_message_of(output, question, run)]}
             return {**update, answer: output[result]}
 
         def lend(config: RunnableConfig) -> RunnableConfig:
@@ -163,14 +170,15 @@ class MemAgentNode(RunnableCallable):
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
             asked, run = ask(state, config, runtime)
-            return update_of(agent.invoke(asked, lend(config), context=run), run, config)
+            output = agent.invoke(asked, lend(config), context=run)
+            return update_of(output, asked["question"], run, config)
 
         async def aread(
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
             asked, run = ask(state, config, runtime)
             output = await agent.ainvoke(asked, lend(config), context=run)
-            return update_of(output, run, config)
+            return update_of(output, asked["question"], run, config)
 
         super().__init__(read, aread, name=name, trace=False)
         self.agent = agent
@@ -188,6 +196,47 @@ def _value(state: object, argument: str, key: Key, channels: Mapping[str, object
         return state[key] if isinstance(state, Mapping) else getattr(state, key)
     except (KeyError, AttributeError) as error:
         raise _no_key(argument, key, state, channels) from error
+
+
+def _message_of(output: Mapping[str, Any], question: str, run: Run) -> AIMessage:
+    """Return the answer with its citations, as LangChain annotates text.
+
+    What no single statement of the answer rests on is a citation of the whole answer.
+    """
+    answer, cited = output["answer"], [Evidence(**item) for item in output["citations"]]
+    if not cited:
+        return AIMessage(answer, id=run.message_id)
+    memory = Memory(output["memory"], tuple(Evidence(**item) for item in output["evidence"]))
+    spans = [
+        (note.start, note.end, item)
+        for note in notes(answer)
+        for item in cite(note.text, memory, question)
+        if item in cited
+    ]
+    placed = {item for *_, item in spans}
+    spans += [(0, len(answer), item) for item in cited if item not in placed]
+    source = run.cutter.source if run.cutter is not None else None
+    annotations = [_annotate(start, end, item, source) for start, end, item in spans]
+    content: dict[str, Any] = {"type": "text", "text": answer, "annotations": annotations}
+    return AIMessage([content], id=run.message_id)
+
+
+def _annotate(start: int, end: int, item: Evidence, source: Source | None) -> Citation:
+    """Return a citation of a part of the answer; its extras are the place in the source."""
+    cited, url = item.text, None
+    with suppress(SourceChangedError):
+        if source is not None:
+            cited = source.read(item.start, item.end - item.start) or cited
+            url = next((part.uri for part in parts_at(source, item.start, item.end)), None)
+    citation = Citation(
+        type="citation",
+        title=item.source,
+        start_index=start,
+        end_index=end,
+        cited_text=cited,
+        extras={name: value for name, value in asdict(item).items() if value is not None},
+    )
+    return citation if url is None else {**citation, "url": url}
 
 
 def _check_keys(

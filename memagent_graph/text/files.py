@@ -15,13 +15,12 @@ import tempfile
 import warnings
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import chardet
@@ -46,9 +45,6 @@ from memagent_graph.text.source import (
     Skipped,
     Source,
     TextSource,
-    flat_parts,
-    flat_skips,
-    metadata_of,
     warnings_of,
 )
 
@@ -615,113 +611,19 @@ def _without_wildcards(pattern: Path) -> Path:
     return pattern
 
 
+@runtime_checkable
+class Openable(Protocol):
+    """What opens its documents itself: a `Corpus`."""
+
+    def open_sources(self) -> Source:
+        """Open the documents anew."""
+        ...
+
+
 DocumentLike: TypeAlias = (
-    "str | bytes | Path | dict[str, str] | Document | Source | Corpus | IO[str] | IO[bytes]"
+    "str | bytes | Path | dict[str, str] | Document | Source | Openable | IO[str] | IO[bytes]"
     " | Iterable[object]"
 )
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Documents of which some are read, with metadata; `corpus` makes one.
-
-    Attributes:
-        documents: the documents.
-        include: patterns of names to read; without any, all are.
-        exclude: patterns of names not to read.
-        metadata: metadata by pattern, or a function of the name.
-    """
-
-    documents: DocumentLike
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    metadata: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]] | None = None
-
-    def wants(self, name: str) -> bool:
-        """Whether a document of this name is read."""
-        included = not self.include or any(_matches(name, pattern) for pattern in self.include)
-        return included and not any(_matches(name, pattern) for pattern in self.exclude)
-
-    def open(self) -> JoinedSource:
-        """Open the documents anew.
-
-        Raises:
-            SourceError: As for `open_source`, or no document is included.
-        """
-        parts, skipped = list[Source](), list[Skipped]()
-        for source in self._open_all():
-            parts += flat_parts(source)
-            skipped += flat_skips(source)
-        parts = [part for part in parts if self.wants(part.name)]
-        if not parts:
-            patterns = ", ".join([*self.include, *(f"not {name}" for name in self.exclude)])
-            message = f"No document is included ({patterns}): change include or exclude."
-            raise EmptyDocumentError(message)
-        for part in parts:
-            if found := {**metadata_of(part), **self._metadata(part.name)}:
-                part.metadata = found  # type: ignore[attr-defined]
-        return JoinedSource(parts, "corpus", skipped=skipped)
-
-    def _open_all(self) -> list[Source]:
-        documents = self.documents
-        items = documents if isinstance(documents, list | tuple) else [documents]
-        return [
-            open_path(Path(item), wants=self.wants)
-            if isinstance(item, os.PathLike) and not Path(item).is_file()
-            else _open(item)
-            for item in items
-            if not isinstance(item, os.PathLike) or Path(item).is_dir() or self.wants(str(item))
-        ]
-
-    def _metadata(self, name: str) -> Mapping[str, Any]:
-        if self.metadata is None or callable(self.metadata):
-            return self.metadata(name) if self.metadata else {}
-        found = [value for pattern, value in self.metadata.items() if _matches(name, pattern)]
-        return {key: item for value in found for key, item in value.items()}
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
-
-
-def corpus(
-    documents: DocumentLike,
-    *,
-    include: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    metadata: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]] | None = None,
-) -> Corpus:
-    """Choose the documents to read, and give them metadata.
-
-    A pattern is a name with wildcards (`*`, `?`, `[ab]`), or the end of one after a `/`: "*.md",
-    "drafts/*", "2024/lease.pdf". `*` matches `/` as well. Names are those of the output: files of a
-    folder begin with its name.
-
-    Args:
-        documents: as for `open_source`: a `Path` is a file, a folder or a glob.
-        include: patterns; what matches none is not opened. All documents by default.
-        exclude: patterns; what matches one is not opened.
-        metadata: metadata by pattern, or a function from a name to them. Documents of LangChain
-            keep their own as well.
-
-    Returns:
-        A document, for the retriever's `corpus`, the tool's `sources`, or a reading.
-
-    Examples:
-        >>> from memagent_graph import MemAgentRetriever, corpus
-        >>> from langchain_core.documents import Document
-        >>> lease = Document("Ann signed the lease.", metadata={"source": "lease.md", "year": 2023})
-        >>> draft = Document("Odo signed the lease.", metadata={"source": "drafts/lease.md"})
-        >>> chosen = corpus([lease, draft], exclude="drafts/*")
-        >>> retriever = MemAgentRetriever(corpus=chosen, model="extractive")
-        >>> [found.page_content for found in retriever.invoke("Who signed?", filter={"year": 2023})]
-        ['Ann signed the lease.']
-    """
-    chosen, left_out = (
-        (patterns,) if isinstance(patterns, str) else tuple(patterns)
-        for patterns in (include, exclude)
-    )
-    return Corpus(documents, chosen, left_out, metadata)
 
 
 def open_source(
@@ -792,8 +694,8 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
         source = TextSource(document.page_content, str(title))
         source.metadata = metadata
         return source
-    if isinstance(document, Corpus):
-        return document.open()
+    if isinstance(document, Openable):
+        return document.open_sources()
     if _is_source(document):
         return document
     if hasattr(document, "read"):

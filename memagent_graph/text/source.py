@@ -344,6 +344,11 @@ def digests_of(source: Source) -> list[str]:
     return [source.digest, *(digest for part in parts for digest in digests_of(part))]
 
 
+def parts_at(source: Source, start: int, end: int) -> list[Source]:
+    """Return the single sources between two offsets of a source, which may be joined."""
+    return source.parts_between(start, end) if isinstance(source, JoinedSource) else [source]
+
+
 def named_parts(source: Source, start: int, end: int) -> tuple[tuple[str, str], ...]:
     """Return (digest, name) of the sources between two offsets; () if the source is not joined."""
     if not isinstance(source, JoinedSource):
