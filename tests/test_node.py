@@ -8,7 +8,7 @@ from typing import Annotated
 
 import pytest
 from doubles import ChainReader, chain, numbered
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -410,3 +410,28 @@ def test_a_node_in_a_loop_of_the_host_reads_anew_each_time():
     out = graph.invoke({"question": "?", "document": TEXT}, {"configurable": {"thread_id": "1"}})
 
     assert out["answer"] == read_through(TEXT + "xx")
+
+
+def test_the_answer_of_a_chat_has_its_citations_as_langchain_annotates_text(tmp_path):
+    path = tmp_path / "lease.md"
+    path.write_text(
+        "# Lease\n\nIt rained.\n\nAnn Kestrel signed the lease.\n\nShe lives in Husum.\n"
+    )
+    read = MemAgentNode(
+        "extractive", question="messages", document=lambda _: path, answer="messages"
+    )
+    graph = StateGraph(MessagesState).add_node("read", read).add_edge(START, "read").compile()
+
+    said = graph.invoke({"messages": [HumanMessage("Who signed the lease?")]})["messages"][-1]
+    unknown = graph.invoke({"messages": [HumanMessage("Quantum chromodynamics?")]})["messages"][-1]
+
+    [block] = said.content_blocks
+    [citation] = block["annotations"]
+    assert said.text == block["text"] == "Ann Kestrel signed the lease."
+    assert said.text[citation["start_index"] : citation["end_index"]] == citation["cited_text"]
+    assert citation["type"] == "citation"
+    assert (citation["title"], citation["url"]) == (str(path), path.as_uri())
+    place = citation["extras"]
+    assert path.read_text()[place["start"] : place["end"]] == citation["cited_text"]
+    assert (place["line"], place["heading"]) == (5, "Lease")
+    assert isinstance(unknown.content, str)

@@ -422,7 +422,7 @@ def _add_notes(index: PassageIndex, wanted: NoteTerms, match: Match) -> tuple[li
     return places, 1 - sum(missing.values()) / total
 
 
-def _find_link(index: PassageIndex, places: Sequence[int], asked: Collection[str]) -> int | None:
+def _find_link(index: PassageIndex, places: Collection[int], asked: Collection[str]) -> int | None:
     """Return the note by which a question leads to the notes of its answer; None without one.
 
     "Where does the author live?" leads to "Ann lives in Husum." by "Ann wrote the book."

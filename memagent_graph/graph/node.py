@@ -152,14 +152,14 @@ class MemAgentNode(RunnableCallable):
         result = "answer" if response_format is None else "structured_response"
 
         def update_of(
-            output: dict[str, Any], question: str, run: Run, config: RunnableConfig
+            output: dict[str, Any], run: Run, config: RunnableConfig
         ) -> Update | Command[Any]:
             update = {key: output[name] for name, key in wanted.items() if key is not None}
             channels = channels_of(config)
             if callable(answer):
                 return _with_update(answer(output), update, output["answer"], channels)
             if _has_messages(answer, channels):
-                return {**update, answer: [_message_of(output, question, run)]}
+                return {**update, answer: [_message_of(output, run)]}
             return {**update, answer: output[result]}
 
         def lend(config: RunnableConfig) -> RunnableConfig:
@@ -170,15 +170,14 @@ class MemAgentNode(RunnableCallable):
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
             asked, run = ask(state, config, runtime)
-            output = agent.invoke(asked, lend(config), context=run)
-            return update_of(output, asked["question"], run, config)
+            return update_of(agent.invoke(asked, lend(config), context=run), run, config)
 
         async def aread(
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> Update | Command[Any]:
             asked, run = ask(state, config, runtime)
             output = await agent.ainvoke(asked, lend(config), context=run)
-            return update_of(output, asked["question"], run, config)
+            return update_of(output, run, config)
 
         super().__init__(read, aread, name=name, trace=False)
         self.agent = agent
@@ -198,7 +197,7 @@ def _value(state: object, argument: str, key: Key, channels: Mapping[str, object
         raise _no_key(argument, key, state, channels) from error
 
 
-def _message_of(output: Mapping[str, Any], question: str, run: Run) -> AIMessage:
+def _message_of(output: Mapping[str, Any], run: Run) -> AIMessage:
     """Return the answer with its citations, as LangChain annotates text.
 
     What no single statement of the answer rests on is a citation of the whole answer.
@@ -210,7 +209,7 @@ def _message_of(output: Mapping[str, Any], question: str, run: Run) -> AIMessage
     spans = [
         (note.start, note.end, item)
         for note in notes(answer)
-        for item in cite(note.text, memory, question)
+        for item in cite(note.text, memory)
         if item in cited
     ]
     placed = {item for *_, item in spans}

@@ -23,7 +23,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-import chardet
 from langchain_core.documents import Document
 
 from memagent_graph.errors import (
@@ -36,7 +35,7 @@ from memagent_graph.errors import (
 from memagent_graph.sync import work_through
 from memagent_graph.templates import count_line_ends, plural, replace_surrogates
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of
+from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of, guess_encoding
 from memagent_graph.text.source import (
     MARKDOWN,
     Headings,
@@ -207,7 +206,7 @@ def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
     if source.invalid * 10 <= source.beyond_ascii:
         source.warnings = (_invalid(source),)
         return source
-    encoding, confidence = _guess_encoding(source.lines_beyond_ascii())
+    encoding, confidence = guess_encoding(source.lines_beyond_ascii())
     if encoding is None:
         message = (
             f"{name} is in an unknown encoding: convert it to UTF-8, or name its encoding with "
@@ -232,19 +231,6 @@ def _invalid(source: FileSource) -> str:
         f"{source.name} has {plural(source.invalid, 'character')} that could not be decoded as "
         "UTF-8 and were read as U+FFFD."
     )
-
-
-_WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc-kr": "cp949"}
-"""Encodings in whose name programs write signs that only a wider one has."""
-
-
-def _guess_encoding(sample: bytes) -> tuple[str | None, float]:
-    """Return the encoding that fits best, and from 0 to 1 how certain it is."""
-    for era in (chardet.EncodingEra.MODERN_WEB, chardet.EncodingEra.ALL):
-        found = chardet.detect(sample, encoding_era=era)
-        if name := found["encoding"]:
-            return _WIDER.get(name.lower(), name), found["confidence"] or 0.0
-    return None, 0.0
 
 
 def _find_utf_16(sample: bytes) -> str | None:
@@ -683,7 +669,7 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
         _warn_of_path(document)
         return TextSource(document, name or "text")
     if isinstance(document, os.PathLike):
-        return _open_path(document, name)
+        return open_path(Path(document), name)
     if isinstance(document, dict):
         return _open_record(document)
     if isinstance(document, bytes | bytearray):
@@ -743,7 +729,7 @@ def _decode(document: object, name: str | None, encoding: str) -> Source:
 
 def _open_record(record: dict[str, str]) -> Source:
     if "path" in record:
-        return _open_path(record["path"])
+        return open_path(Path(record["path"]))
     uri = record.get("uri", "")
     if uri.startswith("list:"):
         uris = json.loads(uri.removeprefix("list:"))
@@ -754,11 +740,7 @@ def _open_record(record: dict[str, str]) -> Source:
         message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {given}.'
         raise SourceError(message)
     path, encodings = unquote(parts.path), parse_qs(parts.query).get("encoding")
-    return open_file(Path(path), encoding=encodings[0]) if encodings else _open_path(path)
-
-
-def _open_path(path: str | os.PathLike[str], name: str | None = None) -> Source:
-    return open_path(Path(path), name)
+    return open_file(Path(path), encoding=encodings[0]) if encodings else open_path(path)
 
 
 def _is_converted(document: object) -> bool:

@@ -310,8 +310,21 @@ def decode(content: bytes) -> str:
             return content.decode(_CP1252.sub("cp1252", named[1].decode().lower()), "replace")
     except LookupError:
         pass
-    guessed = chardet.detect(content)["encoding"] or "utf-8"
-    return content.decode(guessed, "replace")
+    guessed, _ = guess_encoding(content)
+    return content.decode(guessed or "utf-8", "replace")
+
+
+_WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc-kr": "cp949"}
+"""Encodings in whose name programs write signs that only a wider one has."""
+
+
+def guess_encoding(sample: bytes) -> tuple[str | None, float]:
+    """Return the encoding that fits best, and from 0 to 1 how certain it is."""
+    for era in (chardet.EncodingEra.MODERN_WEB, chardet.EncodingEra.ALL):
+        found = chardet.detect(sample, encoding_era=era)
+        if name := found["encoding"]:
+            return _WIDER.get(name.lower(), name), found["confidence"] or 0.0
+    return None, 0.0
 
 
 def read_epub(content: bytes) -> Converted:

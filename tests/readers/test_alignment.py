@@ -557,3 +557,33 @@ def test_an_older_note_may_name_the_subject_unless_nothing_supports_it():
 
     assert state(BORROWED, question=BULL_RUN, before=Memory(named)) == "supported"
     assert state(BORROWED, question=BULL_RUN, before=doubtful) == "unsupported"
+
+
+HOMES = [
+    "Ann Kestrel signed the lease on 3 May.",
+    "Ann Kestrel lives in Husum.",
+    "Odo Brandt is the keeper of the lighthouse.",
+    "The rent is 900 crowns.",
+    "Odo Brandt lives in Trieste.",
+]
+SAME = "Do Ann Kestrel and Odo Brandt live in the same town?"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "lines"),
+    [
+        ("Where does the person live who signed the lease?", "Husum", {1, 2}),
+        ("Where?", "Ann Kestrel, who signed the lease, lives in Husum.", {1, 2}),
+        ("Who keeps it, and what is the rent?", "Odo Brandt; the rent is 900 crowns.", {3, 4}),
+        (SAME, "No, Ann Kestrel lives in Husum, and Odo Brandt in Trieste.", {2, 5}),
+        (SAME, "No.", {2, 5}),
+        ("Where does the keeper live?", "In Trieste, by the sea.", {3, 5}),
+        ("Who signed the lease?", "Ann Kestrel", {1}),
+        ("What is the rent?", "900 crowns", {4}),
+    ],
+)
+def test_an_answer_cites_all_notes_that_it_rests_on_and_no_other(question, answer, lines):
+    evidence = [Evidence(note, "s", line, 0, 9) for line, note in enumerate(HOMES, 1)]
+    memory = Memory("\n".join(HOMES), tuple(evidence))
+
+    assert {item.line for item in cite(answer, memory, question)} == lines
