@@ -739,8 +739,8 @@ def _open_record(record: dict[str, str]) -> Source:
         given = reprlib.repr(record)
         message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {given}.'
         raise SourceError(message)
-    path, encodings = unquote(parts.path), parse_qs(parts.query).get("encoding")
-    return open_file(Path(path), encoding=encodings[0]) if encodings else open_path(path)
+    path, encodings = Path(unquote(parts.path)), parse_qs(parts.query).get("encoding")
+    return open_file(path, encoding=encodings[0]) if encodings else open_path(path)
 
 
 def _is_converted(document: object) -> bool:
