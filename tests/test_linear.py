@@ -102,6 +102,8 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_graph.readers.scope._QUOTED": [("", '"', "")],
     "memagent_graph.readers.extractive._UNSPACED": [("", "汉a", "")],
+    "memagent_graph.text.chunks._ALL_ROWS": [("", "|a\n", ""), ("", "|", ""), ("", "|\n", "a")],
+    "memagent_graph.text.chunks._RULE": [("|", "-|", ""), ("|", "-", ""), ("|", " ", "-")],
     "memagent_graph.text.files._ADDRESS": [("a", ":/", ""), ("a:", "/", ""), ("", "aa:/", "\n")],
     "memagent_graph.cli.doctor._REQUIREMENT": [],  # sees what installed packages say they need
     "memagent_graph.evaluation.tasks.dialogue._MARK": [("->->", " ", "a"), ("", "->-> 1, ", "a")],
@@ -472,6 +474,8 @@ ANCHORED = {
     "memagent_graph.conversation.profile._LINE": "fullmatch",
     "memagent_graph.models.resolve._OPENAI": "match",
     "memagent_graph.templates._SHAPE": "match",
+    "memagent_graph.text.chunks._ALL_ROWS": "fullmatch",
+    "memagent_graph.text.chunks._RULE": "fullmatch",
     "memagent_graph.text.files._ADDRESS": "match",
     "memagent_graph.text.tokens._SIGNED": "match",
     "memagent_graph.text.cache._NAME": "fullmatch",

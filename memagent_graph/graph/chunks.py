@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from memagent_graph.errors import SourceChangedError, SourceError
 from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.sync import in_thread
-from memagent_graph.text.chunks import Chunk, next_chunk
+from memagent_graph.text.chunks import Chunk, next_chunk, table_header
 from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 
@@ -142,12 +142,13 @@ class Cutter:
 
     def cut(self, position: int) -> Chunk | None:
         """Return the chunk that begins at a position; None at the end of the document."""
+        reading = self._reading
         known = self.__dict__.get("cuts", self._cuts).get(position)  # does not compute `cuts`
         if known is not None:
             end, tokens = known
             text = self.source.read(position, end - position)
-            return Chunk(text, position, end, tokens, self.source)
-        reading = self._reading
+            header = "" if reading.config.exact_cuts else table_header(self.source, position)
+            return Chunk(text, position, end, tokens, self.source, header)
         chunk = next_chunk(
             self.source,
             position,

@@ -165,7 +165,7 @@ class ChatReader(Reader):
         prompt = self.prompts.for_update(
             join_query(step.question, step.query),
             step.memory.text,
-            step.chunk.text,
+            step.chunk.shown,
             self._memory_tokens,
             again=step.shorter,
             repeat=step.fault is not None,

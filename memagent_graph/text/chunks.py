@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import regex
 
 from memagent_graph.templates import same_line_ends
+from memagent_graph.text.source import JoinedSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +30,8 @@ class Chunk:
         end: offset one past its last code point.
         tokens: its length in tokens.
         source: the source that it was cut from.
+        header: the header of the table within which it begins, to be shown before it; no part of
+            the text.
     """
 
     text: str
@@ -35,11 +39,17 @@ class Chunk:
     end: int
     tokens: int
     source: Source
+    header: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The text as a model sees it: rows of a table have their header."""
+        return f"{self.header}{self.text}"
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text, in hex."""
-        return sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+        """SHA-256 of what is shown, in hex."""
+        return sha256(self.shown.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def next_chunk(
@@ -53,8 +63,8 @@ def next_chunk(
     """Cut the chunk that begins at `offset`. All chunks joined are the source.
 
     The chunk ends at the last paragraph, sentence, line or word end within the final tenth of the
-    budget, if there is one. A grapheme is split only if it alone is over the budget; only a single
-    code point may exceed the budget.
+    budget, if there is one; within a table, after the last row that fits. A grapheme is split only
+    if it alone is over the budget; only a single code point may exceed the budget.
 
     Args:
         source: the source.
@@ -70,15 +80,21 @@ def next_chunk(
     Raises:
         SourceChangedError: The source changed since it was opened.
     """
+    header = "" if exact_cuts else table_header(source, offset)
+    if header and (own := tokenizer.count(header)) * 2 <= chunk_tokens:
+        chunk_tokens -= own
+    else:
+        header = ""
     window, fits = _fitting_prefix(source, offset, tokenizer, chunk_tokens)
     if not window:
         return None
     if exact_cuts:
         return Chunk(window[:fits], offset, offset + fits, tokenizer.count(window[:fits]), source)
-    for cut in _cuts(window, fits):
+    end = _last_row_end(source, offset, window, fits) if fits < len(window) else 0
+    for cut in ([end] if end else []) + [*_cuts(window, fits)]:
         tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
         if tokens <= chunk_tokens or cut == 1:
-            return Chunk(window[:cut], offset, offset + cut, tokens, source)
+            return Chunk(window[:cut], offset, offset + cut, tokens, source, header)
     raise AssertionError("unreachable: the last cut is after one code point")
 
 
@@ -101,6 +117,90 @@ def chunks(
     while chunk := cut(offset):
         yield chunk
         offset = chunk.end
+
+
+_ROWS = {".csv", ".tsv", ".tab"}
+"""Suffixes of files in which each line is a row, and the first one the header."""
+_LONGEST_HEADER = 1000
+"""Code points of a header that is repeated; a longer one is not."""
+_FARTHEST_HEADER = 1 << 22
+"""Code points looked back for the header of a table."""
+_RULE = regex.compile(r"\|(?:[ :]*+-++[ :]*+\|)++\n")
+
+
+def table_header(source: Source, offset: int) -> str:
+    """Return the header of the table that continues at `offset`: lines, or "" outside of one."""
+    part, begin = _part_at(source, offset)
+    if offset <= begin:
+        return ""
+    if _has_rows(part):
+        line = same_line_ends(source.read(begin, _LONGEST_HEADER))
+        first, end, _ = line.partition("\n")
+        return first.rstrip("\r") + "\n" if end and begin + len(first) < offset else ""
+    if source.read(offset, 1) != "|":
+        return ""
+    known, header = _HEADERS.get(source.digest, (0, ""))
+    between = source.read(known, offset - known) if 0 < offset - known < _FARTHEST_BETWEEN else ""
+    if not header or not _ALL_ROWS.fullmatch(same_line_ends(between)):
+        header = _look_back(source, begin, offset)
+    _HEADERS[source.digest] = offset, header
+    if len(_HEADERS) > _MOST_HEADERS:
+        _HEADERS.pop(next(iter(_HEADERS)), None)
+    return header
+
+
+_HEADERS: dict[str, tuple[int, str]] = {}
+"""The last offset in a table and its header, by digest: a table is not looked through each time."""
+_MOST_HEADERS = 64
+_FARTHEST_BETWEEN = 1 << 20
+"""Code points between two offsets of a table that are compared."""
+_ALL_ROWS = regex.compile(r"(?:\|[^\n]*+\n)++")
+
+
+def _look_back(source: Source, begin: int, offset: int) -> str:
+    head, start = "", offset
+    while start > begin and offset - start < _FARTHEST_HEADER:
+        size = min(_WINDOW, start - begin)
+        head = (source.read(start - size, size) + head)[: _WINDOW + _LONGEST_HEADER]
+        start -= size
+        lines = same_line_ends(head).split("\n")
+        outside = [at for at, line in enumerate(lines[:-1]) if not line.startswith("|")]
+        if start > begin and (not outside or outside == [0]):
+            continue
+        rows = [row.rstrip("\r") for row in lines[outside[-1] + 1 if outside else 0 :]]
+        found = "".join(f"{row}\n" for row in rows[:2])
+        rule = f"{rows[1]}\n" if len(rows) > 2 else ""  # noqa: PLR2004 - header, rule and a row
+        return found if _RULE.fullmatch(rule) and len(found) <= _LONGEST_HEADER else ""
+    return ""
+
+
+def _part_at(source: Source, offset: int) -> tuple[Source, int]:
+    """Return the single source at an offset, and where it begins."""
+    begin = 0
+    while isinstance(source, JoinedSource):
+        source, start = source.part_at(offset - begin)
+        begin += start
+    return source, begin
+
+
+def _has_rows(part: Source) -> bool:
+    return PurePosixPath(part.name).suffix.lower() in _ROWS
+
+
+def _last_row_end(source: Source, offset: int, window: str, end: int) -> int:
+    """Return where the last whole row before `end` ends; 0 outside of a table."""
+    text = same_line_ends(window)
+    part, begin = _part_at(source, offset + end - 1)
+    is_file = _has_rows(part) and begin <= offset + end - 1
+    first = max(begin - offset, 0)
+    at = text.rfind("\n", first, end) + 1
+    while at > first:
+        if is_file and text.count('"', first, at) % 2 == 0:
+            return at
+        if not is_file:
+            return at if text.startswith("|", at) else 0
+        at = text.rfind("\n", first, at - 1) + 1  # this line ends within a cell
+    return 0
 
 
 _PASSAGE = 800

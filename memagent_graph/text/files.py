@@ -599,7 +599,7 @@ def _without_wildcards(pattern: Path) -> Path:
 
 @runtime_checkable
 class Openable(Protocol):
-    """What opens its documents itself: a `Corpus`."""
+    """Opens its documents itself, as a `Corpus` does."""
 
     def open_sources(self) -> Source:
         """Open the documents anew."""

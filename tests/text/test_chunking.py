@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from memagent_graph.text.chunks import chunks as cut_all
 from memagent_graph.text.chunks import cut_at_sentence, next_chunk
+from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, HuggingFaceTokenizer
 
@@ -226,3 +229,60 @@ def test_a_single_line_of_100_megabytes_is_read_in_little_memory(tmp_path):
     assert length == 100_000_000
     assert count > 100
     assert kilobytes < 40_000
+
+
+TABLE = "| id | what |\n| --- | --- |\n" + "".join(
+    f"| {number} | Lamp {number}. It is on. |\n" for number in range(300)
+)
+SHEET = "id,what\n" + "".join(f'{number},"Lamp. It is\non, says Ann"\n' for number in range(300))
+HEADERS = {"md": "| id | what |\n| --- | --- |\n", "csv": "id,what\n"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("suffix", "table"), [("md", f"# Lamps\n\n{TABLE}\nDone."), ("csv", SHEET)]
+)
+def test_a_table_is_cut_between_rows_and_each_chunk_shows_its_header(tmp_path, suffix, table, end):
+    path = tmp_path / f"lamps.{suffix}"
+    path.write_bytes(table.replace("\n", end).encode())
+    other = tmp_path / "other.txt"
+    other.write_text("It rained. " * 200)
+    tokenizer = ESTIMATE
+
+    for source in (open_source(path), open_source([other, path, other])):
+        cut = [*cut_all(source, tokenizer=tokenizer, chunk_tokens=200)]
+
+        assert "".join(chunk.text for chunk in cut) == source.read(0, source.length)
+        begun = [chunk for chunk in cut if re.match(r"\| \d|\d+,", chunk.text)]
+        assert len(begun) > 5
+        for chunk in begun:
+            assert chunk.shown == HEADERS[suffix] + chunk.text
+            assert tokenizer.count(chunk.shown) <= 200
+        for chunk in cut:
+            assert chunk in begun or not chunk.header
+            assert not re.match(r"on, says|It is|Lamp|says", chunk.text)  # within a row
+        [exact] = [*cut_all(source, tokenizer=tokenizer, chunk_tokens=10**6, exact_cuts=True)]
+        assert exact.shown == exact.text
+
+
+def test_equal_rows_below_other_headers_are_other_chunks():
+    rows = "| 1 | 2 |\n" * 400
+    first, second = (
+        [
+            *cut_all(
+                open_source(f"| {name} | b |\n| --- | --- |\n{rows}"),
+                tokenizer=ESTIMATE,
+                chunk_tokens=100,
+            )
+        ]
+        for name in "xy"
+    )
+
+    assert first[1].text == second[1].text
+    assert first[1].digest != second[1].digest
+
+
+def test_a_line_that_is_no_table_repeats_no_header():
+    for text in ("| a\n" * 500, "a | b\n" * 500, "| - |\n" * 3 + "word " * 500):
+        cut = cut_all(open_source(text), tokenizer=ESTIMATE, chunk_tokens=100)
+        assert not any(chunk.header for chunk in cut)
