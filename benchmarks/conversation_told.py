@@ -189,7 +189,7 @@ def contexts(
         (prompt,) = memory.prompt("both", about=one.question)
         text = re.sub(r"(?s)^.*?<memory>\n|</?(?:memory|passages)>\n", "", prompt.text)
         yield OURS, one, text
-        yield BM25, one, whole(messages, passages.ranked(one.question), budget)
+        yield BM25, one, whole(messages, passages.rank(one.question), budget)
         yield SUMMARY, one, summary
         yield LAST, one, last
 

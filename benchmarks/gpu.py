@@ -174,7 +174,7 @@ class Bench:
 
     def measure(self, work: Awaitable[Any]) -> Measured:
         async def reset() -> None:
-            assert await (await engine._running()).reset_prefix_cache()  # noqa: SLF001
+            assert await (await engine._ensure_started()).reset_prefix_cache()  # noqa: SLF001
 
         async def run() -> None:
             await work

@@ -79,7 +79,7 @@ def compare(name: str, document: str, items: list[Any]) -> None:
             tokens = TOKENIZER.count(text)
             returned += tokens
             ours += has(text, item)
-            order = stems.ranked(item.question)
+            order = stems.rank(item.question)
             theirs += has(best_passages(order, texts, tokens), item)
             order = rank(words.get_scores(terms(item.question)).tolist())
             plain += has(best_passages(order, texts, tokens), item)

@@ -39,7 +39,7 @@ from memagent_graph.evidence.statements import statements_of
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.skim import is_skimmed
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.state import Progress, begun, memory_of, record_of, reopen
+from memagent_graph.graph.state import Progress, begin_fold, memory_of, record_of, reopen
 from memagent_graph.readers import extractive
 from memagent_graph.readers.base import Step
 from memagent_graph.readers.extractive import ExtractiveReader
@@ -197,7 +197,7 @@ async def skim(source: TextSource, asked: list[Asked]) -> dict[str, Skimmed]:
     for key, item in asked:
         whole = not is_skimmed(SKIM, item.question)
         further: Progress | None = None
-        fold, answers = begun(item.question, record_of(source)), 0
+        fold, answers = begin_fold(item.question, record_of(source)), 0
         while answers == 0 or further is not None:
             fold = {**fold, "progress": further or fold["progress"]}
             while not fold["progress"]["stopped"]:
@@ -231,7 +231,7 @@ def search(source: TextSource, asked: list[Asked]) -> dict[str, bool]:
     found = {}
     for key, item in asked:
         best: list[str] = []
-        for number in index.ranked(item.question):
+        for number in index.rank(item.question):
             if counter.count("\n".join(best)) >= MEMORY_TOKENS:
                 break
             best.append(texts[number])

@@ -24,7 +24,7 @@ from memagent_graph import (
 )
 from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.state import covered, merge_spans
+from memagent_graph.graph.state import count_covered, merge_spans
 from memagent_graph.readers.base import Answer, Identity, Reader, Update, Usage
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.source import TextSource
@@ -460,7 +460,7 @@ def test_what_is_covered_is_what_was_not_skipped(parts, again):
         at += size
     progress = {"position": at, "skipped": merge_spans(skipped), "again": again}
 
-    assert covered(progress, 0, at) == sum(size for size, read in parts if read)
+    assert count_covered(progress, 0, at) == sum(size for size, read in parts if read)
 
 
 class TestUses:

@@ -36,8 +36,8 @@ from memagent_graph.cli.options import (
     UpdateGate,
     Verify,
     check_server,
+    find_missing_store,
     make_reader,
-    missing_store,
     parse_namespace,
     parse_segments,
 )
@@ -389,7 +389,7 @@ def ask(
             )
             print_plan(planned, as_json=as_json)
             return
-        if memory and (missing := missing_store(store)):
+        if memory and (missing := find_missing_store(store)):
             message = f"There is no memory {memory!r}: the store {missing} does not exist."
             raise MemoryNotFoundError(message)
         check_server(reader)

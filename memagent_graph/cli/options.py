@@ -355,7 +355,7 @@ def open_users(
 
     with report_errors("memagent: stopped."), ExitStack() as stack:
         found: BaseStore | None
-        missing = None if create else missing_store(store)
+        missing = None if create else find_missing_store(store)
         if missing:
             from langgraph.store.memory import InMemoryStore
 
@@ -371,7 +371,7 @@ def open_users(
             print(message, file=sys.stderr)
 
 
-def missing_store(store: str | None) -> Path | None:
+def find_missing_store(store: str | None) -> Path | None:
     """Return the SQLite file of a store, if it does not exist."""
     from memagent_graph.memory.stores import sqlite_file
 
@@ -386,7 +386,7 @@ def bank_of(users: Users, user: str | None) -> MemoryBank:
     return MemoryBank(users.store, users.namespace) if user is None else users.of(user).bank
 
 
-def named(reference: str | None, user: str | None) -> str:
+def name_for(reference: str | None, user: str | None) -> str:
     """The reference that a command was given; a user's own memory needs none.
 
     Raises:

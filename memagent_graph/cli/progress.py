@@ -41,7 +41,7 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
 
         def show(event: Event) -> None:
             if event["event"] == "opened":
-                progress.update(task, description=_reading(event), total=event["length"])
+                progress.update(task, description=_describe_reading(event), total=event["length"])
             elif event["event"] == "chunk":
                 if any(fold["round"] < event["round"] for fold in folds.values()):
                     folds.clear()
@@ -54,7 +54,7 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
                 total = known or read["length"]
                 progress.update(
                     task,
-                    description=_reading(event),
+                    description=_describe_reading(event),
                     total=total,
                     completed=read["position"],
                     chunk=read["chunk"],
@@ -65,7 +65,7 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
         yield show
 
 
-def _reading(event: Event) -> str:
+def _describe_reading(event: Event) -> str:
     name = Path(event["source"]).name or event["source"]
     if len(name) > _LONGEST_NAME:  # the bar must stay on one line
         name = name[: _LONGEST_NAME - 1] + "…"

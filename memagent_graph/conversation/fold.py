@@ -45,7 +45,7 @@ from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.reading import Reading, check_window
-from memagent_graph.graph.state import begun, memory_of, record_of
+from memagent_graph.graph.state import begin_fold, memory_of, record_of
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, child_id, reading_fingerprint, root_id
 from memagent_graph.templates import plural
@@ -466,7 +466,7 @@ class Folding:
         parent = root = root_id(self._question, fingerprint)
         most = reading.config.max_calls
         record: SourceRecord = {**record_of(source), "calls": most}
-        fold = begun(self._question, record)
+        fold = begin_fold(self._question, record)
         if head is not None:
             parent, root = head.id, head.root
             fold["memory"] = drop_ended(head.text)

@@ -100,7 +100,7 @@ class PassageSearch:
         found: list[float] = self._index.get_scores(content_terms(question)).tolist()
         return found
 
-    def ranked(self, question: str) -> list[int]:
+    def rank(self, question: str) -> list[int]:
         """The passages' numbers, from the best match to the worst."""
         return rank(self.scores(question))
 

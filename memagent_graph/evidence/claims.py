@@ -277,7 +277,7 @@ class NoteJudge:
     """
 
     def __init__(self, told: Sequence[str], chunk: str, memory: str) -> None:
-        self._told = _known_names(told)
+        self._told = _names_of(told)
         self._chunk = chunk
         self._memory = memory
 
@@ -306,7 +306,7 @@ class NoteJudge:
         own = fresh
         if lines:
             own = ClaimTexts([*fresh.texts, *lines], terms.union(*map(telling_terms, lines)))
-        doubts = _known_names(doubted)
+        doubts = _names_of(doubted)
         missing: list[str] = []
         lent: dict[int, EvidencePassage] = {}
         for claim in claims(note.text, numbers):
@@ -321,7 +321,7 @@ class NoteJudge:
                 missing.append(claim.text)
         if not note.text.isascii():
             rests_on = (own.letters - doubts.letters) | fresh.letters
-            missing += self._unspaced(note.text, rests_on, beside)
+            missing += self._split_unspaced(note.text, rests_on, beside)
         judged = not missing or self._can_judge(note, own)
         return Judgement(tuple(missing), tuple(lent.values()), judged)
 
@@ -359,7 +359,7 @@ class NoteJudge:
     def _has_noun_capitals(self) -> bool:
         return sum(map(self._chunk.count, _CAPITALISING)) * 200 > len(self._chunk)
 
-    def _unspaced(
+    def _split_unspaced(
         self, text: str, own: set[str], beside: Sequence[EvidencePassage]
     ) -> Iterator[str]:
         """Chinese names without a source; `own` has the character pairs of the evidence."""
@@ -406,7 +406,7 @@ _ALIKE = 0.7
 """Share of a text's short words that a longer one in its language has."""
 
 
-def _known_names(texts: Sequence[str]) -> ClaimTexts:
+def _names_of(texts: Sequence[str]) -> ClaimTexts:
     return ClaimTexts(texts, {term for text in texts for term in telling_terms(text)})
 
 

@@ -173,7 +173,7 @@ def create_memagent(
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=ReadingInput, output_schema=ReadingOutput
     )
-    builder.add_node("open_document", waiting_node(open_document, reading))
+    builder.add_node("open_document", async_node(open_document, reading))
     stops = list(interrupt_before or ()), list(interrupt_after or ())
     builder.add_node("question", question_node(_question_graph(reading, retry, stops)))
     builder.add_edge(START, "open_document")
@@ -197,11 +197,11 @@ def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Ques
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=QuestionState, output_schema=Answered
     )
-    builder.add_node("begin_question", waiting_node(begin_question, reading))
+    builder.add_node("begin_question", async_node(begin_question, reading))
     builder.add_edge(START, "begin_question")
     steps = _add_steps(builder, reading, retry, stops)
     builder.add_conditional_edges("begin_question", _next_step, steps)
-    before, after = _known(builder, stops)
+    before, after = _stops_of(builder, stops)
     return builder.compile(name="question", interrupt_before=before, interrupt_after=after)
 
 
@@ -211,11 +211,11 @@ def _fold_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Segmenti
     builder.add_edge(START, "read_chunk")
     _add_fold(builder, reading, retry)
     builder.add_conditional_edges("overwrite_memory", _until_it_stops, ["read_chunk", END])
-    before, after = _known(builder, stops)
+    before, after = _stops_of(builder, stops)
     return builder.compile(name="fold", interrupt_before=before, interrupt_after=after)
 
 
-def _known(builder: _Builder, stops: _Stops) -> _Stops:
+def _stops_of(builder: _Builder, stops: _Stops) -> _Stops:
     """The interrupts whose nodes a graph has."""
     before, after = ([name for name in names if name in builder.nodes] for names in stops)
     return before, after
@@ -229,16 +229,16 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
     if reading.config.merges:
         steps += ["fold", "merge_memories"]
         builder.add_node("fold", fold_node(_fold_graph(reading, retry, stops)))
-        builder.add_node("merge_memories", waiting_node(merge_memories, reading))
+        builder.add_node("merge_memories", async_node(merge_memories, reading))
         builder.add_edge("fold", "merge_memories")
         if reading.config.rounds == 1:
             builder.add_conditional_edges("merge_memories", _next_step, ["fold", "write_answer"])
         else:
-            builder.add_node("begin_round", waiting_node(begin_round, reading))
+            builder.add_node("begin_round", async_node(begin_round, reading))
             after = ["fold", "begin_round", "write_answer"]
             builder.add_conditional_edges("merge_memories", _after_merge, after)
             builder.add_conditional_edges("begin_round", _next_step, ["fold", "merge_memories"])
-    builder.add_node("write_answer", waiting_node(write_answer, reading), retry_policy=retry)
+    builder.add_node("write_answer", async_node(write_answer, reading), retry_policy=retry)
     if reading.config.skim is None and not reading.config.update_gate:
         builder.add_edge("write_answer", END)
     else:  # what was skipped may be read after all
@@ -249,7 +249,7 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
 def _add_fold(builder: _Builder, reading: Reading, retry: RetryPolicy) -> None:
     traces = TracePolicy(process_inputs=_without_chunk, process_outputs=_without_chunk)
     builder.add_node("read_chunk", text_node(read_chunk, reading), trace_policy=traces)
-    work = waiting_node(overwrite_memory, reading)
+    work = async_node(overwrite_memory, reading)
     builder.add_node("overwrite_memory", work, retry_policy=retry, trace_policy=traces)
     builder.add_edge("read_chunk", "overwrite_memory")
 
@@ -317,7 +317,7 @@ def question_node(asking: Questioning) -> RunnableCallable:
 
     def sync(state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         try:
-            output = asking.invoke(state, _unlimited(config), context=runtime.context)
+            output = asking.invoke(state, _lift_limit(config), context=runtime.context)
         except MemAgentError as error:
             return record(state, {}, error)
         return record(state, output, None)
@@ -326,7 +326,7 @@ def question_node(asking: Questioning) -> RunnableCallable:
         state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]
     ) -> Changes:
         try:
-            output = await asking.ainvoke(state, _unlimited(config), context=runtime.context)
+            output = await asking.ainvoke(state, _lift_limit(config), context=runtime.context)
         except MemAgentError as error:
             return record(state, {}, error)
         return record(state, output, None)
@@ -342,17 +342,17 @@ def fold_node(reading: Segmenting) -> RunnableCallable:
     """
 
     def sync(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        after = reading.invoke(state, _unlimited(config), context=runtime.context)
+        after = reading.invoke(state, _lift_limit(config), context=runtime.context)
         return {"folds": {state["source"]["fold"]: after}}
 
     async def from_async(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        after = await reading.ainvoke(state, _unlimited(config), context=runtime.context)
+        after = await reading.ainvoke(state, _lift_limit(config), context=runtime.context)
         return {"folds": {state["source"]["fold"]: after}}
 
     return RunnableCallable(sync, from_async, name="fold", trace=False)
 
 
-def _unlimited(config: RunnableConfig) -> RunnableConfig:
+def _lift_limit(config: RunnableConfig) -> RunnableConfig:
     return {**config, "recursion_limit": NO_LIMIT}
 
 
@@ -378,7 +378,7 @@ def text_node(
     return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
 
 
-def waiting_node(
+def async_node(
     work: Callable[[Reading, State, Run, RunnableConfig, int], Awaitable[Changes]],
     reading: Reading,
 ) -> RunnableCallable:
@@ -393,7 +393,7 @@ def waiting_node(
             run.store = reading.store or runtime.store
             run.namespace = reading.namespace
         for observer in observers(config):
-            observer.begins(step_of(config))
+            observer.on_begin(step_of(config))
         return await work(reading, state, run, config, info.node_attempt if info else 1)
 
     def sync(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
@@ -421,15 +421,15 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """Read and answer; arguments are those of `stream`, and the result is `ReadingOutput`."""
-        return self._shaped(super().invoke(input, config, **options))
+        return self._shape(super().invoke(input, config, **options))
 
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **options: Any
     ) -> Any:
         """Read and answer from async code; see `invoke`."""
-        return self._shaped(await super().ainvoke(input, config, **options))
+        return self._shape(await super().ainvoke(input, config, **options))
 
-    def _shaped(self, output: Any) -> Any:
+    def _shape(self, output: Any) -> Any:
         """The output, with answers as instances of the `response_format`."""
         if self.shape is None or not isinstance(output, dict):
             return output
@@ -437,7 +437,7 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         if found.get("structured_response") is not None:
             found["structured_response"] = self.shape.load(found["structured_response"])
         if found.get("answers"):
-            found["answers"] = [self._shaped(record) for record in found["answers"]]
+            found["answers"] = [self._shape(record) for record in found["answers"]]
         return found
 
     def stream(
@@ -461,7 +461,7 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         if saver is not None and run.document is None and _continues(input):
             _take_input(run, next(saver.list(_thread_of(config), filter=_FIRST, limit=1), None))
         input = _carry(input, run)
-        yield from super().stream(input, config, **_chosen(options, run, saver))
+        yield from super().stream(input, config, **_with_run(options, run, saver))
 
     async def astream(
         self,
@@ -481,7 +481,7 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
                 _take_input(run, await anext(saved, None))
         input = _carry(input, run)
         parts = cast(
-            "AsyncGenerator[Any]", super().astream(input, config, **_chosen(options, run, saver))
+            "AsyncGenerator[Any]", super().astream(input, config, **_with_run(options, run, saver))
         )
         async with aclosing(parts):
             async for part in parts:
@@ -566,7 +566,7 @@ def _fresh(given: Mapping[str, object]) -> dict[str, object]:
     return {"version": None} if given.get("question") else {"version": None, "questions": None}
 
 
-def _chosen(
+def _with_run(
     options: dict[str, Any], run: Run, saver: BaseCheckpointSaver[Any] | None
 ) -> dict[str, Any]:
     chosen = {**options, "context": run}

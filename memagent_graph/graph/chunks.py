@@ -92,7 +92,7 @@ class Cutter:
             SourceChangedError: The document ends before it.
         """
         position = fold["progress"]["position"]
-        begun, mine = self._taken(position, taken=1)
+        begun, mine = self._take(position, taken=1)
         if mine:
             _settle(begun.future, partial(self.cut, position))
         chunk = begun.future.result()
@@ -122,11 +122,11 @@ class Cutter:
             starting.cancel()
 
     def _begin(self, position: int) -> None:
-        begun, mine = self._taken(position, taken=0)
+        begun, mine = self._take(position, taken=0)
         if mine:
             in_thread(partial(_settle, begun.future, partial(self.cut, position)))
 
-    def _taken(self, position: int, taken: int) -> tuple[_Begun, bool]:
+    def _take(self, position: int, taken: int) -> tuple[_Begun, bool]:
         """The chunk at a position, and whether the caller has to cut it."""
         with self._lock:
             found = self._begun.get(position)
@@ -177,12 +177,12 @@ def cutter_of(reading: Reading, run: Run, record: SourceRecord) -> Cutter:
     """
     with run.opening:
         if run.cutter is None:
-            source = _reopened(run.document, record)
+            source = _reopen(run.document, record)
             run.cutter = Cutter(reading, source, record.get("shared", 1))
         return run.cutter
 
 
-def _reopened(document: Any, record: SourceRecord) -> Source:
+def _reopen(document: Any, record: SourceRecord) -> Source:
     if document is None and record["uri"] is None:
         message = (
             f"{record['name']} cannot be opened again: resume with "

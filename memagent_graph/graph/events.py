@@ -12,7 +12,7 @@ from langchain_core.runnables.config import merge_configs, set_config_context
 from langgraph.graph.message import push_message
 from typing_extensions import TypedDict
 
-from memagent_graph.graph.state import covered, round_of, span_of
+from memagent_graph.graph.state import count_covered, round_of, span_of
 from memagent_graph.readers.completion import Listener
 
 if TYPE_CHECKING:
@@ -223,13 +223,13 @@ class Observer:
     the run of its fold. An error in a method ends the run.
     """
 
-    def opened(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
+    def on_open(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
         """The document was opened; `fold` begins, and `about` is the run's metadata."""
 
-    def begins(self, step: UUID) -> None:
+    def on_begin(self, step: UUID) -> None:
         """The reader is about to be called; if it fails, no further method is called."""
 
-    def refused(self, step: UUID, reply: int) -> None:
+    def on_refuse(self, step: UUID, reply: int) -> None:
         """A reply was refused, because it was empty or over the budget; another was asked for.
 
         Args:
@@ -238,13 +238,13 @@ class Observer:
                 before.
         """
 
-    def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
+    def on_overwrite(self, step: UUID, before: Fold, after: Fold) -> None:
         """A chunk was read."""
 
-    def merged(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
+    def on_merge(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
         """The memories of the segments were merged into that of `after`."""
 
-    def answered(self, step: UUID, answer: Answer) -> None:
+    def on_answer(self, step: UUID, answer: Answer) -> None:
         """The answer was written."""
 
 
@@ -340,7 +340,7 @@ def chunk_event(
     closed = reading.config.update_gate and update.memory is None
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
     _, start, end = span_of(after["source"])
-    step, read = progress["step"], covered(progress, start, end)
+    step, read = progress["step"], count_covered(progress, start, end)
     left = end - start - read if progress["again"] else end - chunk.end
     passed = read if progress["again"] else chunk.end - start
     return ChunkEvent(
@@ -376,7 +376,7 @@ def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEve
 def fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) -> FallbackEvent:
     """The return to skipped chunks, because the answer was not found without them."""
     name, start, end = span_of(fold["source"])
-    read = covered(further, start, end)
+    read = count_covered(further, start, end)
     return FallbackEvent(
         event="fallback",
         agent=reading.name,

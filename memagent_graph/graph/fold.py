@@ -20,7 +20,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import Recall
 from memagent_graph.graph.events import observers, step_of
-from memagent_graph.graph.state import memory_of, move, noted, query_of, skip, span_of
+from memagent_graph.graph.state import memory_of, move, query_of, skip, span_of, to_channels
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunks import Chunk, next_chunk
 
@@ -216,7 +216,7 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
     layers = {**fold["layers"], **update.layers} if update.layers else fold["layers"]
     after["stopped"] = update.stopped or _stop(fold, after, update, layers)
     changed: Fold = {**fold, "progress": after, "layers": layers}
-    return changed if update.memory is None else {**changed, **noted(update.memory)}
+    return changed if update.memory is None else {**changed, **to_channels(update.memory)}
 
 
 def _stop(
@@ -340,7 +340,7 @@ async def _within_budget(
         pass  # the first memory is cut
     if config is not None:
         for observer in observers(config):
-            observer.refused(step_of(config), refused)
+            observer.on_refuse(step_of(config), refused)
     usage = update.usage + (Usage(1) if kept is update else kept.usage)
     return replace(kept, usage=usage, recall=kept.recall or update.recall)
 
@@ -360,7 +360,7 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
         return update
     if not update.memory.text.strip():
         raise EmptyReplyError("The reader returned an empty memory; the previous one is kept.")
-    memory = reading.supported(replace(update.memory, dropped=step.memory.dropped))
+    memory = reading.keep_supported(replace(update.memory, dropped=step.memory.dropped))
     if not memory.text.strip():
         memory = replace(step.memory, dropped=memory.dropped)
     return replace(update, memory=memory)

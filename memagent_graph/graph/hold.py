@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from memagent_graph.errors import StoreError
 from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent, about
 from memagent_graph.graph.fold import Layer
-from memagent_graph.graph.state import covered, memory_of, noted, round_of, segment_name, span_of
+from memagent_graph.graph.state import (
+    count_covered,
+    memory_of,
+    round_of,
+    segment_name,
+    span_of,
+    to_channels,
+)
 from memagent_graph.memory import sharing
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.lookup import edit_of, newest_edit
@@ -288,7 +295,7 @@ class Pauses:
         self._known.add(edit.id)
         self.edit = edit
         progress: Progress = {**fold["progress"], "version": edit.id}
-        return {**fold, **noted(edit.memory), "source": source, "progress": progress}
+        return {**fold, **to_channels(edit.memory), "source": source, "progress": progress}
 
     def begin_anew(self, head: str) -> None:
         """Begin at another reading's version, which has no edits of what was read here."""
@@ -331,7 +338,7 @@ class Pauses:
             fold=name,
             round=round_of(source),
             step=progress["step"],
-            position=covered(progress, start, end) if progress["again"] else passed,
+            position=count_covered(progress, start, end) if progress["again"] else passed,
             length=end - start,
             version=self._version(fold),
             since=self.holding.since,

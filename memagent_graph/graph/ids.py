@@ -78,7 +78,7 @@ class Lineage:
         """Return the memory that the versions belong to: its name, or the reading's key."""
         return source.get("memory_name") or reading_key(self._whole.root, source.get("digest", ""))
 
-    def asked(self, source: SourceRecord) -> str:
+    def identify(self, source: SourceRecord) -> str:
         """Return what tells this reading from others of a memory: question, settings, document."""
         return reading_fingerprint(self._asked, source["digest"])
 
@@ -98,12 +98,12 @@ class Lineage:
             found.append(child_id(root, chunk.digest, fingerprint))
         return found
 
-    def merged_id(self, parts: Sequence[Fold]) -> str | None:
+    def id_of_merge(self, parts: Sequence[Fold]) -> str | None:
         """Return the id of what is merged from segments; None if nothing was read of them."""
         ids = _read_versions(parts)
         return merge_id(ids, self.fingerprint) if ids else None
 
-    def nothing(self, source: SourceRecord) -> MemoryVersion:
+    def make_root(self, source: SourceRecord) -> MemoryVersion:
         """Return the root, which is not stored, as a version that an edit follows."""
         return MemoryVersion(
             id=self.root,
@@ -172,9 +172,9 @@ class Lineage:
             sought=_sought(fold["source"]),
         )
 
-    def made(self, fold: Fold, version: MemoryVersion) -> Fold:
+    def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
         """Return a fold that ends with a version, and from which `version_of` makes it again."""
-        stub, known = version.to_stub(), _known_of(fold)
+        stub, known = version.to_stub(), _fields_of(fold)
         made = {name: value for name, value in stub.items() if known.get(name, known) != value}
         progress = {**fold["progress"], "version": version.id}
         layers = {**fold["layers"], VERSIONS: {"made": made}}
@@ -225,7 +225,7 @@ def version_of(fold: Fold) -> MemoryVersion | None:
     if made is None or made["id"] != fold["progress"]["version"]:
         return None
     try:
-        return MemoryVersion.from_stub({**_known_of(fold), **made}, memory_of(fold))
+        return MemoryVersion.from_stub({**_fields_of(fold), **made}, memory_of(fold))
     except BadRecordError:  # of another release
         return None
 
@@ -280,7 +280,7 @@ def _sought(record: SourceRecord) -> str | None:
     return record.get("query") if is_segmented(record) else None
 
 
-def _known_of(fold: Fold) -> dict[str, Any]:
+def _fields_of(fold: Fold) -> dict[str, Any]:
     """The fields of a version that its fold has."""
     source = fold["source"]
     return {

@@ -32,7 +32,7 @@ from memagent_graph.graph.events import (
 )
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
-from memagent_graph.graph.layers.gates import closed
+from memagent_graph.graph.layers.gates import count_closed
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
 from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
 from memagent_graph.graph.reading import drop_from_answer, warn, warn_of_answer, where
@@ -41,7 +41,7 @@ from memagent_graph.graph.segments import (
     calls_each,
     calls_left,
     in_doubt,
-    joined,
+    join_parts,
     merge,
     parts_of,
     updates_each,
@@ -52,18 +52,18 @@ from memagent_graph.graph.state import (
     ReadingState,
     Run,
     SourceRecord,
-    begun,
-    covered,
+    begin_fold,
+    count_covered,
     fold_of,
     is_segmented,
     memory_of,
     merge_spans,
-    noted,
     query_of,
     record_of,
     reopen,
     round_of,
     span_of,
+    to_channels,
 )
 from memagent_graph.graph.versions import (
     abandon_if_cancelled,
@@ -108,7 +108,7 @@ async def open_document(
         SourceError: The document cannot be read, or there is none.
         StoreError: The store cannot be reached, or has no memory of that name.
     """
-    questions = _asked(state)
+    questions = _questions_of(state)
     await reading.prepare(max(map(reading.check_question, questions)))
     if run.document is None:
         run.document = state.get("document")
@@ -133,7 +133,7 @@ async def open_document(
         done["folds"] = left
     if several:
         return {**done, "source": record}
-    begun = await _begun(reading, run, questions[0], record, config, stored, name)
+    begun = await _begin(reading, run, questions[0], record, config, stored, name)
     if "folds" in begun:
         begun["folds"] = left | begun["folds"]
     return {**done, "answer": None, **begun}
@@ -148,10 +148,10 @@ async def begin_question(
         SourceError: The document of a resumed run cannot be opened again.
     """
     asked, record = state["question"], state["source"]
-    return await _begun(reading, run, asked, record, config, state.get("version"))
+    return await _begin(reading, run, asked, record, config, state.get("version"))
 
 
-def _asked(state: ReadingState) -> list[str]:
+def _questions_of(state: ReadingState) -> list[str]:
     """The questions, at least one."""
     question, questions = state.get("question"), state.get("questions")
     if question or questions is None:  # `questions` may be left from the thread's last run
@@ -223,7 +223,7 @@ def _parts(
     return parts_of(record, spans, calls)
 
 
-async def _begun(
+async def _begin(
     reading: Reading,
     run: Run,
     question: str,
@@ -237,7 +237,7 @@ async def _begun(
         await to_thread(partial(cutter_of, reading, run, record), reading.seconds_left(run))
     whole = await _fold(reading, run, question, record, stored, name)
     for observer in observers(config):
-        observer.opened(step_of(config), whole, config.get("metadata", {}))
+        observer.on_open(step_of(config), whole, config.get("metadata", {}))
     ended = whole["progress"]["stopped"]
     if stored or ended or not is_segmented(record):
         return {**whole}
@@ -287,7 +287,7 @@ async def _spans(
     If `max_calls` is too low for so many, they are those of a new document.
     """
     one = reading.config.segments == 1
-    known = () if chain is None or one else await chain.reuse.begun_at(cutter)
+    known = () if chain is None or one else await chain.reuse.find_starts(cutter)
     spans = await to_thread(partial(cutter.spans, known), None)
     calls = updates_each(record["calls"], len(spans), reading.config)
     return spans if calls is None or calls >= 1 else cutter.spans()
@@ -304,8 +304,8 @@ async def _fold(
 ) -> Fold:
     """A new fold: with the given memory, or continued from the versions in the store."""
     if run.store is None:
-        fold = begun(question, record)
-        return fold if memory is None else {**fold, **noted(memory)}
+        fold = begin_fold(question, record)
+        return fold if memory is None else {**fold, **to_channels(memory)}
     chain = begin_chain(reading, run, question, record)
     if stored:
         return await chain.reuse.end_of(stored, record)
@@ -349,7 +349,7 @@ async def overwrite_memory(
     def report(before: Fold, after: Fold, update: FoldUpdate) -> None:
         if update.chunk == "read":
             for observer in observers(config):
-                observer.overwritten(step_of(config), before, after)
+                observer.on_overwrite(step_of(config), before, after)
             run.emit(chunk_event(reading, run, chunk, before, after, update))
         elif update.chunk == "skipped":
             run.emit(skip_event(reading, run, chunk, after))
@@ -361,7 +361,7 @@ async def overwrite_memory(
             after = await advance(call, fold, chunk, report=report)
     except ModelError as error:
         step = fold["progress"]["step"] + 1
-        failure = await reading.judged(error, attempt, step, fold["source"])
+        failure = await reading.classify(error, attempt, step, fold["source"])
         if not isinstance(failure, TransientModelError) and chain is not None:
             await chain.abandon()
         raise failure from error
@@ -398,20 +398,20 @@ async def merge_memories(
     new = [memory for memory, _ in finished if memory.text != before.text]
     last = number >= reading.config.rounds
     chain = chain_of(reading, run, whole)
-    known = None if chain is None else await chain.merge_of(whole, parts)
+    known = None if chain is None else await chain.find_merge(whole, parts)
     if known is not None:
         merged = Merged([known.memory], Usage(), known.cut, known.query)
     else:
         query = query_of(whole)
         merged = await _merge(reading, whole, new, query=query, lead=not last, config=config)
-    after = joined(whole, parts, merged, reading.layers)
+    after = join_parts(whole, parts, merged, reading.layers)
     enough = after["progress"]["stopped"] == "done" or after["memory"] == before.text
     wanted = None if last or enough else merged.query
     if chain is not None:
-        after = await chain.merged(after, parts, wanted)
+        after = await chain.store_merge(after, parts, wanted)
     after = _next_round(reading, run, after, wanted, len(parts))
     for observer in observers(config):
-        observer.merged(step_of(config), parts, after)
+        observer.on_merge(step_of(config), parts, after)
     goes_on = after["progress"]["stopped"] is None
     run.emit(
         MergeEvent(
@@ -483,7 +483,7 @@ async def write_answer(
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
-        raise await reading.judged(error, attempt, None, fold["source"]) from error
+        raise await reading.classify(error, attempt, None, fold["source"]) from error
     progress, source = fold["progress"], fold["source"]
     usage = answer.usage
     progress = {
@@ -501,14 +501,14 @@ async def write_answer(
             run.emit(fallback_event(reading, run, fold, further))
             return {"document": None, "progress": further, "warnings": warnings}
     for observer in observers(config):
-        observer.answered(step_of(config), answer)
+        observer.on_answer(step_of(config), answer)
     answer = drop_from_answer(answer) if drops else answer
     speech.release(answer.final if drops and answer.unsupported else None)
     run.message_id = speech.id
     chain = None if state.get("version") else chain_of(reading, run, fold)
     if chain is not None:
-        await chain.answered({**fold, "progress": progress}, answer.final)
-    coverage = covered(progress, 0, source["length"]) / source["length"]
+        await chain.mark_answered({**fold, "progress": progress}, answer.final)
+    coverage = count_covered(progress, 0, source["length"]) / source["length"]
     run.emit(
         AnswerEvent(
             event="answer",
@@ -532,7 +532,7 @@ async def write_answer(
         "unsupported": [asdict(item) for item in answer.unsupported],
         "usage": {
             "calls": progress["calls"],
-            "gated": closed(fold),
+            "gated": count_closed(fold),
             "recalled": looks_of(fold)["shown"],
             "input_tokens": progress["input_tokens"],
             "output_tokens": progress["output_tokens"],
@@ -548,7 +548,7 @@ async def write_answer(
         "warnings": [
             *source.get("warnings", ()),
             *warnings,
-            *_lost(reading, progress),
+            *_warn_of_cut(reading, progress),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
             *warn_of_misuse(fold),
             *warn_of_looks(fold),
@@ -597,7 +597,7 @@ def _further(
     return reopen(progress, span_of(fold["source"]).end)
 
 
-def _lost(reading: Reading, progress: Progress) -> list[str]:
+def _warn_of_cut(reading: Reading, progress: Progress) -> list[str]:
     """A warning if a memory lost its end."""
     if not progress["cut"]:
         return []

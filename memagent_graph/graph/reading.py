@@ -23,7 +23,7 @@ from memagent_graph.graph.layers.gates import Gates
 from memagent_graph.graph.layers.look_back import LookBackLayer
 from memagent_graph.graph.layers.skim import Skim
 from memagent_graph.graph.layers.trust import Trust
-from memagent_graph.graph.state import backed, round_of
+from memagent_graph.graph.state import round_of, with_text
 from memagent_graph.graph.versions import Versions
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
@@ -56,7 +56,7 @@ def drop_unsupported(memory: Memory) -> Memory:
         return memory
     text = leave_out(memory.text, {item.text for item in memory.unsupported})
     dropped = memory.dropped + len(memory.unsupported)
-    return replace(backed(text, memory), unsupported=(), dropped=dropped)
+    return replace(with_text(text, memory), unsupported=(), dropped=dropped)
 
 
 def drop_from_answer(answer: Answer) -> Answer:
@@ -214,7 +214,7 @@ class Reading:
             exact_cuts=self.config.exact_cuts,
         )
 
-    async def judged(
+    async def classify(
         self, error: ModelError, attempt: int, step: int | None, record: SourceRecord
     ) -> ModelError:
         """Return the error to raise: this one while attempts are left, or one that names the chunk.
@@ -233,11 +233,11 @@ class Reading:
         times = f" after {attempt} attempts" if attempt > 1 else ""
         said = str(error) or type(error).__name__
         said += "" if said.endswith((".", "!", "?")) else "."
-        message = f"{place.capitalize()} failed{times}: {said}{_kept((step or 1) - 1)}"
+        message = f"{place.capitalize()} failed{times}: {said}{_describe_kept((step or 1) - 1)}"
         lasting = ModelError if isinstance(error, TransientModelError) else type(error)
         return lasting(message, chunk=step)
 
-    def supported(self, memory: Memory) -> Memory:
+    def keep_supported(self, memory: Memory) -> Memory:
         """Return the memory, without unsupported statements if they are to be dropped."""
         return drop_unsupported(memory) if self.config.unsupported == "drop" else memory
 
@@ -254,9 +254,9 @@ class Reading:
         text, budget = memory.text, self.config.memory_tokens
         tokens = self.tokenizer.count(text)
         if tokens <= budget:
-            return backed(text, memory), tokens, False
+            return with_text(text, memory), tokens, False
         text = self.cut(text, budget, self.tokenizer)
-        return backed(text, memory), self.tokenizer.count(text), True
+        return with_text(text, memory), self.tokenizer.count(text), True
 
     def seconds_left(self, run: Run) -> float | None:
         """Return the seconds until the deadline; None without one."""
@@ -264,7 +264,7 @@ class Reading:
         return None if deadline is None else run.started + deadline - monotonic()
 
 
-def _kept(chunks: int) -> str:
+def _describe_kept(chunks: int) -> str:
     if chunks == 0:
         return ""
     before = "the chunk" if chunks == 1 else f"the {chunks} chunks"

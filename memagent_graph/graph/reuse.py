@@ -11,7 +11,7 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.graph.state import SourceRecord, begun, is_segmented, noted, span_of
+from memagent_graph.graph.state import SourceRecord, begin_fold, is_segmented, span_of, to_channels
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
 from memagent_graph.memory.version import reading_key
@@ -92,10 +92,10 @@ class Reuse:
         Raises:
             StoreError: The store cannot be reached, and a memory is named.
         """
-        fold = begun(self._lineage.question, {**record})
+        fold = begin_fold(self._lineage.question, {**record})
         fold["progress"]["version"] = self._lineage.root
         if memory is not None:
-            fold = {**fold, **noted(memory)}
+            fold = {**fold, **to_channels(memory)}
             fold["progress"]["version"] = record["head"]
             self.given = (record["head"] or "", memory.text)
         try:
@@ -105,9 +105,9 @@ class Reuse:
                 fold["source"] |= {"memory_name": name, "head": head.id if head else None}
                 self._holding.memory = name
                 if head is not None:
-                    fold = {**fold, **noted(head.memory)}
+                    fold = {**fold, **to_channels(head.memory)}
                     fold["progress"]["version"] = head.id
-                    ended = await self._ended(fold, name, head)
+                    ended = await self._find_end(fold, name, head)
                     if ended is not None:
                         return ended
             return await self._past_what_is_known(cutter, fold) if self._lineage.reuses else fold
@@ -128,7 +128,7 @@ class Reuse:
             MemoryNotFoundError: The version is gone.
         """
         records, progress = self._bank.records, fold["progress"]
-        version, asked = str(progress["version"]), self._lineage.asked(fold["source"])
+        version, asked = str(progress["version"]), self._lineage.identify(fold["source"])
         kept = {name: progress[name] for name in _KEPT}  # type: ignore[literal-required]
         noted = await runs.note(records, name, runs.EndedRun(asked, version, kept))
         if await self._bank.amove_head(name, version, expected=expected, also=[noted]):
@@ -139,12 +139,12 @@ class Reuse:
             return False
         return version in {one.id for one in await self._bank.ahistory(head.id)}
 
-    async def _ended(self, fold: Fold, name: str, head: MemoryVersion) -> Fold | None:
+    async def _find_end(self, fold: Fold, name: str, head: MemoryVersion) -> Fold | None:
         """The fold at the end of an earlier run of this reading; None if it is to be read.
 
         That is one which was killed before its answer, or the last that moved the memory's head.
         """
-        run = await runs.find(self._bank.records, name, self._lineage.asked(fold["source"]))
+        run = await runs.find(self._bank.records, name, self._lineage.identify(fold["source"]))
         if run is None or (run.answered and not self._lineage.reuses):
             return None
         history = [head] if run.version == head.id else []
@@ -155,9 +155,9 @@ class Reuse:
             return None
         ended: Any = {**fold["progress"], **run.progress, "version": version.id}
         source: SourceRecord = {**fold["source"], "head": version.id}
-        return {**fold, **noted(version.memory), "source": source, "progress": ended}
+        return {**fold, **to_channels(version.memory), "source": source, "progress": ended}
 
-    async def begun_at(self, cutter: Cutter) -> set[int]:
+    async def find_starts(self, cutter: Cutter) -> set[int]:
         """The chunks, counted from 0, at which segments begin of which the store has memories."""
         if not self._lineage.reuses or self.missed is not None:
             return set()
@@ -181,7 +181,7 @@ class Reuse:
             MemoryNotFoundError: There is no such version or name.
         """
         version = await self._bank.aget(reference)
-        fold = begun(self._lineage.question, {**record, **_record_of(version)})
+        fold = begin_fold(self._lineage.question, {**record, **_record_of(version)})
         fold["progress"] |= {
             "position": version.end,
             "step": version.step,
@@ -191,7 +191,7 @@ class Reuse:
             "skipped": [[*span] for span in version.skipped],
             "again": version.again,
         }
-        return {**fold, **noted(version.memory)}
+        return {**fold, **to_channels(version.memory)}
 
     async def _past_what_is_known(
         self, cutter: Cutter, fold: Fold, *, edited: bool = False
@@ -243,7 +243,7 @@ class Reuse:
             "again": found.again,
         }
         self._seek(fold, found, stops=stops)
-        fold = {**fold, **noted(found.memory)}
+        fold = {**fold, **to_channels(found.memory)}
         if name and stops:
             await self._name_known(fold, name)
         if edit is None or stops:

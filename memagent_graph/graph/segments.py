@@ -19,14 +19,14 @@ from memagent_graph.graph.events import observers, part, step_of
 from memagent_graph.graph.state import (
     Progress,
     SourceRecord,
-    backed,
     common_spans,
     memory_of,
     merge_spans,
-    noted,
     round_of,
     segment_name,
     span_of,
+    to_channels,
+    with_text,
 )
 from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Merge, Usage
@@ -210,9 +210,9 @@ async def merge(
         sizes = [reading.tokenizer.count(memory.text) for memory in whole.memories]
         calls = [
             asyncio.ensure_future(
-                _merged(reading, question, query, whole.memories[start:end], config)
+                _merge(reading, question, query, whole.memories[start:end], config)
                 if end - start > 1 or len(sizes) == 1
-                else _kept(whole.memories[start])
+                else _keep(whole.memories[start])
             )
             for start, end in groups(sizes, reading.config.merge_tokens)
         ]
@@ -225,11 +225,11 @@ async def merge(
     return whole
 
 
-async def _kept(memory: Memory) -> Merged:
+async def _keep(memory: Memory) -> Merged:
     return Merged([memory], Usage())
 
 
-async def _merged(
+async def _merge(
     reading: Reading,
     question: str,
     query: str,
@@ -242,17 +242,17 @@ async def _merged(
         started = perf_counter()
         try:
             exact = reading.config.exact_cuts or bool(observers(config or {}))
-            made = await _asked(reading, question, query, memories, config, exact=exact)
+            made = await _ask(reading, question, query, memories, config, exact=exact)
             faulty, calls = made.fault is not None, 1
             if faulty and not exact:
                 made, calls = await _settle(reading, question, query, memories, config, made)
                 faulty = made.fault is not None
         except EmptyReplyError:
             for observer in observers(config or {}):
-                observer.refused(step_of(config or {}), -1)
+                observer.on_refuse(step_of(config or {}), -1)
             raise
         whole = replace(made.memory, dropped=sum(memory.dropped for memory in memories))
-        kept = reading.supported(whole)
+        kept = reading.keep_supported(whole)
         memory, _, cut = reading.within_budget(kept if kept.text.strip() else whole)
         usage = replace(made.usage, calls=calls, seconds=perf_counter() - started)
         wanted = None if made.done else reading.short(made.query or question)
@@ -266,13 +266,13 @@ async def _merged(
             raise
         halves = memories[: len(memories) // 2], memories[len(memories) // 2 :]
         first, second = [
-            await (_merged(reading, question, query, half, config) if half[1:] else _kept(half[0]))
+            await (_merge(reading, question, query, half, config) if half[1:] else _keep(half[0]))
             for half in halves
         ]
         return Merged([], Usage(1)).with_(first).with_(second)
 
 
-async def _asked(
+async def _ask(
     reading: Reading,
     question: str,
     query: str,
@@ -318,13 +318,13 @@ async def _settle(
     whole = with_statements(made.memory.text, lost, first=True)
     if made.fault == "loss" and reading.tokenizer.count(whole) > reading.config.memory_tokens:
         return replace(made, fault=None), 1  # something had to go
-    again = await _asked(reading, question, query, memories, config)
+    again = await _ask(reading, question, query, memories, config)
     usage = made.usage + again.usage
     if again.fault is None:
         return replace(again, usage=usage), 2
     memory = before
     if made.fault == "loss":
-        memory = backed(whole, join_memories([before, made.memory]))
+        memory = with_text(whole, join_memories([before, made.memory]))
     return replace(made, memory=memory, usage=usage), 2
 
 
@@ -408,7 +408,7 @@ def calls_left(whole: Fold) -> int | None:
     return None if calls is None else calls - whole["progress"]["calls"]
 
 
-def joined(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Sequence[Layer]) -> Fold:
+def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Sequence[Layer]) -> Fold:
     """Return the fold of a document after a round of its segments.
 
     Args:
@@ -450,7 +450,7 @@ def joined(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Sequence[
             states.setdefault(name, []).append(state)
     own = {layer.name: layer for layer in layers}
     joint = {name: own[name].join(found) for name, found in states.items()}
-    return {**whole, **noted(memory), "progress": progress, "layers": joint}
+    return {**whole, **to_channels(memory), "progress": progress, "layers": joint}
 
 
 def _unread(whole: Fold, parts: Sequence[Fold]) -> tuple[list[list[int]], list[list[int]]]:

@@ -163,7 +163,7 @@ class Noted(TypedDict):
     places: list[Row]
 
 
-def begun(question: str, source: SourceRecord) -> Fold:
+def begin_fold(question: str, source: SourceRecord) -> Fold:
     """Return a fold that has read nothing."""
     progress = Progress(
         position=source.get("start", 0),
@@ -181,7 +181,7 @@ def begun(question: str, source: SourceRecord) -> Fold:
         stopped=None,
         version=None,
     )
-    nothing = noted(Memory())
+    nothing = to_channels(Memory())
     return Fold(question=question, source=source, **nothing, progress=progress, layers={})
 
 
@@ -231,7 +231,7 @@ def span_of(record: SourceRecord) -> Span:
     return Span(record.get("fold", ""), record.get("start", 0), end)
 
 
-def noted(memory: Memory) -> Noted:
+def to_channels(memory: Memory) -> Noted:
     """Return a memory in the form of the graph's channels."""
     rows = [_row(item) for item in memory.evidence]
     rows += [[item.text, [*item.missing]] for item in memory.unsupported]
@@ -259,10 +259,10 @@ def memory_of(fold: Fold) -> Memory:
             case _:
                 evidence.append(Evidence(*row))
     text = fold["memory"]
-    return backed(text, Memory(text, tuple(evidence), tuple(unsupported), dropped))
+    return with_text(text, Memory(text, tuple(evidence), tuple(unsupported), dropped))
 
 
-def backed(text: str, memory: Memory) -> Memory:
+def with_text(text: str, memory: Memory) -> Memory:
     """Return a memory with another text, and the evidence and marks that still apply."""
     evidence = tuple(item for item in memory.evidence if item.text in text)
     unsupported = tuple(item for item in memory.unsupported if item.text in text)
@@ -295,14 +295,14 @@ class ReadingInput(TypedDict, total=False):
 Folds = dict[str, Fold]
 
 
-def _gathered(
+def _gather(
     answers: list[QuestionAnswer], more: list[QuestionAnswer] | None
 ) -> list[QuestionAnswer]:
     """Records in the order of their questions; None removes them."""
     return [] if more is None else sorted([*answers, *more], key=lambda record: record["number"])
 
 
-def _moved(folds: Folds, more: Mapping[str, Fold | None]) -> Folds:
+def _move(folds: Folds, more: Mapping[str, Fold | None]) -> Folds:
     """The latest fold of each segment, by name; None removes one."""
     return {name: fold for name, fold in {**folds, **more}.items() if fold is not None}
 
@@ -427,7 +427,7 @@ class ReadingOutput(Answered, total=False):
         answers: one result for each of several questions, in order.
     """
 
-    answers: Annotated[list[QuestionAnswer], Gathered(list, _gathered)]
+    answers: Annotated[list[QuestionAnswer], Gathered(list, _gather)]
 
 
 class ReadingState(ReadingInput, ReadingOutput, total=False):
@@ -443,7 +443,7 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
     """
 
     chunk: Annotated[Chunk | None, UntrackedValue]
-    folds: Annotated[Folds, Gathered(dict, _moved)]
+    folds: Annotated[Folds, Gathered(dict, _move)]
     source: SourceRecord
     places: list[Row]
     progress: Progress
@@ -606,7 +606,7 @@ def reopen(progress: Progress, end: int) -> Progress | None:
     }
 
 
-def covered(progress: Progress, start: int, end: int) -> int:
+def count_covered(progress: Progress, start: int, end: int) -> int:
     """Return how many code points a fold has read between `start` and `end`."""
     reached = end if progress["again"] else progress["position"]
     return reached - start - sum(last - first for first, last in progress["skipped"])

@@ -28,9 +28,9 @@ from memagent_graph.graph.state import (
     Fold,
     SourceRecord,
     memory_of,
-    noted,
     round_of,
     span_of,
+    to_channels,
 )
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
@@ -202,7 +202,7 @@ class Chain:
             self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
         self._holder = None if stored is None else stored.unchanged or stored.id
         if stored is None and self.parent == self.lineage.root:
-            stored = self.lineage.nothing(fold["source"])
+            stored = self.lineage.make_root(fold["source"])
         if stored is not None and stored.text != memory.text:
             stored = edit_version(stored, memory.text)
             self.parent = self._holder = stored.id
@@ -382,7 +382,7 @@ class Chain:
         self._takes_long = monotonic() - self._begun_at >= _LONG
         self._stored_last = (version.id, version.text)
         self._holder = version.unchanged or version.id
-        fold = self.lineage.made(fold, version)
+        fold = self.lineage.with_version(fold, version)
         # A follower is not listed: its leader is.
         writer.add(version, *([self.pauses.note(fold)] if self.follower.leads else []))
         return fold
@@ -405,9 +405,9 @@ class Chain:
         self._finished = self._last
         return fold
 
-    async def merge_of(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
+    async def find_merge(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
         """Return the stored memory that was merged from these segments."""
-        key = self.lineage.merged_id(parts)
+        key = self.lineage.id_of_merge(parts)
         if key is None or not self.lineage.reuses:
             return None
         try:
@@ -417,7 +417,7 @@ class Chain:
             return None
         return found
 
-    async def merged(self, fold: Fold, parts: Sequence[Fold], query: str | None) -> Fold:
+    async def store_merge(self, fold: Fold, parts: Sequence[Fold], query: str | None) -> Fold:
         """Begin to store what was merged from segments; the fold with what was stored first.
 
         Args:
@@ -429,9 +429,10 @@ class Chain:
         if version is None:
             return fold
         self._writes(fold).add(version)
-        fold = self.lineage.made(fold, version)
+        fold = self.lineage.with_version(fold, version)
         if query is not None and (other := await self._writes(fold).settle()) is not None:
-            version, fold = other, self.lineage.made({**fold, **noted(other.memory)}, other)
+            version = other
+            fold = self.lineage.with_version({**fold, **to_channels(other.memory)}, other)
         self._stored_last, self._finished = (version.id, version.text), version
         return fold
 
@@ -458,7 +459,7 @@ class Chain:
         if left and self._whole is not None:
             self._whole.take_over(self, fold)
         elif left and message is None:
-            message = str(_unstored(left, self._writer))
+            message = str(_store_error(left, self._writer))
         elif message is None and self._whole is None:
             message = await self._list(fold)
         if message is not None and self._reading.config.strict:
@@ -507,7 +508,7 @@ class Chain:
             self._writes(fold)
             self._finished = self._last
 
-    async def answered(self, fold: Fold, answer: str) -> None:
+    async def mark_answered(self, fold: Fold, answer: str) -> None:
         """Keep the answer with its version; the repeat of a reading into a name is another."""
         records, source, progress = self.bank.records, fold["source"], fold["progress"]
         kept = runs.KeptAnswer(
@@ -521,7 +522,7 @@ class Chain:
         )
         with suppress(StoreError):
             if name := source.get("memory_name"):
-                await runs.mark_answered(records, name, self.lineage.asked(source))
+                await runs.mark_answered(records, name, self.lineage.identify(source))
             await runs.keep_answer(records, str(progress["version"]), kept)
 
     async def _leave(self) -> None:
@@ -553,7 +554,7 @@ class Chain:
         left = await self._flush(writer)
         try:
             if left:  # a head must not lead to what is not stored
-                raise _unstored(left, writer)
+                raise _store_error(left, writer)
             if await self.reuse.move_head(fold, name, record["head"]):
                 return {**fold, "source": {**record, "head": version}}
         except MemoryNotFoundError:
@@ -577,7 +578,7 @@ class Chain:
         own = {layer.name: layer for layer in self._reading.layers}
         return {
             **fold,
-            **noted(Memory() if head is None else head.memory),
+            **to_channels(Memory() if head is None else head.memory),
             "source": {**record, "head": None if head is None else head.id},
             "progress": {
                 **progress,
@@ -614,7 +615,7 @@ class Chain:
         return most if left is None else min(most, max(left, 0.0) + _BEYOND)
 
 
-def _unstored(left: int, writer: VersionWriter) -> StoreError:
+def _store_error(left: int, writer: VersionWriter) -> StoreError:
     error = writer.error or writer.records.guard.refusal or "The store took too long."
     return StoreError(f"{plural(left, 'memory version')} could not be stored: {error}")
 

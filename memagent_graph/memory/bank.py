@@ -261,7 +261,7 @@ class MemoryBank:
 
     async def areading(self, key: str) -> MemoryVersion | None:
         """Return the newest version of a reading without a name; None if it cannot be read."""
-        return await lookup.reading(self.records, key)
+        return await lookup.get_reading(self.records, key)
 
     async def amove_head(
         self, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()

@@ -98,7 +98,7 @@ async def head(records: Records, name: str) -> MemoryVersion | None:
     return None if pointer is None else await _follow(records, (records.heads, name), pointer)
 
 
-async def reading(records: Records, key: str) -> MemoryVersion | None:
+async def get_reading(records: Records, key: str) -> MemoryVersion | None:
     """See `MemoryBank.areading`."""
     (pointer,) = await records.values([(records.readings, key)])
     if not isinstance(pointer, dict):

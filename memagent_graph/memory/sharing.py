@@ -138,7 +138,7 @@ class Lease:
         self.held = self._is_ours(self._seen)
 
     @asynccontextmanager
-    async def beating(self) -> AsyncIterator[None]:
+    async def keep_alive(self) -> AsyncIterator[None]:
         """Beat every `BEAT` seconds while the body runs; failures of the store are ignored."""
         done = asyncio.Event()
         task = asyncio.create_task(self._beat_until(done))
@@ -342,7 +342,7 @@ class Follower:
         """Show others that this one lives, if it holds the lease, while the body runs."""
         if self._lease is None or not self._lease.held or not self._answers():
             return nullcontext()
-        return self._lease.beating()
+        return self._lease.keep_alive()
 
     async def release(self) -> None:
         """Free the lease; that of an unreachable store lapses instead."""

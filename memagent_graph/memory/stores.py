@@ -76,19 +76,19 @@ def _sqlite(file: Path) -> Iterator[BaseStore]:
         message = 'To keep memories in SQLite: pip install "memagent-graph[cli]"'
         raise MissingDependencyError(message) from error
     with ExitStack() as stack:
-        with _blaming(file):
+        with _blame(file):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
             store = stack.enter_context(SqliteStore.from_conn_string(str(file)))
             set_up(store)
         try:
             yield store
         finally:
-            with _blaming(file), store.lock:  # an interrupted reading may still write in another
+            with _blame(file), store.lock:  # an interrupted reading may still write in another
                 store.conn.close()  # thread; closing the file meanwhile would crash the process
 
 
 @contextmanager
-def _blaming(file: Path) -> Iterator[None]:
+def _blame(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:

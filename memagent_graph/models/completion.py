@@ -115,7 +115,7 @@ def to_result(completion: ChatCompletion, started: float) -> ChatResult:
     _check(body, choice, reason)
     if message is None:
         text = (
-            f"The server's reply is not a chat completion: {_shown(completion)} Check that the "
+            f"The server's reply is not a chat completion: {_show(completion)} Check that the "
             "base URL is that of an OpenAI-compatible API."
         )
         raise TransientModelError(text)
@@ -300,7 +300,7 @@ def _first(choices: object) -> Any:
     return choices[0] if isinstance(choices, list) and choices else None
 
 
-def _shown(reply: object) -> str:
+def _show(reply: object) -> str:
     text = words_of(reply if isinstance(reply, str) else _fields(reply)) or "it is empty."
     return text[:_LONGEST_SHOWN]
 

@@ -132,7 +132,7 @@ class VLLMEngine:
                 f"holds {self.config.max_model_len} including the reply. Lower chunk_tokens."
             )
             raise ContextLengthError(message)
-        llm = await self._running()
+        llm = await self._ensure_started()
         try:
             async for output in llm.generate(
                 tokens_input(prompt), params, uuid.uuid4().hex, lora_request=adapter
@@ -164,7 +164,7 @@ class VLLMEngine:
         try:
             plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
             await asyncio.to_thread(save_file, plain, folder / "model.safetensors")
-            await self._reload(await self._running(), folder)
+            await self._reload(await self._ensure_started(), folder)
         except BaseException:
             shutil.rmtree(folder)
             raise
@@ -182,7 +182,7 @@ class VLLMEngine:
         """Stop the engine and its processes; the next prompt starts it again."""
         self.thread.wait_for(self._close())
 
-    async def _running(self) -> AsyncLLM:
+    async def _ensure_started(self) -> AsyncLLM:
         """The engine, started only once for concurrent calls."""
         if self._started is None:
             self._started = asyncio.ensure_future(self._start_with_weights())
@@ -228,7 +228,7 @@ class VLLMEngine:
     async def _close(self) -> None:
         if self._started is not None:
             with suppress(ModelError):
-                await self._discard(await self._running())
+                await self._discard(await self._ensure_started())
 
 
 _engines: dict[tuple[int, str], VLLMEngine] = {}

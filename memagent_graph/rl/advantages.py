@@ -42,7 +42,7 @@ class Baseline:
     count: int = 0
     horizon: int = 1000
 
-    def updated(self, rewards: Sequence[float]) -> Baseline:
+    def with_rewards(self, rewards: Sequence[float]) -> Baseline:
         """Return the baseline after further rewards, in any order.
 
         Raises:

@@ -85,13 +85,13 @@ class OnlineLoop:
         self._hand_on()
         if not state["iteration"]:
             await self._evaluate(0)
-        stopping = self._agreed_to_stop()
+        stopping = self._agree_to_stop()
         while state["iteration"] < settings.iterations and not stopping:
             metrics = await self._iterate(state)
             self._tell(metrics)
             if settings.evaluate_every and state["iteration"] % settings.evaluate_every == 0:
                 await self._evaluate(state["iteration"])
-            stopping = self._agreed_to_stop()
+            stopping = self._agree_to_stop()
             last = state["iteration"] == settings.iterations or stopping
             if last or state["iteration"] % settings.save_every == 0:
                 self.journal.save(self.trainer, state)
@@ -177,10 +177,10 @@ class OnlineLoop:
     async def _evaluate(self, iteration: int) -> None:
         if not self.settings.evaluate_every:
             return
-        reward = await self.held_out_reward()
+        reward = await self.measure_held_out()
         self._tell({"iteration": iteration, "held_out_reward": reward})
 
-    async def held_out_reward(self) -> float:
+    async def measure_held_out(self) -> float:
         """Return the mean reward of the held-out questions, one reading each; failures count 0."""
         samples = self.questions.held_out
         found = await self.runner.collect(samples, times=1)
@@ -190,7 +190,7 @@ class OnlineLoop:
         self.journal.log(metrics)
         self.report(metrics)
 
-    def _agreed_to_stop(self) -> bool:
+    def _agree_to_stop(self) -> bool:
         """Whether any process was asked to stop; all must stop together."""
         return bool(self.trainer.over_processes(self._stopping, "max"))
 
@@ -278,7 +278,7 @@ class Journal:
         (unfinished / _STATE).write_text(json.dumps(state), "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
-        for old in self._saved()[:-_KEPT]:
+        for old in self._list_saved()[:-_KEPT]:
             shutil.rmtree(old)
 
     def restore(self, trainer: MultiConversationGRPOTrainer) -> dict[str, int] | None:
@@ -289,7 +289,7 @@ class Journal:
         Raises:
             ConfigurationError: The checkpoint belongs to another model.
         """
-        saved = self._saved()
+        saved = self._list_saved()
         if not saved:
             self.clear()
             return None
@@ -335,7 +335,7 @@ class Journal:
         figure.savefig(path, dpi=120)
         return path
 
-    def _saved(self) -> list[Path]:
+    def _list_saved(self) -> list[Path]:
         found = self._checkpoints.iterdir()
         return sorted(path for path in found if not path.name.startswith("."))
 

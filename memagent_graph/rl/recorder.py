@@ -65,7 +65,7 @@ class RecordedCall:
     generation: Generation | None = None
 
 
-def sampling_of(parameters: Mapping[str, Any]) -> dict[str, float | int | None]:
+def to_sampling(parameters: Mapping[str, Any]) -> dict[str, float | int | None]:
     """Return the sampling parameters among the parameters of a chat model's call."""
     for name in _WITHIN:
         if isinstance(parameters.get(name), dict):
@@ -215,7 +215,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         """Begin the record of a model call within a step."""
         attempt = self._attempts.get(parent_run_id) if parent_run_id else None
         if attempt is not None:
-            sampling = sampling_of(kwargs.get("invocation_params") or {})
+            sampling = to_sampling(kwargs.get("invocation_params") or {})
             self._calls[run_id] = RecordedCall(attempt, sampling, self.policy, part.get())
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: object) -> None:
@@ -230,7 +230,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         """Drop the record of a model call that failed."""
         self._calls.pop(run_id, None)
 
-    def opened(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
+    def on_open(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
         """Begin the record of a reading whose document was opened."""
         reading = self._above[step]
         progress, source = fold["progress"], fold["source"]
@@ -253,20 +253,20 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         sample = str(group if sample is None else sample)
         self._readings[reading] = _RecordedReading(sample, str(group), rollout)
 
-    def begins(self, step: UUID) -> None:
+    def on_begin(self, step: UUID) -> None:
         """Begin an attempt at a step."""
         self._attempts.setdefault(step, Attempt())
 
-    def refused(self, step: UUID, reply: int) -> None:
+    def on_refuse(self, step: UUID, reply: int) -> None:
         """Drop a reply that the graph refused."""
         replies, now = self._attempts[step].replies, part.get()
         own = [place for place, call in enumerate(replies) if call.part is now]
         if own:  # otherwise no model was called
             del replies[own[reply]]
 
-    def overwritten(self, step: UUID, before: Fold, after: Fold) -> None:
+    def on_overwrite(self, step: UUID, before: Fold, after: Fold) -> None:
         """Write the conversations of a chunk that was read."""
-        known = self._reading_of(step)
+        known = self._find_reading(step)
         if known is None:
             return
         source, progress = before["source"], before["progress"]
@@ -283,15 +283,15 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         for reply in self._attempts[step].replies:
             self._record(known, reply, final=False, **read)
 
-    def merged(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
+    def on_merge(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
         """Write the conversations of a merge of segments."""
-        known = self._reading_of(step)
+        known = self._find_reading(step)
         if known is None:
             return
         for reply in self._attempts[step].replies:
             self._record(known, reply, final=False, round=round_of(parts[0]["source"]))
 
-    def answered(self, step: UUID, answer: Answer) -> None:
+    def on_answer(self, step: UUID, answer: Answer) -> None:
         """Write the conversations of the answer, and the end of the rollout."""
         reading = self._above[step]
         if reading not in self._readings:
@@ -333,7 +333,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         reading.steps += 1
         self.sink.write(conversation)
 
-    def _reading_of(self, step: UUID) -> _RecordedReading | None:
+    def _find_reading(self, step: UUID) -> _RecordedReading | None:
         """The reading that a step belongs to, directly or in a segment; None if not recorded."""
         run: UUID | None = self._above[step]
         while run is not None and run not in self._readings:

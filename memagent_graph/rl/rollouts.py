@@ -134,7 +134,7 @@ class RolloutRunner:
         found = join(self._sink.take()).rollouts
         # An order that does not depend on which reading ended first.
         found.sort(key=lambda one: one.rollout)
-        scored = [self._scored(one, cases[one.group].answers) for one in found]
+        scored = [self._score(one, cases[one.group].answers) for one in found]
         worth = fsum(one.reward or 0.0 for one in scored) / max(1, len(scored))
         if self._rescore is not None:
             scored = self._rescore(scored, cases)
@@ -150,7 +150,7 @@ class RolloutRunner:
         worths = await asyncio.gather(*map(worth, samples))
         return {sample.id for sample, reward in zip(samples, worths, strict=True) if reward >= 1}
 
-    def _scored(self, rollout: Rollout, answers: Sequence[str]) -> Rollout:
+    def _score(self, rollout: Rollout, answers: Sequence[str]) -> Rollout:
         answer = "" if rollout.rollout in self.reader.speechless else rollout.answer
         return replace(rollout, reward=self._reward(answer, answers))
 

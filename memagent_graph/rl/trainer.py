@@ -267,7 +267,7 @@ class MultiConversationGRPOTrainer:
             baseline=self._progress.baseline,
         )
         rewards = [rollout.reward or 0.0 for rollout in rollouts]
-        self._progress.baseline = self._progress.baseline.updated(rewards)
+        self._progress.baseline = self._progress.baseline.with_rewards(rewards)
         metrics["staleness"] = self.version - sum(one.policy for one in rollouts) / len(rollouts)
         random.Random(f"{settings.seed} {self.version}").shuffle(rows)  # noqa: S311 - no secret
         count = settings.updates
@@ -282,7 +282,7 @@ class MultiConversationGRPOTrainer:
             metrics[name] = sums[name] / max(1.0, sums["tokens"])
         metrics["padding"] = 1 - sums["filled"] / sums["size"] if sums["size"] else 0.0
         metrics["grad_norm"] = sums["grad_norm"] / count
-        metrics["learning_rate"] = self._learning_rate()
+        metrics["learning_rate"] = self._rate()
         metrics["tokens"] = sums["tokens"]
         metrics["seconds"] = perf_counter() - started
         self.accelerator.log(metrics, step=self.version)  # to the trackers of `report_to`
@@ -403,7 +403,7 @@ class MultiConversationGRPOTrainer:
         norm = self.accelerator.clip_grad_norm_(parameters, self.settings.max_grad_norm)
         sums["grad_norm"] += float(norm)
         for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate()
+            group["lr"] = self._rate()
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._progress.steps += 1
@@ -449,7 +449,7 @@ class MultiConversationGRPOTrainer:
         with self.accelerator.unwrap_model(self.model).disable_adapter():
             return score_only(self.model, batch)
 
-    def _learning_rate(self) -> float:
+    def _rate(self) -> float:
         settings, done = self.settings, self.version + 1
         rate = settings.learning_rate * min(1, done / (settings.warmup_steps or 1))
         if settings.decay_steps:

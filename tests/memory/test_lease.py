@@ -276,7 +276,7 @@ async def test_the_lease_is_kept_while_a_model_is_waited_for(store, monkeypatch)
     await holder.acquire()
     before = asyncio.all_tasks()
 
-    async with holder.beating():
+    async with holder.keep_alive():
         for _ in range(3):
             assert not await follower.acquire()
             await beat_after(store, await stored(store))
@@ -296,7 +296,7 @@ async def test_a_store_that_is_away_costs_beats_and_nothing_else(monkeypatch):
     lease = Lease(away, "key")
     assert await lease.acquire()
 
-    async with lease.beating():
+    async with lease.keep_alive():
         away.away = True
         await asyncio.sleep(0.05)
         before = await stored(store)
@@ -323,7 +323,7 @@ async def test_a_store_that_hangs_delays_the_end_by_one_beat(monkeypatch):
         await asyncio.Event().wait()
 
     monkeypatch.setattr(lease._records, "commit", hang)
-    async with asyncio.timeout(60), lease.beating():
+    async with asyncio.timeout(60), lease.keep_alive():
         await hangs.wait()
     await asyncio.sleep(0)
 
@@ -336,7 +336,7 @@ async def test_an_error_of_the_body_ends_the_beats_and_is_raised(store):
     before = asyncio.all_tasks()
 
     with pytest.raises(ZeroDivisionError):
-        async with lease.beating():
+        async with lease.keep_alive():
             raise ZeroDivisionError
 
     assert asyncio.all_tasks() == before

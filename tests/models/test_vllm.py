@@ -197,7 +197,7 @@ def test_two_hundred_readings_at_once_from_threads_and_loops(model):
 async def test_a_cancelled_run_leaves_no_request_in_the_engine(model):
     agent = create_memagent(model, config=CONFIG)
     task = asyncio.create_task(agent.ainvoke({"question": QUESTION, "document": TEXT}))
-    llm = await model._engine.thread.run(model._engine._running())
+    llm = await model._engine.thread.run(model._engine._ensure_started())
     while not llm.output_processor.get_num_unfinished_requests():  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.001)
 
@@ -214,7 +214,7 @@ async def test_a_stream_that_is_left_stops_generating(model):
     async for _ in model.astream("Hello", max_tokens=900):
         break
 
-    llm = await model._engine.thread.run(model._engine._running())
+    llm = await model._engine.thread.run(model._engine._ensure_started())
     await asyncio.sleep(0.2)
     assert llm.output_processor.get_num_unfinished_requests() == 0
 

@@ -149,7 +149,7 @@ def test_as_many_advantages_as_rollouts_are_needed():
 
 
 def test_a_lone_rollout_is_measured_against_the_baseline():
-    baseline = Baseline().updated([0.0, 1.0, 0.5])
+    baseline = Baseline().with_rewards([0.0, 1.0, 0.5])
 
     found = group_advantages([1.0, 0.2, 0.4], ["lone", "pair", "pair"], baseline=baseline)
 
@@ -163,10 +163,10 @@ def test_a_lone_rollout_with_nothing_to_measure_against_has_no_advantage(baselin
 
 @given(st.lists(rewards, min_size=1, max_size=50))
 def test_a_baseline_is_the_mean_until_its_horizon(values):
-    whole = Baseline().updated(values)
+    whole = Baseline().with_rewards(values)
     one_by_one = Baseline()
     for value in values:
-        one_by_one = one_by_one.updated([value])
+        one_by_one = one_by_one.with_rewards([value])
 
     assert whole.mean == pytest.approx(statistics.fmean(values), abs=1e-9)
     assert one_by_one.mean == pytest.approx(whole.mean, abs=1e-9)
@@ -174,14 +174,14 @@ def test_a_baseline_is_the_mean_until_its_horizon(values):
 
 
 def test_beyond_its_horizon_a_baseline_follows_what_is_new():
-    baseline = Baseline(horizon=10).updated([0.0] * 1000)
+    baseline = Baseline(horizon=10).with_rewards([0.0] * 1000)
 
     for _ in range(30):
-        baseline = baseline.updated([1.0])
+        baseline = baseline.with_rewards([1.0])
 
     assert baseline.mean == pytest.approx(1 - 0.9**30)
-    assert baseline.updated([]) == baseline
-    assert baseline.updated([5.0] * 100).mean == 5.0
+    assert baseline.with_rewards([]) == baseline
+    assert baseline.with_rewards([5.0] * 100).mean == 5.0
 
 
 @given(graded)
@@ -206,7 +206,7 @@ def test_a_reward_that_is_not_a_number_names_its_rollout(reward):
     with pytest.raises(TraceError, match="rollout number 1"):
         informative([1.0, reward], ["g", "g"])
     with pytest.raises(TraceError, match="finite"):
-        Baseline().updated([reward])
+        Baseline().with_rewards([reward])
 
 
 def test_nothing_to_compare_is_an_error():

@@ -24,8 +24,8 @@ PARTICIPLES = re.compile(
     "paid|said|sent|shown|spoken|taken|thrown|told|undone|written|[a-z]{3,}(?:ed|ing)"
 )
 """Names that begin with one of these are participles."""
-VERBS = {"bring", "embed", "string"}
-"""Verbs that look like participles."""
+VERBS = {"bring", "embed", "string", "substring"}
+"""Verbs and nouns that look like participles."""
 
 
 class Ceiling(NamedTuple):
@@ -45,7 +45,7 @@ CEILINGS = {
     "import circles, with those of types": Ceiling(1, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
-    "functions named by participles": Ceiling(125, 0),
+    "functions named by participles": Ceiling(50, 0),
     "lines of the largest module": Ceiling(880, 500),
     "modules": Ceiling(175, 130),
     "lines": Ceiling(52_500, 39_000),

@@ -28,7 +28,7 @@ from memagent_graph.cli.options import (
     Reference,
     User,
     bank_of,
-    named,
+    name_for,
     open_users,
     operator,
     parse_namespace,
@@ -59,13 +59,13 @@ def edit(
         held = None if user or reference is None else bank.held(reference)
         if held is not None:
             reference = _find_paused(bank, held.memory)
-        newest = bank.get(named(reference, user)) if user is None else users.get(user)
+        newest = bank.get(name_for(reference, user)) if user is None else users.get(user)
         opened = newest if reference is None else bank.get(reference)
         text = _edit_text(opened.text).strip()
         if text in ("", newest.text.strip()):
             print("memagent: nothing changed.", file=sys.stderr)
         elif user is None:
-            print(bank.edit(named(reference, user), text, hold=held).id)
+            print(bank.edit(name_for(reference, user), text, hold=held).id)
         else:
             print(users.edit(user, text, by=operator(), before=newest.id).id)
 

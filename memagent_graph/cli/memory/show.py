@@ -16,7 +16,7 @@ from memagent_graph.cli.options import (
     Reference,
     User,
     bank_of,
-    named,
+    name_for,
     open_users,
     operator,
 )
@@ -153,7 +153,7 @@ def history(
             versions, changes = users.history(user)
             print_changes(versions, changes)
         else:
-            print_versions(bank_of(users, user).history(named(reference, user)))
+            print_versions(bank_of(users, user).history(name_for(reference, user)))
 
 
 def show_diff(
@@ -203,7 +203,7 @@ def watch(
     from memagent_graph.memory.bank import diff
 
     async def follow(bank: MemoryBank) -> None:
-        topic = await _topic(bank, named(reference, user))
+        topic = await _topic(bank, name_for(reference, user))
         before: MemoryVersion | None = None
         async for version in bank.watch(topic, after="0" if everything else "$"):
             print_in_style(f"{version.id}  chunk {version.step}", bold=True)
@@ -223,7 +223,7 @@ def _get(users: Users, reference: str | None, user: str | None) -> MemoryVersion
     """
     if user is not None and reference is None:
         return users.get(user)
-    return bank_of(users, user).get(named(reference, user))
+    return bank_of(users, user).get(name_for(reference, user))
 
 
 async def _topic(bank: MemoryBank, reference: str) -> str:

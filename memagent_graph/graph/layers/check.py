@@ -11,7 +11,7 @@ from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.evidence.align import join_memories
 from memagent_graph.graph.events import observers
 from memagent_graph.graph.fold import FoldUpdate, Layer
-from memagent_graph.graph.state import backed
+from memagent_graph.graph.state import with_text
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, lost_statements, with_statements
 
@@ -139,4 +139,4 @@ def _join(before: Memory, update: FoldUpdate, text: str) -> Memory:
     if update.memory is None:
         return before
     both = join_memories([before, update.memory])
-    return replace(backed(text, both), dropped=update.memory.dropped)
+    return replace(with_text(text, both), dropped=update.memory.dropped)

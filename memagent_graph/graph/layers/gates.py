@@ -46,7 +46,7 @@ class Gates(Layer):
         update = await read(replace(step, update_gate=self._update_gate, exit_gate=exits))
         if not self._update_gate or update.memory is not None:
             return update
-        gated = Gated(closed=closed(step.fold) + 1)
+        gated = Gated(closed=count_closed(step.fold) + 1)
         return replace(update, layers={**update.layers, self.name: gated})
 
     def settings(self) -> list[object]:
@@ -63,7 +63,7 @@ class Gates(Layer):
         return self._exit == "model" or (self._exit == "safe" and scope(question) == "one")
 
 
-def closed(fold: Fold) -> int:
+def count_closed(fold: Fold) -> int:
     """Return the number of a fold's chunks for which the update gate was closed."""
     found: int = fold["layers"].get(Gates.name, {"closed": 0})["closed"]
     return found

@@ -16,7 +16,7 @@ from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
 from memagent_graph.evidence.places import Recalled, locate
 from memagent_graph.evidence.statements import statements
 from memagent_graph.graph.fold import FoldUpdate, Layer
-from memagent_graph.graph.state import backed, move, span_of, spans_of
+from memagent_graph.graph.state import move, span_of, spans_of, with_text
 from memagent_graph.readers.replies import adds_anything
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.source import JoinedSource
@@ -110,7 +110,7 @@ class LookBackLayer(Layer):
         # A model that asks with each reply would write its request into the notes if it might not.
         heard = asks and vain < _MOST_VAIN
         if heard and update.recall is not None and not _ends(step, update):
-            wanted = wanted_of(update.recall, [(chunk.start, chunk.end), *spans_of(recalled)])
+            wanted = to_wanted(update.recall, [(chunk.start, chunk.end), *spans_of(recalled)])
         after = Looks(
             wanted=wanted,
             more=wanted is not None,
@@ -148,7 +148,7 @@ class LookBackLayer(Layer):
         """Return the state after the update of a stored version: its request is next."""
         if version.recall is None:
             return None
-        wanted = wanted_of(version.recall, [(version.start, version.end)])
+        wanted = to_wanted(version.recall, [(version.start, version.end)])
         return Looks(wanted=wanted, more=wanted is not None, shown=0, after=0)
 
     def _may_ask(self, step: FoldStep, looks: Looks) -> bool:
@@ -225,7 +225,7 @@ def _ends(step: FoldStep, update: FoldUpdate) -> bool:
     return update.done or (spent and _position(step) >= span_of(step.fold["source"]).end)
 
 
-def wanted_of(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None:
+def to_wanted(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None:
     """Return the request that the next step fulfils, as plain values; None for none.
 
     Args:
@@ -298,7 +298,7 @@ async def _memory(step: FoldStep, chain: Chain, wanted: Wanted) -> Recalled | No
     room = reading.config.recalls * RECALL_TOKENS - counter.count(f"{place}\n")
     text = cut_at_sentence(version.text, room, counter)
     other = version.id if "memory" in wanted else None
-    return Recalled(text, place, memory=backed(text, version.memory), version=other)
+    return Recalled(text, place, memory=with_text(text, version.memory), version=other)
 
 
 def _short(reading: Reading, place: str) -> str:
