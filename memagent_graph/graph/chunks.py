@@ -147,7 +147,7 @@ class Cutter:
         if known is not None:
             end, tokens = known
             text = self.source.read(position, end - position)
-            header = "" if reading.config.exact_cuts else table_header(self.source, position)
+            header = "" if reading.config.exact_cuts else table_header(self.source, position, text)
             return Chunk(text, position, end, tokens, self.source, header)
         chunk = next_chunk(
             self.source,

@@ -80,16 +80,17 @@ def next_chunk(
     Raises:
         SourceChangedError: The source changed since it was opened.
     """
-    header = "" if exact_cuts else table_header(source, offset)
-    if header and (own := tokenizer.count(header)) * 2 <= chunk_tokens:
-        chunk_tokens -= own
-    else:
-        header = ""
     window, fits = _fitting_prefix(source, offset, tokenizer, chunk_tokens)
     if not window:
         return None
     if exact_cuts:
         return Chunk(window[:fits], offset, offset + fits, tokenizer.count(window[:fits]), source)
+    header = table_header(source, offset, window)
+    if header and (own := tokenizer.count(header)) * 2 <= chunk_tokens:
+        chunk_tokens -= own
+        fits = max(tokenizer.prefix(window, chunk_tokens), 1)
+    else:
+        header = ""
     end = _last_row_end(source, offset, window, fits) if fits < len(window) else 0
     for cut in ([end] if end else []) + [*_cuts(window, fits)]:
         tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
@@ -128,8 +129,8 @@ _FARTHEST_HEADER = 1 << 22
 _RULE = regex.compile(r"\|(?:[ :]*+-++[ :]*+\|)++\n")
 
 
-def table_header(source: Source, offset: int) -> str:
-    """Return the header of the table that continues at `offset`: lines, or "" outside of one."""
+def table_header(source: Source, offset: int, text: str) -> str:
+    """Return the header of the table that continues at `offset`, with `text`; "" outside of one."""
     part, begin = _part_at(source, offset)
     if offset <= begin:
         return ""
@@ -137,7 +138,7 @@ def table_header(source: Source, offset: int) -> str:
         line = same_line_ends(source.read(begin, _LONGEST_HEADER))
         first, end, _ = line.partition("\n")
         return first.rstrip("\r") + "\n" if end and begin + len(first) < offset else ""
-    if source.read(offset, 1) != "|":
+    if not text.startswith("|"):
         return ""
     known, header = _HEADERS.get(source.digest, (0, ""))
     between = source.read(known, offset - known) if 0 < offset - known < _FARTHEST_BETWEEN else ""

@@ -52,9 +52,9 @@ def converted(monkeypatch):
     names = []
     convert = converter.Converters.convert
 
-    def count(self, path, limits):
+    def count(self, path, limits, suffix=None):
         names.append(path.name)
-        return convert(self, path, limits)
+        return convert(self, path, limits, suffix)
 
     monkeypatch.setattr(converter.Converters, "convert", count)
     return names
@@ -157,9 +157,9 @@ class TestKey:
         original, swapped = page.read_bytes(), b"<p>planted</p>"
         convert = converter.Converters.convert
 
-        def swap(self, path, limits):
+        def swap(self, path, limits, suffix=None):
             path.write_bytes(swapped)
-            return convert(self, path, limits)
+            return convert(self, path, limits, suffix)
 
         with monkeypatch.context() as patched:
             patched.setattr(converter.Converters, "convert", swap)

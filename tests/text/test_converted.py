@@ -164,9 +164,9 @@ class TestSeveral:
         meeting = threading.Barrier(min(2, converter.AT_ONCE))
         convert = converter.Converters.convert
 
-        def meet(self, path, limits):
+        def meet(self, path, limits, suffix=None):
             meeting.wait(HANG)
-            return convert(self, path, limits)
+            return convert(self, path, limits, suffix)
 
         monkeypatch.setattr(converter.Converters, "convert", meet)
 
@@ -303,7 +303,9 @@ class TestWarnings:
 
     def test_a_file_that_is_encrypted_says_that_it_needs_a_password(self, tmp_path):
         office = tmp_path / "a.docx"
-        office.write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600))
+        office.write_bytes(
+            bytes.fromhex("d0cf11e0a1b11ae1") + "EncryptedPackage".encode("utf-16-le")
+        )
 
         with pytest.raises(UnreadableSourceError, match=r"a\.docx .* needs a password"):
             open_source(office)
