@@ -34,7 +34,7 @@ from memagent_graph.evidence.statements import (
 )
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
-from memagent_graph.text.terms import telling_terms
+from memagent_graph.text.terms import names, telling_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -353,7 +353,10 @@ class _Aligner:
         return [self.read.items[number] for number in sorted(near)]
 
     def _borrows(self, note: Note, read: Match) -> bool:
-        """Whether a note is about the question's subject, and the text it rests on is not."""
+        """Whether a note is about the question's subject, and the text it rests on is of another.
+
+        A text that names nobody else may go on about the document's subject without naming it.
+        """
         asked = roots(note.text) & self.subject
         if len(asked) < max(2, _ASKED * len(self.subject)):
             return False
@@ -363,10 +366,14 @@ class _Aligner:
             for number in range(max(place - _AROUND, 0), place + _AROUND + 1)
         }
         shown = [item.text for number, item in enumerate(self.read.items) if number in near]
-        text = "\n".join([self.known, *(shown or [self.chunk.text])])
+        shown = shown or [self.chunk.text]
+        text = "\n".join([self.known, *shown])
         if not may_share_language(note.text, f"{self.known}\n{self.chunk.text}", asked):
             return False
-        return len(asked & roots(text)) < _BORROWED * len(asked)
+        if len(asked & roots(text)) >= _BORROWED * len(asked):
+            return False
+        own = roots(note.text)
+        return any(own.isdisjoint(roots(name)) for sentence in shown for name in names(sentence))
 
     def _place(self, note: Note, item: EvidencePassage) -> Evidence:
         begin = self.chunk.start

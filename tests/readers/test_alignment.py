@@ -551,6 +551,15 @@ def test_a_note_in_other_words_or_on_another_link_of_the_chain_is_not(note, chun
     assert state(note, chunk, question=question) != "unsupported"
 
 
+def test_a_text_that_names_nobody_may_go_on_about_the_subject():
+    lease = "The tenant pays 1,200 euros a month, and it is due on the first. Pets in cages: fine."
+    asked = "What is the monthly rent in the lease between Berta Kestrel and Ulrich Nomad?"
+    note = "The monthly rent in the lease between Berta Kestrel and Ulrich Nomad is 1,200 euros."
+
+    assert state(note, lease, question=asked) == "supported"
+    assert state(note, f"{lease} So wrote Ivo Brandt.", question=asked) == "unsupported"
+
+
 def test_an_older_note_may_name_the_subject_unless_nothing_supports_it():
     named = "The first battle of Bull Run had a victor."
     doubtful = Memory(named, unsupported=(Unsupported(named),))
