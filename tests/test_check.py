@@ -66,13 +66,26 @@ def test_if_it_is_none_again_the_old_notes_stay_and_a_warning_says_so(reply):
 
 def test_an_empty_reply_on_top_of_notes_is_asked_for_again_and_then_they_stay():
     mended, _ = read(NOTES, "", f"{NOTES} Gulls came.", r"\boxed{Ann Kestrel}")
-    kept, heard = read(NOTES, " ", "<think>Hm.</think>", r"\boxed{Ann Kestrel}")
+    twice = CONFIG.model_copy(update={"max_attempts": 2})
+    kept, heard = read(NOTES, " ", "<think>Hm.</think>", "", r"\boxed{Ann Kestrel}", config=twice)
 
     assert mended["memory"] == f"{NOTES} Gulls came."
     assert not warned(mended)
     assert kept["memory"] == NOTES
-    assert kept["usage"]["calls"] == len(heard) == 4
+    assert len(heard) == 5
+    assert heard[1] == heard[2] != heard[3]
     assert len(warned(kept)) == 1
+
+
+def test_a_model_that_is_known_to_reply_nothing_is_not_asked_as_if_its_server_had_failed():
+    document = f"{DOCUMENT}\n\nThe pilot boat was painted green by two brothers from Ribe."
+    twice = CONFIG.model_copy(update={"max_attempts": 2})
+
+    replies = [NOTES, *[""] * 5, r"\boxed{Ann Kestrel}"]
+    out, heard = read(*replies, config=twice, document=document)
+
+    assert (out["memory"], out["answer"]) == (NOTES, "Ann Kestrel")
+    assert len(heard) == 1 + 3 + 2 + 1
 
 
 def test_a_model_that_replies_nothing_from_the_beginning_on_is_reported():

@@ -51,6 +51,7 @@ class Call:
         seconds_left: returns the seconds until the deadline; None without one.
         chain: the fold's versions in the store; None without a store.
         cutter: cuts the document's chunks; None if the caller cuts them.
+        is_last: whether the step is not tried again if this attempt fails.
     """
 
     reading: Reading
@@ -58,6 +59,7 @@ class Call:
     seconds_left: Callable[[], float | None] = lambda: None
     chain: Chain | None = None
     cutter: Cutter | None = None
+    is_last: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

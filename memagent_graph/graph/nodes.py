@@ -354,7 +354,8 @@ async def overwrite_memory(
         elif update.chunk == "skipped":
             run.emit(skip_event(reading, run, chunk, after))
 
-    call = Call(reading, config, partial(reading.seconds_left, run), chain, run.cutter)
+    is_last = attempt >= reading.config.max_attempts
+    call = Call(reading, config, partial(reading.seconds_left, run), chain, run.cutter, is_last)
     try:
         ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
         with run.cutter.ahead(chunk, span_of(fold["source"]).end), ending:

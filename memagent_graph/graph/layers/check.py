@@ -39,8 +39,9 @@ class CheckLayer(Layer):
     """Let no reply overwrite notes that is none, or that lost most of them without need.
 
     What is wrong with a reply is the reader's to say (`Update.fault`). In recorded rollouts and
-    with `exact_cuts`, where replies are taken word for word, faults are only counted. An empty
-    reply ends a reading only where nothing has been noted yet.
+    with `exact_cuts`, where replies are taken word for word, faults are only counted. A step with
+    an empty reply is repeated as after other failures; the last time, what was noted stays, and
+    from then on at once. Where nothing has been noted yet, it ends the reading.
     """
 
     name = "check"
@@ -52,8 +53,9 @@ class CheckLayer(Layer):
         try:
             update = await read(replace(step, exact=exact))
         except EmptyReplyError:
-            # A conversation's messages are kept for another try.
-            if exact or call.reading.reader.standing or not step.memory.text:
+            # The server may have failed; a conversation's messages are kept for another try.
+            fails = call.is_last or state_of(step.fold)["faulty"]
+            if exact or call.reading.reader.standing or not (fails and step.memory.text):
                 raise
             update = FoldUpdate(None, usage=Usage(1), fault="placeholder")
         if update.fault is None:
