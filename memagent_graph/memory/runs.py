@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.memory.items import label
+from memagent_graph.memory.version import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,11 +91,12 @@ async def mark_answered(records: Records, name: str, asked: str) -> None:
 async def keep_answer(records: Records, version: str, new: KeptAnswer) -> None:
     """Store an answer with the version that it was written from, and add up what they cost.
 
-    Nothing is stored if the version is gone.
+    Nothing is stored if the version is gone, or a newer release wrote it.
     """
     place = (records.versions, version)
     (value,) = await records.values([place], refresh=False)
-    if not isinstance(value, dict):
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(schema, int) or schema > SCHEMA:
         return
     if (old := _answer(value)) is not None:
         new = new._replace(

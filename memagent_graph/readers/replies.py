@@ -298,16 +298,25 @@ def _without_instructions(text: str, prompt: tuple[str, ...], read: str) -> str:
         has = _words(sentence)
         if not has or sentence in read:
             return False
-        if len(has) < _LEAST_JUDGED:
-            return has in said
+        if len(has) < _LEAST_JUDGED:  # a word of the prompt alone is no sentence of it
+            return _wording(sentence) in _wordings_of(prompt)
         return any(len(has & own) >= _REPEATED * len(has) for own in said)
 
     repeated = {note.text for note in notes(text) if repeats(note.text)}
     return leave_out(text, repeated).strip() if repeated else text
 
 
+def _wording(sentence: str) -> list[str]:
+    return [term for term in terms(sentence) if not term.isdigit()]
+
+
 def _words(sentence: str) -> frozenset[str]:
     return frozenset(term for term in telling_terms(sentence) if not term.isdigit())
+
+
+@lru_cache(16)
+def _wordings_of(prompt: tuple[str, ...]) -> list[list[str]]:
+    return [*map(_wording, prompt)]
 
 
 @lru_cache(16)

@@ -147,14 +147,16 @@ def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
 
 HOSTILE = "\u202e\u2066\x1b]0;owned\x07\x9b2J\U000e0041\rover"
 """Turns a text, sets a window's title, erases, hides a letter, and overwrites a line."""
-NEVER = ("\u202e", "\u2066", "\x1b]", "\x07", "\x9b", "\U000e0041", "\rover", "\nover")
+IN_TEXT = HOSTILE.replace("over", "beside")
+"""The same in a document, where a carriage return ends a line."""
+NEVER = ("\u202e", "\u2066", "\x1b]", "\x07", "\x9b", "\U000e0041", "\rover", "\nover", "\rbeside")
 
 
 @pytest.fixture
 def hostile(tmp_path):
     """A folder with files whose names and contents are hostile, and a store with such names."""
     for name, text in {
-        f"{HOSTILE}.txt": f"The vault {HOSTILE} opens at 6:40.\n",
+        f"{HOSTILE}.txt": f"The vault {IN_TEXT} opens at 6:40.\n",
         f"{HOSTILE}.jsonl": json.dumps({"id": HOSTILE, "question": HOSTILE, "document": HOSTILE}),
         f"{HOSTILE}.bad": "not of any format\n",
         f"{HOSTILE}.py": 'A = "{question} {memory} {chunk}"\nB = "{question} {memory}"\n',
@@ -243,6 +245,8 @@ def hostile_commands(folder):
         "people",
         [
             ["memory", "users", "--namespace", f"{HOSTILE}."],
+            ["memory", "proposals", *user],
+            ["memory", "proposals", *user, "--accept", HOSTILE],
             ["memory", "search", HOSTILE, "--namespace", f"{HOSTILE}."],
             ["memory", "readings", HOSTILE],
             ["memory", "forget", *user, "--dry-run"],
@@ -284,4 +288,4 @@ def test_json_is_the_same_on_a_terminal_and_in_a_pipe(hostile):
     ((*_, told),) = outcomes(hostile, ["terminal"], [ask])
 
     found, _ = json.JSONDecoder().raw_decode(told, told.index("{"))  # behind the progress
-    assert " ".join(HOSTILE.split()) in " ".join(found["memory"].split())
+    assert " ".join(IN_TEXT.split()) in " ".join(found["memory"].split())
