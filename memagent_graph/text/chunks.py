@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import PurePosixPath
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import regex
@@ -144,12 +145,14 @@ def table_header(source: Source, offset: int, text: str) -> str:
     between = source.read(known, offset - known) if 0 < offset - known < _FARTHEST_BETWEEN else ""
     if not header or not _ALL_ROWS.fullmatch(same_line_ends(between)):
         header = _look_back(source, begin, offset)
-    _HEADERS[source.digest] = offset, header
-    if len(_HEADERS) > _MOST_HEADERS:
-        _HEADERS.pop(next(iter(_HEADERS)), None)
+    with _HEADERS_LOCK:  # chunks are cut in threads
+        _HEADERS[source.digest] = offset, header
+        if len(_HEADERS) > _MOST_HEADERS:
+            del _HEADERS[next(iter(_HEADERS))]
     return header
 
 
+_HEADERS_LOCK = Lock()
 _HEADERS: dict[str, tuple[int, str]] = {}
 """The last offset in a table and its header, by digest: a table is not looked through each time."""
 _MOST_HEADERS = 64
