@@ -310,7 +310,7 @@ def test_a_person_is_found_looked_at_and_forgotten_by_keyboard_alone(visit, bank
     remember(bank.store, "ben", "I breed hens.")
     page = visit("/people")
 
-    page.get_by_label("Search people").fill("QUOKKAS")
+    page.get_by_label("Search users").fill("QUOKKAS")
     page.keyboard.press("Enter")
     page.wait_for_url("**words=QUOKKAS*")
     assert page.locator(".row .name a").all_text_contents() == ["ann"]
