@@ -299,14 +299,14 @@ def _without_instructions(text: str, prompt: tuple[str, ...], read: str) -> str:
         if not has or sentence in read:
             return False
         if len(has) < _LEAST_JUDGED:  # a word of the prompt alone is no sentence of it
-            return _wording(sentence) in _wordings_of(prompt)
+            return _all_words(sentence) in _all_words_of(prompt)
         return any(len(has & own) >= _REPEATED * len(has) for own in said)
 
     repeated = {note.text for note in notes(text) if repeats(note.text)}
     return leave_out(text, repeated).strip() if repeated else text
 
 
-def _wording(sentence: str) -> list[str]:
+def _all_words(sentence: str) -> list[str]:
     return [term for term in terms(sentence) if not term.isdigit()]
 
 
@@ -315,8 +315,8 @@ def _words(sentence: str) -> frozenset[str]:
 
 
 @lru_cache(16)
-def _wordings_of(prompt: tuple[str, ...]) -> list[list[str]]:
-    return [*map(_wording, prompt)]
+def _all_words_of(prompt: tuple[str, ...]) -> list[list[str]]:
+    return [*map(_all_words, prompt)]
 
 
 @lru_cache(16)

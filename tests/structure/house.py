@@ -41,14 +41,14 @@ CEILINGS = {
     "files a chunk enters, with Redis": Ceiling(40, 26),
     "files a message enters": Ceiling(12, 12),
     "files the fold of a message enters": Ceiling(42, 30),
-    "modules with one importer, in percent": Ceiling(16, 10),
+    "modules with one importer, in percent": Ceiling(12, 10),
     "import circles, with those of types": Ceiling(1, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(50, 0),
-    "lines of the largest module": Ceiling(880, 500),
-    "modules": Ceiling(175, 130),
-    "lines": Ceiling(52_500, 39_000),
+    "lines of the largest module": Ceiling(798, 500),
+    "modules": Ceiling(169, 130),
+    "lines": Ceiling(51_860, 39_000),
 }
 
 
