@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from contextvars import Context
+from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -425,7 +426,7 @@ class UserMemories:
         self._episode_days = episode_days
         self._ttl = ttl
         self._guarded: ReadOnlyStore | None = None
-        self._recent: dict[tuple[int, str], UserMemory] = {}
+        self._of = lru_cache(_MOST_RECENT)(self._make)
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
         """Return the memory of a person.
@@ -445,14 +446,7 @@ class UserMemories:
                 "or use `ConversationMemory.users()` to look after such a memory."
             )
             raise ConfigurationError(message)
-        chosen = self._chosen(store)
-        key = (id(chosen), name)
-        found = self._recent.get(key)
-        if found is None or found.bank.store is not chosen:
-            while len(self._recent) >= _MOST_RECENT:
-                self._recent.pop(next(iter(self._recent)), None)
-            found = self._recent[key] = self._make(chosen, name)
-        return found
+        return self._of(self._chosen(store), name)
 
     def _make(self, store: BaseStore, name: str) -> UserMemory:
         return UserMemory(

@@ -75,7 +75,7 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
 
     Args:
         memory: the memory of the users.
-        editable: whether the agent may write and edit `/notes.md`.
+        editable: whether the agent may edit `/notes.md`.
         user: function of the run's runtime and config that returns the id of the user, as for
             `MemAgentMiddleware`; or the id itself, for use without an agent.
         strict: whether a run without a user is an error; otherwise its thread has a memory.
@@ -146,12 +146,11 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         return GlobResult(matches=found)
 
     def write(self, file_path: str, content: str) -> WriteResult:
-        """Write the notes of a user of whom nothing is known."""
+        """Return an error: the notes begin with what is remembered, and are edited from then on."""
         if _inside(file_path) in self._files():
             message = f"Cannot write to {file_path} because it already exists. Edit it instead."
             return WriteResult(error=message)
-        error = self._store(file_path, content, "")
-        return WriteResult(error=error, path=None if error else file_path)
+        return WriteResult(error=self._store(file_path, content, ""))
 
     def edit(
         self,

@@ -13,7 +13,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph import (
     ConversationMemory,
@@ -25,18 +24,6 @@ from memagent_graph import (
 from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
-
-
-@pytest.fixture(params=["in memory", "sqlite", "redis"])
-def store(request, tmp_path):
-    if request.param == "in memory":
-        yield InMemoryStore()
-    elif request.param == "sqlite":
-        with SqliteStore.from_conn_string(str(tmp_path / "memories.sqlite")) as found:
-            found.setup()
-            yield found
-    else:
-        yield request.getfixturevalue("redis_store")
 
 
 def dump(store):

@@ -39,18 +39,6 @@ from memagent_graph.errors import (
 from memagent_graph.readers.base import Update
 
 
-@pytest.fixture(params=["in memory", "sqlite", "redis"])
-def store(request, tmp_path):
-    if request.param == "in memory":
-        yield InMemoryStore()
-    elif request.param == "sqlite":
-        with SqliteStore.from_conn_string(str(tmp_path / "memories.sqlite")) as found:
-            found.setup()
-            yield found
-    else:
-        yield request.getfixturevalue("redis_store")
-
-
 def approving(store, *script, **options):
     reader = ScriptedReader(*script) if script else "extractive"
     return ConversationMemory(reader, store=store, approve=True, **options)

@@ -13,22 +13,9 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph import ConversationMemory, MemAgentMiddleware
 from memagent_graph.conversation.users import Users
-
-
-@pytest.fixture(params=["in memory", "sqlite", "redis"])
-def store(request, tmp_path):
-    if request.param == "in memory":
-        yield InMemoryStore()
-    elif request.param == "sqlite":
-        with SqliteStore.from_conn_string(str(tmp_path / "memories.sqlite")) as found:
-            found.setup()
-            yield found
-    else:
-        yield request.getfixturevalue("redis_store")
 
 
 def remember(store, *texts, **options):

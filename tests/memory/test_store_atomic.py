@@ -820,8 +820,8 @@ class Killed(BaseException):
     """The process ends; each of its statements so far is in the file."""
 
 
-def set_up_partly(file, statements, index):
-    """Set a file up as LangGraph does, up to a kill; return whether the kill came too late."""
+def killed_after(statements):
+    """A connection that a kill ends after so many statements."""
 
     class Connection(sqlite3.Connection):
         left = statements
@@ -833,13 +833,19 @@ def set_up_partly(file, statements, index):
             return super().execute(sql, *parameters)
 
         def executescript(self, script):
-            for statement in script.split(";"):
+            for statement in filter(str.strip, script.split(";")):
                 self.execute(statement)
 
         def enable_load_extension(self, _):
             """Do nothing: not every build of Python can, and no step needs the extension."""
 
-    with closing(sqlite3.connect(file, factory=Connection, isolation_level=None)) as connection:
+    return Connection
+
+
+def set_up_partly(file, statements, index):
+    """Set a file up as LangGraph does, up to a kill; return whether the kill came too late."""
+    connecting = sqlite3.connect(file, factory=killed_after(statements), isolation_level=None)
+    with closing(connecting) as connection:
         try:
             SqliteStore(connection, index=index).setup()
         except Killed:
@@ -937,21 +943,7 @@ sys.exit(min(failed, 9))
 
 def set_up_saver_partly(file, statements):
     """Set up the file of a checkpointer, up to a kill; return whether the kill came too late."""
-
-    class Connection(sqlite3.Connection):
-        left = statements
-
-        def execute(self, sql, *parameters):
-            if not self.left:
-                raise Killed
-            self.left -= 1
-            return super().execute(sql, *parameters)
-
-        def executescript(self, script):
-            for statement in filter(str.strip, script.split(";")):
-                self.execute(statement)
-
-    with closing(sqlite3.connect(file, factory=Connection)) as connection:
+    with closing(sqlite3.connect(file, factory=killed_after(statements))) as connection:
         try:
             SqliteSaver(connection).setup()
         except Killed:

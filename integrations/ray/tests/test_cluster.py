@@ -37,26 +37,24 @@ def child(*words):
     )
 
 
-def test_every_task_is_done_once_though_a_node_is_lost_and_nothing_stored_is_read_twice(tmp_path):
-    server = RedisServer(tmp_path)
+def last_line(work, folder):
+    """What the child prints at the end of a work that needs Redis."""
+    server = RedisServer(folder)
     try:
-        done = child("lost_node", server.url, tmp_path)
+        done = child(work, server.url, folder)
     finally:
         server.kill()
 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "200 tasks, each once"
+    return done.stdout.splitlines()[-1]
+
+
+def test_every_task_is_done_once_though_a_node_is_lost_and_nothing_stored_is_read_twice(tmp_path):
+    assert last_line("lost_node", tmp_path) == "200 tasks, each once"
 
 
 def test_a_worker_that_is_killed_costs_two_calls_of_each_task_of_its_batch_at_most(tmp_path):
-    server = RedisServer(tmp_path)
-    try:
-        done = child("lost_worker", server.url, tmp_path)
-    finally:
-        server.kill()
-
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1].endswith("were made again")
+    assert last_line("lost_worker", tmp_path).endswith("were made again")
 
 
 def test_failed_tasks_tell_their_error_and_results_go_to_parquet(tmp_path):

@@ -108,10 +108,10 @@ class MaskedTask(Task):
         """Make one sample."""
         masked = self._questions[draw(self.name, len(self._questions), index, seed)]
         gold = self.source.read(masked.start, masked.end - masked.start)
-        room = length - tokenizer.count(gold)
-        check_length(self.name, length, length - min(room, 0))
+        needed = tokenizer.count(gold)
+        check_length(self.name, length, needed)
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
-        start, end = self._around(masked, room, rng.random(), tokenizer.count)
+        start, end = self._around(masked, length - needed, rng.random(), tokenizer.count)
 
         def pieces() -> Iterator[Piece]:
             yield from self._read(start, masked.start)
