@@ -199,11 +199,11 @@ class NewestReader(ExtractiveReader):
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the newest statements of the memory and the chunk together."""
-        known = list(read_facts(step.memory.text))
+        known = list(read_remarks(step.memory.text))
         kept = self._newest([*known, *_user_statements(step.chunk)])
         if kept == known or not kept:
             return Update(None)
-        return Update(Memory(write_facts(kept)))
+        return Update(Memory(write_remarks(kept)))
 
     async def merge(
         self,
@@ -214,10 +214,10 @@ class NewestReader(ExtractiveReader):
         config: RunnableConfig | None = None,
     ) -> Merge:
         """Keep the newest statements of all memories together."""
-        facts = [fact for memory in memories for fact in read_facts(memory.text)]
-        return Merge(Memory(write_facts(self._newest(facts))))
+        facts = [fact for memory in memories for fact in read_remarks(memory.text)]
+        return Merge(Memory(write_remarks(self._newest(facts))))
 
-    def _newest(self, facts: list[Fact]) -> list[Fact]:
+    def _newest(self, facts: list[Remark]) -> list[Remark]:
         """The newest facts that fit into the memory, in its order; wanted ones come first."""
         known = _once(fact for fact in facts if self._banned.isdisjoint(terms(fact.text)))
         order = sorted(range(len(known)), key=lambda at: (known[at].day, at), reverse=True)
@@ -235,7 +235,7 @@ class NewestReader(ExtractiveReader):
         return [known[index] for index in sorted(chosen)]
 
 
-class Fact(NamedTuple):
+class Remark(NamedTuple):
     """A statement, with the day on which it was made, if known, and by whom."""
 
     day: str
@@ -253,8 +253,8 @@ class Fact(NamedTuple):
         return found
 
 
-def read_facts(memory: str) -> Iterator[Fact]:
-    """The facts of a memory; each line of one that a chat model has written is a fact."""
+def read_remarks(memory: str) -> Iterator[Remark]:
+    """The remarks of a memory; each line of one that a chat model has written is a remark."""
     day = year = ""
     speaker = USER
     for line in memory.splitlines():
@@ -264,10 +264,10 @@ def read_facts(memory: str) -> Iterator[Fact]:
         elif line.startswith("@"):
             speaker, day = line[1:], ""
         elif line.strip():
-            yield Fact(day, speaker, line)
+            yield Remark(day, speaker, line)
 
 
-def _user_statements(chunk: Chunk) -> Iterator[Fact]:
+def _user_statements(chunk: Chunk) -> Iterator[Remark]:
     """The statements of users in a rendered conversation."""
     begins = find_continued(chunk)
     begins_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
@@ -281,7 +281,7 @@ def _user_statements(chunk: Chunk) -> Iterator[Fact]:
             text = statement.text.lstrip("@ ")
             # A day would pass for one of the memory's own lines.
             if is_statement(text) and not _DAY.fullmatch(text):
-                yield Fact(begins["day"], begins["speaker"], text)
+                yield Remark(begins["day"], begins["speaker"], text)
 
 
 def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
@@ -296,14 +296,14 @@ def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
         stay = {_words(statement.text) for statement in statements(now)}
         said = (_words(statement.text.lstrip("@ ")) for statement in statements(before))
         gone |= {(day, words) for words in said if words not in stay}
-    facts = [*read_facts(memory)]
+    facts = [*read_remarks(memory)]
     left = [fact for fact in facts if (fact.day, _words(fact.text)) not in gone]
-    return memory if len(left) == len(facts) else write_facts(left)
+    return memory if len(left) == len(facts) else write_remarks(left)
 
 
-def _once(facts: Iterable[Fact]) -> list[Fact]:
+def _once(facts: Iterable[Remark]) -> list[Remark]:
     """Facts by speaker and day, each once a day whatever its case and punctuation."""
-    kept: dict[tuple[str, str, tuple[str, ...]], Fact] = {}
+    kept: dict[tuple[str, str, tuple[str, ...]], Remark] = {}
     for fact in facts:
         kept.setdefault((fact.speaker, fact.day, _words(fact.text)), fact)
     return sorted(kept.values(), key=lambda fact: (fact.speaker != USER, fact.speaker, fact.day))
@@ -315,8 +315,8 @@ def _words(statement: str) -> tuple[str, ...]:
     return tuple(terms(statement)) or (statement,)
 
 
-def write_facts(facts: Sequence[Fact]) -> str:
-    """The reverse of `read_facts`."""
+def write_remarks(facts: Sequence[Remark]) -> str:
+    """The reverse of `read_remarks`."""
     lines: list[str] = []
     day, speaker = "", USER
     for fact in facts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import regex
 
-from memagent_graph.conversation.built_in import Fact, read_facts, write_facts
+from memagent_graph.conversation.built_in import Remark, read_remarks, write_remarks
 from memagent_graph.conversation.messages import instant
 from memagent_graph.templates import render
 from memagent_graph.text.index import Index
@@ -157,9 +157,9 @@ def _fit(
 
 
 @lru_cache(maxsize=64)
-def prepare(memory: str) -> tuple[Sequence[Fact], Index]:
+def prepare(memory: str) -> tuple[Sequence[Remark], Index]:
     """The facts of a memory, and an index of them: what a fold prepares, the next reply finds."""
-    facts = [*read_facts(memory)]
+    facts = [*read_remarks(memory)]
     return facts, Index.of(fact.text for fact in facts)
 
 
@@ -178,12 +178,12 @@ def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenize
                 chosen[number] = None
     kept = _first(
         [*chosen],
-        lambda some: tokenizer.count(write_facts([facts[i] for i in sorted(some)])) <= tokens,
+        lambda some: tokenizer.count(write_remarks([facts[i] for i in sorted(some)])) <= tokens,
     )
-    return write_facts([facts[index] for index in sorted(kept)])
+    return write_remarks([facts[index] for index in sorted(kept)])
 
 
-def _newest_first(facts: Sequence[Fact]) -> list[int]:
+def _newest_first(facts: Sequence[Remark]) -> list[int]:
     """Sort facts by the day above them, or the first day in them, or the day of the fact before."""
     days, day = list[str](), ""
     for fact in facts:

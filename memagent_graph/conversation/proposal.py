@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from langgraph.store.base import PutOp
 
-from memagent_graph.conversation.built_in import Fact, read_facts, write_facts
+from memagent_graph.conversation.built_in import Remark, read_remarks, write_remarks
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage, Page
 from memagent_graph.conversation.messages import USER
 from memagent_graph.conversation.profile import EMPTY
@@ -68,10 +68,10 @@ class ProposedChange:
     """
 
     id: str
-    removed: tuple[Fact, ...]
-    added: tuple[Fact, ...]
+    removed: tuple[Remark, ...]
+    added: tuple[Remark, ...]
     messages: tuple[str, ...]
-    place: Fact | None
+    place: Remark | None
 
     def __str__(self) -> str:
         """Return the lines of a diff."""
@@ -79,7 +79,7 @@ class ProposedChange:
         return "\n".join(lines)
 
     @property
-    def _marked(self) -> list[tuple[str, Fact]]:
+    def _marked(self) -> list[tuple[str, Remark]]:
         return [("-", fact) for fact in self.removed] + [("+", fact) for fact in self.added]
 
 
@@ -152,10 +152,10 @@ class Proposal:
             changes = tuple(
                 ProposedChange(
                     str(row["id"]),
-                    tuple(Fact(*fact) for fact in row["removed"]),
-                    tuple(Fact(*fact) for fact in row["added"]),
+                    tuple(Remark(*fact) for fact in row["removed"]),
+                    tuple(Remark(*fact) for fact in row["added"]),
                     tuple(row["messages"]),
-                    None if row["place"] is None else Fact(*row["place"]),
+                    None if row["place"] is None else Remark(*row["place"]),
                 )
                 for row in values.pop("changes")
             )
@@ -209,11 +209,11 @@ class Proposal:
     def restrict(self, changes: Sequence[ProposedChange], said: Sequence[KeptMessage]) -> Proposal:
         """Return the proposal with fewer changes and messages, and no text of the others."""
         texts = [fact.text for one in changes for fact in one.added]
-        places: dict[Fact | None, Fact | None] = {
+        places: dict[Remark | None, Remark | None] = {
             fact: one.place for one in self.changes for fact in one.added if fact.text not in texts
         }
 
-        def place(one: ProposedChange) -> Fact | None:
+        def place(one: ProposedChange) -> Remark | None:
             found = one.place
             while found in places:
                 found = places[found]
@@ -273,7 +273,7 @@ def compose(
     )
 
 
-def _source(fact: Fact, version: MemoryVersion, starts: Sequence[MessageStart]) -> list[str]:
+def _source(fact: Remark, version: MemoryVersion, starts: Sequence[MessageStart]) -> list[str]:
     """The ids of the messages in which the evidence for a statement is."""
     return [
         max(starts, key=lambda one: (one.start <= item.start, one.start)).message
@@ -282,7 +282,7 @@ def _source(fact: Fact, version: MemoryVersion, starts: Sequence[MessageStart]) 
     ]
 
 
-def _alike(fact: Fact, said: Sequence[KeptMessage]) -> list[str]:
+def _alike(fact: Remark, said: Sequence[KeptMessage]) -> list[str]:
     """The ids of the messages with most of a statement's words, if that is half of them."""
     own = {*telling_terms(fact.text)}
     shares = {one.id: len(own & {*telling_terms(one.text)}) for one in said}
@@ -292,7 +292,7 @@ def _alike(fact: Fact, said: Sequence[KeptMessage]) -> list[str]:
 
 def _compare(
     before: str, after: str
-) -> list[tuple[tuple[Fact, ...], tuple[Fact, ...], Fact | None]]:
+) -> list[tuple[tuple[Remark, ...], tuple[Remark, ...], Remark | None]]:
     """Return removed and added statements, change by change, and the statement before them."""
     lines = _has_lines(before, after)
     old, new = _units(before, lines=lines), _units(after, lines=lines)
@@ -320,9 +320,9 @@ def _has_lines(*texts: str) -> bool:
     return any("\n" in text.strip() or text[:10].replace("-", "").isdigit() for text in texts)
 
 
-def _units(text: str, *, lines: bool) -> list[Fact]:
+def _units(text: str, *, lines: bool) -> list[Remark]:
     """The statements of a memory: its lines, or the sentences of one that has a single line."""
-    facts = [fact for fact in read_facts(text) if fact.text != EMPTY]
+    facts = [fact for fact in read_remarks(text) if fact.text != EMPTY]
     if lines:
         return facts
     return [fact._replace(text=one.text) for fact in facts for one in statements(fact.text)]
@@ -349,7 +349,7 @@ def _apply(text: str, changes: Sequence[ProposedChange], *, profile: bool) -> st
     dated = all(not unit.day and unit.speaker == USER for unit in units)
     if not lines and dated and not profile:
         return " ".join(unit.text for unit in units)
-    return write_facts(units) or (EMPTY if profile else "")
+    return write_remarks(units) or (EMPTY if profile else "")
 
 
 async def list_proposals(memory: UserMemory) -> list[Proposal]:
