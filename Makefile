@@ -49,8 +49,6 @@ SHAPE ?= 7b
 SUDO := $(shell command -v sudo)
 
 LEARNED ?= learned
-# A local folder with a model to train; one of random weights is made where it is missing.
-MODEL ?= gpu-model
 
 PROSE := README.md CONTRIBUTING.md RELEASING.md SECURITY.md CODE_OF_CONDUCT.md docs memagent_graph $(wildcard integrations/*/memagent_*) $(wildcard integrations/*/README.md)
 INTEGRATIONS := $(wildcard integrations/*/pyproject.toml)
@@ -91,7 +89,7 @@ exit $$code
 endef
 
 .PHONY: models chat test-model test-model-quick
-.PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-deepagents test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-gpu quick
+.PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-deepagents test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-real quick
 .PHONY: docs docs-serve docs-version lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
@@ -167,8 +165,8 @@ bench-gpu: $(VLLM_INSTALLED)  ## What one GPU does with the graph, a model of du
 learn: $(INSTALLED_ALL)  ## Reinforcement learning of a small reader, three seeds, with table and plots
 	$(BIN)/python benchmarks/learn.py --out $(LEARNED) --draw $(LEARNED)
 
-train-gpu: $(INSTALLED_ALL)  ## Train a 0.5B model for a few iterations on one GPU, with seconds (MODEL names its folder)
-	$(BIN)/python benchmarks/train_gpu.py --model $(MODEL)
+train-real: $(INSTALLED_ALL)  ## Train a real small model on questions of two hops (MODELS=0.5b)
+	$(BIN)/python benchmarks/train_real.py --model "$$($(BIN)/python tests/real_models.py --convert $(MODELS))"
 
 quick: $(INSTALLED_ALL)  ## As `test`, without the tests that are marked as slow
 	$(call check,$(ELSEWHERE) and not slow)

@@ -187,7 +187,7 @@ class ChatEndpoint(BaseChatModel):
         logprobs: whether to request the log-probability of each token.
         return_token_ids: whether to request the token ids of prompt and completion (vLLM).
 
-    A reply's `response_metadata["generation"]` is a `models.generation.Generation`. While the
+    A reply's `response_metadata["generation"]` is a `models.completion.Generation`. While the
     server is down, calls wait for it for up to `timeout`; see `models.circuit.Circuit`.
 
     Raises:

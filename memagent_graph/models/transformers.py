@@ -62,7 +62,7 @@ class ChatTransformers(BaseChatModel):
             `{"max_position_embeddings": 131072, "rope_parameters": {"rope_type": "yarn", ...}}`.
             Objects are merged with those in the file.
 
-    A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
+    A reply's `response_metadata["generation"]` is a `models.completion.Generation`.
 
     Raises:
         ConfigurationError: An argument is invalid, or there is no such model.

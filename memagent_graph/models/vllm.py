@@ -21,9 +21,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.outputs import ChatResult
 from pydantic import Field, PrivateAttr, ValidationError
 from safetensors.torch import save_file
-from vllm import SamplingParams
+from vllm import SamplingParams, exceptions
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.exceptions import GracefulHTTPError, RetryableRequestError, VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
@@ -58,6 +57,14 @@ if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput, RequestOutput
 
     from memagent_graph.text.tokens import Tokenizer
+
+# Before version 0.27 or so, vLLM had no such kinds, and raised a ValueError for a bad request.
+_BUSY = tuple(
+    kind
+    for name in ("GracefulHTTPError", "RetryableRequestError")
+    if (kind := getattr(exceptions, name, None)) is not None
+)
+_REFUSED = (getattr(exceptions, "VLLMClientError", ValueError), EngineGenerateError, ValueError)
 
 ENGINE_ARGUMENTS = frozenset(field.name for field in fields(AsyncEngineArgs))
 """Names of the arguments of `Engine`: those of vLLM itself."""
@@ -142,10 +149,10 @@ class VLLMEngine:
             await self._discard(llm)
             message = f"vLLM's engine for {self.arguments.model!r} died; the next call restarts it."
             raise TransientModelError(message) from error
-        except (GracefulHTTPError, RetryableRequestError) as error:
+        except _BUSY as error:
             message = f"vLLM cannot accept the request now: {error}"
             raise TransientModelError(message) from error
-        except (VLLMClientError, EngineGenerateError, ValueError) as error:
+        except _REFUSED as error:
             message = f"vLLM refused the request: {_reason(error)}"
             raise ModelError(message) from error
 
@@ -280,7 +287,7 @@ class ChatVLLM(BaseChatModel):
         engine: arguments of `vllm.AsyncEngineArgs`. They may also be given as keyword arguments:
             `ChatVLLM(model="...", tensor_parallel_size=2, max_model_len=8192)`.
 
-    A reply's `response_metadata["generation"]` is a `models.generation.Generation`.
+    A reply's `response_metadata["generation"]` is a `models.completion.Generation`.
 
     Raises:
         ConfigurationError: An argument is invalid, or there is no such model.
@@ -449,11 +456,7 @@ class ChatVLLM(BaseChatModel):
             given["stop"] = stop
         try:
             return SamplingParams(output_kind=kind, **given)
-        except (
-            TypeError,
-            ValueError,
-            VLLMClientError,
-        ) as error:  # vLLM has no such name, or refuses the value
+        except (TypeError, *_REFUSED) as error:  # vLLM has no such name, or refuses the value
             message = f"vLLM refuses these sampling parameters: {error} Correct sampling=."
             raise ConfigurationError(message) from error
 
