@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.middleware import MemAgentMiddleware as MemAgentMiddleware
     from memagent_graph.conversation.node import ConversationNode, ConversationState
     from memagent_graph.conversation.tools import create_memory_tools
+    from memagent_graph.facts.record import Fact, Facts, facts_of
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.graph.node import MemAgentNode
     from memagent_graph.memory.bank import MemoryBank
@@ -31,6 +32,8 @@ __all__ = [
     "ConversationMemory",
     "ConversationNode",
     "ConversationState",
+    "Fact",
+    "Facts",
     "MemAgentNode",
     "MemAgentRetriever",
     "MemoryBank",
@@ -43,6 +46,7 @@ __all__ = [
     "create_memagent",
     "create_memory_tools",
     "create_reading_tool",
+    "facts_of",
     "plan",
     "read_many",
     "store_metrics",
@@ -55,6 +59,8 @@ _HOMES = {
     "ConversationMemory": "conversation.memory",
     "ConversationNode": "conversation.node",
     "ConversationState": "conversation.node",
+    "Fact": "facts.record",
+    "Facts": "facts.record",
     "MemAgentMiddleware": "conversation.middleware",
     "MemAgentNode": "graph.node",
     "MemAgentRetriever": "retriever",
@@ -68,6 +74,7 @@ _HOMES = {
     "create_memagent": "graph.build",
     "create_memory_tools": "conversation.tools",
     "create_reading_tool": "tool",
+    "facts_of": "facts.record",
     "plan": "planning",
     "read_many": "batch",
     "store_metrics": "memory.circuit",

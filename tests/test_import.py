@@ -35,6 +35,7 @@ LAYERS = [
     {"models"},
     {"evidence"},
     {"readers"},
+    {"facts"},
     {"memory"},
     {"graph"},
     {"conversation", "planning"},

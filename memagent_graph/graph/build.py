@@ -53,6 +53,7 @@ from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import RunnableCallable, as_kind, checkpointer_of, runtime_of
 from memagent_graph.sync import LateError, to_thread, wait_for
 from memagent_graph.templates import replace_surrogates
+from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -63,10 +64,11 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
     from memagent_graph.evidence.verify import Verify
+    from memagent_graph.facts.record import Facts
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
-    from memagent_graph.text.tokens import TokenizerLike
+    from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
     _Builder = StateGraph[ReadingState, Run, Any, Any]
     _Stops = tuple[list[str], list[str]]
@@ -101,6 +103,7 @@ def create_memagent(
     tokenizer: TokenizerLike = None,
     verify: Verify | None = None,
     response_format: ResponseFormat | None = None,
+    schema: type[Facts] | Facts | None = None,
     interrupt_before: Sequence[str] | None = None,
     interrupt_after: Sequence[str] | None = None,
     name: str = "memagent",
@@ -127,6 +130,8 @@ def create_memagent(
         response_format: form of a chat model's answers: a pydantic model, a dataclass, a TypedDict,
             or the JSON schema of an object. They are in `structured_response`, and as JSON in
             `answer`. A reply that does not match is sent back once.
+        schema: keep the memory as facts: `Facts` for any, or `Facts(Person, Company)` for those of
+            pydantic models; `facts_of` returns them from the output. None for notes.
         interrupt_before: nodes to stop before, "overwrite_memory" for example.
         interrupt_after: nodes to stop after.
         name: the graph's name, also in its events.
@@ -138,8 +143,8 @@ def create_memagent(
 
     Raises:
         ConfigurationError: The budgets do not fit the model's context, there is no such model, the
-            reader does not merge and there are several segments or rounds, or LangGraph does not
-            allow the namespace.
+            reader does not merge and there are several segments or rounds, it cannot keep facts,
+            or LangGraph does not allow the namespace.
 
     Examples:
         >>> from memagent_graph import create_memagent
@@ -159,11 +164,17 @@ def create_memagent(
         verify=verify,
         response_format=response_format,
     )
+    cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
+    if schema is not None:
+        from memagent_graph.facts.reader import cut_facts, read_for_facts
+
+        reader = read_for_facts(reader, schema, config=config, tokenizer=counter)
+        cut = cut_facts
     check_window(reader.identity, config, question_tokens=0)
     if config.merges and not merges(reader):
         raise cannot_merge(reader)
     counter = counter or load_tokenizer(reader.identity.tokenizer)
-    reading = Reading(name, reader, config, counter, store, check_namespace(namespace))
+    reading = Reading(name, reader, config, counter, store, check_namespace(namespace), cut)
     retry = RetryPolicy(
         initial_interval=config.retry_interval,
         max_interval=60.0,

@@ -6,6 +6,7 @@ Every feature is a layer around `ask`; the modules of `memagent_graph.graph.laye
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -270,6 +271,7 @@ async def ask(step: FoldStep) -> FoldUpdate:
         finish_reason=update.finish_reason,
         unfinished=update.unfinished or cut,
         fault=update.fault,
+        left_out=update.left_out,
         tokens=tokens,
     )
 
@@ -386,7 +388,15 @@ async def _overwrite_halves(
         memory = update.memory or total.memory
         # The last half decides on "enough": what it would leave out counts as read.
         wanted = update.recall or total.recall
-        total = replace(update, memory=memory, usage=usage, unfinished=unfinished, recall=wanted)
+        left_out = {**Counter(total.left_out) + Counter(update.left_out)}
+        total = replace(
+            update,
+            memory=memory,
+            usage=usage,
+            unfinished=unfinished,
+            recall=wanted,
+            left_out=left_out,
+        )
     return total
 
 

@@ -31,7 +31,7 @@ from memagent_graph.graph.events import (
     step_of,
 )
 from memagent_graph.graph.fold import Call, advance
-from memagent_graph.graph.layers.check import state_of, warn_of_faults
+from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
 from memagent_graph.graph.layers.gates import count_closed
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
 from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
@@ -551,6 +551,7 @@ async def write_answer(
             *warnings,
             *_warn_of_cut(reading, progress),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
+            *warn_of_left_out(state_of(fold)),
             *warn_of_misuse(fold),
             *warn_of_looks(fold),
             *warn(memory),

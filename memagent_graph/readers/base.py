@@ -13,7 +13,7 @@ from memagent_graph.evidence.places import Recalled as Recalled
 from memagent_graph.evidence.places import Unsupported as Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
@@ -109,6 +109,7 @@ class Update:
         unfinished: whether the memory's end is missing, because the reply was cut off.
         fault: what speaks against overwriting the old memory with this one; None if nothing does,
             or if the reader cannot say.
+        left_out: number of lines of the reply, or of the memory, that were left out, by why.
     """
 
     memory: Memory | None
@@ -119,6 +120,7 @@ class Update:
     finish_reason: str | None = None
     unfinished: bool = False
     fault: Fault | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

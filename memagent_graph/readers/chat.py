@@ -194,6 +194,10 @@ class ChatReader(Reader):
             return update
         if not text and (step.memory.text or recall is not None):
             return update
+        return await self._take(step, reply, text, update)
+
+    async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
+        """Return the update with the notes of a reply."""
         text = whole_sentences(reply, text)
         found = check_overwrite(
             text,

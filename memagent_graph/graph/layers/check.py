@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -29,10 +30,12 @@ class Checked(TypedDict):
     Attributes:
         asked: number of chunks whose overwrite was asked for again because it had a fault.
         faulty: number of those that then still had one.
+        left_out: number of lines that were left out, by why; not there if there were none.
     """
 
     asked: int
     faulty: int
+    left_out: NotRequired[dict[str, int]]
 
 
 class CheckLayer(Layer):
@@ -58,13 +61,15 @@ class CheckLayer(Layer):
             if exact or call.reading.reader.standing or not (fails and step.memory.text):
                 raise
             update = FoldUpdate(None, usage=Usage(1), fault="placeholder")
-        if update.fault is None:
+        if update.fault is None and not update.left_out:
             return update
         first, before = update, state_of(step.fold)
-        if not exact:
+        if update.fault is not None and not exact:
             update = await self._settle(step, update, read)
         asked = before["asked"] + (update.usage.calls > first.usage.calls)
         found = Checked(asked=asked, faulty=before["faulty"] + (update.fault is not None))
+        if left_out := Counter(before.get("left_out")) + Counter(update.left_out):
+            found["left_out"] = dict(left_out)
         return replace(update, layers={**update.layers, self.name: found})
 
     async def _settle(self, step: FoldStep, update: FoldUpdate, read: Advance) -> FoldUpdate:
@@ -102,13 +107,22 @@ class CheckLayer(Layer):
     def join(self, states: Sequence[Checked]) -> Checked:
         """Return the sum of the counts."""
         asked, faulty = (sum(state[key] for state in states) for key in ("asked", "faulty"))
-        return Checked(asked=asked, faulty=faulty)
+        left_out = sum((Counter(state.get("left_out")) for state in states), Counter[str]())
+        found = Checked(asked=asked, faulty=faulty)
+        return Checked(**found, left_out=dict(left_out)) if left_out else found
 
 
 def state_of(fold: Fold) -> Checked:
     """Return the state of a fold's check."""
     found = fold["layers"].get(CheckLayer.name, {})
-    return Checked(asked=found.get("asked", 0), faulty=found.get("faulty", 0))
+    counts = Checked(asked=found.get("asked", 0), faulty=found.get("faulty", 0))
+    return Checked(**counts, left_out=found["left_out"]) if "left_out" in found else counts
+
+
+def warn_of_left_out(state: Checked) -> list[str]:
+    """Return a warning about lines that were left out; none if there were none."""
+    lines = [f"{count} ({why})" for why, count in state.get("left_out", {}).items()]
+    return [f"Lines that were left out: {', '.join(lines)}."] if lines else []
 
 
 def warn_of_faults(count: int, *, exact: bool) -> list[str]:

@@ -1,0 +1,211 @@
+"""Use facts as a graph: what holds when, what is near a name, what is disputed; and exports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import regex
+
+from memagent_graph.errors import MissingDependencyError
+from memagent_graph.facts.record import SAME_AS, Fact, facts_of, memory_of_facts, read_date
+from memagent_graph.facts.rules import Entities
+from memagent_graph.text.terms import telling_terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import date
+    from typing import Any
+
+    from memagent_graph.evidence.places import Memory
+    from memagent_graph.text.tokens import Tokenizer
+
+_FAR = 9
+"""Distance of facts that no chain of facts connects with a text."""
+_DATE_IN = regex.compile(
+    r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:\d{1,2}(?:st|nd|rd|th)?\s)?[A-Z][a-z]{2,8}\s(?:\d{1,2},\s)?\d{4}\b"
+    r"|(?<=\b[Ii]n\s)\d{4}\b"
+)
+
+_SPAN = regex.compile(
+    r"\b(?:since|until|before|after|between|chang\w*|histor\w*|previous\w*|ever|first|last)\b",
+    regex.IGNORECASE,
+)
+"""What a question says that is about more than one time."""
+
+
+def select_facts(
+    facts: Iterable[Fact],
+    *,
+    subject: str | None = None,
+    relation: str | None = None,
+    at: str | date | None = None,
+    history: bool = False,
+) -> list[Fact]:
+    """Return the facts of a subject, of a relation and of a time, in reading order.
+
+    Args:
+        facts: the facts.
+        subject: a name of the subject; other names of the same thing count too. None for any.
+        relation: the relation; None for any.
+        at: a day, month or year at which they hold; None for today.
+        history: whether to return facts that do not hold as well.
+    """
+    facts = [*facts]
+    names = Entities(facts)
+    wanted = relation and " ".join(relation.replace("_", " ").lower().split())
+    return [
+        fact
+        for fact in facts
+        if (subject is None or names.same(fact.subject, subject))
+        and (wanted is None or fact.relation == wanted)
+        and (history or fact.holds(at))
+    ]
+
+
+class Conflict(NamedTuple):
+    """Objects of which a subject can have one, and of which two sources each name another.
+
+    Attributes:
+        subject: the subject.
+        relation: the relation.
+        facts: the facts.
+    """
+
+    subject: str
+    relation: str
+    facts: tuple[Fact, ...]
+
+
+def list_conflicts(facts: Iterable[Fact]) -> list[Conflict]:
+    """Return what is disputed, by subject and relation."""
+    facts = [*facts]
+    names = Entities(facts)
+    groups: dict[tuple[str, str], list[Fact]] = {}
+    for fact in facts:
+        if fact.disputed:
+            groups.setdefault((names.key(fact.subject), fact.relation), []).append(fact)
+    return [Conflict(found[0].subject, found[0].relation, (*found,)) for found in groups.values()]
+
+
+def distances(facts: Sequence[Fact], text: str) -> list[int]:
+    """Return how far each fact is from the names in a text: 0 if it has one of them.
+
+    Without a name, facts that share a word with the text are at 1. Facts that nothing connects with
+    the text are farthest.
+    """
+    names, said = Entities(facts), {*telling_terms(text)}
+    ends = [(names.key(fact.subject), names.key(fact.object)) for fact in facts]
+    near = {
+        names.key(name)
+        for fact in facts
+        for name in (fact.subject, fact.object)
+        if (terms := telling_terms(name)) and said.issuperset(terms)
+    }
+    found = [_FAR] * len(facts)
+    for distance in range(_FAR):
+        reached = [at for at, pair in enumerate(ends) if found[at] == _FAR and near & {*pair}]
+        for at in reached:
+            found[at] = distance
+        near |= {key for at in reached for key in ends[at]}
+    shared = [said.intersection(telling_terms(f"{fact.relation} {fact.subject}")) for fact in facts]
+    return [1 if far == _FAR and words else far for far, words in zip(found, shared, strict=True)]
+
+
+def neighbourhood(facts: Iterable[Fact], about: str, hops: int = 2) -> list[Fact]:
+    """Return the facts within some steps of the names in a text, in reading order.
+
+    Args:
+        facts: the facts.
+        about: a name, a question or another text.
+        hops: number of facts from a name to the farthest, at least 1.
+    """
+    facts = [*facts]
+    return [fact for fact, far in zip(facts, distances(facts, about), strict=True) if far < hops]
+
+
+def shown_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> Memory:
+    """Return the part of a memory that an answer is written from.
+
+    If the question asks what holds at a date, these are the facts that hold then. If what is left
+    is over the budget, it is the neighbourhood of the question's names.
+
+    Args:
+        question: the question.
+        memory: the memory.
+        tokens: the budget.
+        counter: counts tokens.
+    """
+    facts = shown = facts_of(memory)
+    dates = {read_date(found) for found in _DATE_IN.findall(question)} - {None}
+    if len(dates) == 1 and not _SPAN.search(question):
+        (day,) = dates
+        shown = [fact for fact in facts if fact.holds(day)] or facts
+    if counter.count(memory.text) > tokens:
+        shown = neighbourhood(shown, question) or shown
+    return memory if shown == facts else memory_of_facts(shown, dropped=memory.dropped)
+
+
+# --- Exports
+
+
+def to_networkx(facts: Iterable[Fact]) -> Any:
+    """Return a networkx `MultiDiGraph` of facts; names of one thing are one node.
+
+    A node is labelled with its first name and has the others in `names`. An edge has `relation`,
+    `since`, `until`, `status`, `disputed`, `unsupported` and `evidence`, the places as texts.
+
+    Args:
+        facts: the facts.
+
+    Raises:
+        MissingDependencyError: networkx is not installed.
+    """
+    try:
+        from networkx import MultiDiGraph
+    except ImportError as error:
+        message = "A graph needs networkx: pip install 'memagent-graph[graph]'."
+        raise MissingDependencyError(message) from error
+    facts = [*facts]
+    entities = Entities(facts)
+    known: dict[str, dict[str, None]] = {}
+    for fact in facts:
+        for name in (fact.subject, fact.object):
+            known.setdefault(entities.key(name), {})[name] = None
+    graph = MultiDiGraph()
+    for key, names in known.items():
+        first, *others = names
+        graph.add_node(key, label=first, names="; ".join(others))
+    for fact in facts:
+        if fact.relation == SAME_AS:
+            continue
+        graph.add_edge(
+            entities.key(fact.subject),
+            entities.key(fact.object),
+            relation=fact.relation,
+            since=fact.since or "",
+            until=fact.until or "",
+            status=fact.status,
+            disputed=fact.disputed,
+            unsupported=fact.unsupported,
+            evidence="; ".join(item.place for item in fact.evidence) or fact.message,
+        )
+    return graph
+
+
+def to_graphml(facts: Iterable[Fact]) -> str:
+    """Return facts as GraphML, which Gephi, yEd, Neo4j and Cytoscape read.
+
+    Args:
+        facts: the facts.
+
+    Raises:
+        MissingDependencyError: networkx is not installed.
+    """
+    graph = to_networkx(facts)
+    from networkx import generate_graphml
+
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", "\n".join(generate_graphml(graph)))
+
+
+_CONTROLS = regex.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""What no XML may have."""

@@ -1,0 +1,553 @@
+"""Facts and their lines: what a fact is, which ones are wanted, and how they stand in a memory.
+
+A fact is one line, which a small model can write and a person can read and edit:
+
+    Anna Bell | works at | Acme | since 2021-03
+
+A bar is one token, hardly ever part of a name, and known to every model from tables. Behind the
+object stands what else is known, in any order, with semicolons between:
+
+    since 2021-03     it holds since then
+    until 2024-05     it held until then; `ended` if the day is not known
+    replaced          it was amended: the line of its successor says by what
+    replaces Acme     it amended that
+    not Acme          it corrects that, which never held
+    disputed          another source says otherwise, and neither is known to be newer
+"""
+
+from __future__ import annotations
+
+from calendar import month_name
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import regex
+from pydantic import BaseModel
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.places import Evidence, Memory, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pydantic.fields import FieldInfo
+
+SAME_AS = "same as"
+"""The relation of two names of one thing."""
+
+Status = Literal["holds", "replaced", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A subject, a relation and an object, with the time in which it holds.
+
+    Attributes:
+        subject: name of what it is about.
+        relation: what it says of the subject, in lower case: "works at".
+        object: name or value.
+        since: when it began to hold: "2021", "2021-03" or "2021-03-15", or as the text says it;
+            None if not known.
+        until: when it ended, likewise. It still holds on that day, unless it was replaced.
+        status: "replaced" if a later fact amended it, "ended" if it was withdrawn or has an end
+            without a successor, otherwise "holds".
+        replaces: objects that it amended.
+        corrects: objects that it corrects, which never held.
+        disputed: whether another source says otherwise, and neither is known to be newer.
+        evidence: its places in the document.
+        unsupported: whether nothing that was read supports it.
+        missing: its names and numbers that nothing accounts for.
+        message: id of the message that says so, in the memory of a user.
+        thread: id of that message's conversation.
+        told_at: time of that message (ISO 8601).
+
+    Examples:
+        >>> from memagent_graph import Fact
+        >>> fact = Fact("Lease 7", "rent", "900 euros", since="2022", until="2023-05")
+        >>> print(fact.line)
+        Lease 7 | rent | 900 euros | since 2022; until 2023-05
+        >>> fact.holds("2023"), fact.holds("2024")
+        (True, False)
+    """
+
+    subject: str
+    relation: str
+    object: str
+    since: str | None = None
+    until: str | None = None
+    status: Status = "holds"
+    replaces: tuple[str, ...] = ()
+    corrects: tuple[str, ...] = ()
+    disputed: bool = False
+    evidence: tuple[Evidence, ...] = ()
+    unsupported: bool = False
+    missing: tuple[str, ...] = ()
+    message: str = ""
+    thread: str = ""
+    told_at: str = ""
+
+    @property
+    def line(self) -> str:
+        """The line of the memory."""
+        is_bare = self.status == "ended" and self.until is None
+        parts = [
+            *([f"since {self.since}"] if self.since else ()),
+            *([f"until {self.until}"] if self.until else ()),
+            *([self.status] if self.status == "replaced" or is_bare else ()),
+            *(f"replaces {name}" for name in self.replaces),
+            *(f"not {name}" for name in self.corrects),
+            *(["disputed"] if self.disputed else ()),
+        ]
+        fields = [self.subject, self.relation, self.object]
+        return " | ".join(map(_escape, [*fields, *(["; ".join(parts)] if parts else ())]))
+
+    def holds(self, at: str | date | None = None) -> bool:
+        """Whether it holds at a time.
+
+        Args:
+            at: a day, a month or a year ("2023-05"); None for today. A fact whose beginning is not
+                known has always held; one that was replaced at an unknown time never did.
+        """
+        day = str(at or date.today())[:10]  # noqa: DTZ011 - a day of the user's
+        begins, ends = (_dated(time) for time in (self.since, self.until))
+        if begins and at is not None and not (begins <= day or begins.startswith(day)):
+            return False
+        if ends is None:
+            return self.status == "holds"
+        return ends > day or (self.status != "replaced" and day.startswith(ends))
+
+
+def _dated(time: str | None) -> str | None:
+    """A time that can be compared, or None."""
+    return time if time and _ISO.fullmatch(time) else None
+
+
+_ISO = regex.compile(r"\d{4}(?:-\d\d(?:-\d\d)?)?")
+_MONTHS = {name[:3].lower(): number for number, name in enumerate(month_name) if name}
+_NUMERIC = regex.compile(
+    r"(?P<year>\d{4})(?:[-/.](?P<month>\d\d?)(?:[-/.](?P<day>\d\d?))?)?(?:[T ]\d\d:\d\d[\d:.Z+-]*)?"
+)
+_NAMED = regex.compile(
+    r"(?:(?P<day>\d\d?)(?:st|nd|rd|th)?\.?\s)?(?:of\s)?(?P<month>[a-z]{3,9})\.?"
+    r"(?:\s(?P<later>\d\d?)(?:st|nd|rd|th)?(?=[\s,]))?,?\s(?P<year>\d{4})",
+    regex.IGNORECASE,
+)
+_LONGEST_DATE = 40
+
+
+def read_date(text: str) -> str | None:
+    """Return a date as "2021", "2021-03" or "2021-03-15"; None if the text is no date."""
+    text = " ".join(text[: _LONGEST_DATE + 1].split()).strip(" .,()").removeprefix("the ")
+    if len(text) > _LONGEST_DATE:
+        return None
+    found = _NUMERIC.fullmatch(text) or _NAMED.fullmatch(text)
+    if found is None:
+        return None
+    values = found.groupdict()
+    month, day = values["month"], values.get("day") or values.get("later")
+    number = month and (int(month) if month.isdecimal() else _month(month))
+    if month and not number:
+        return None
+    parts = [int(values["year"]), *([int(number)] if number else ()), *([int(day)] if day else ())]
+    try:
+        date(*[*parts, 1, 1][:3])
+    except ValueError:
+        return None
+    return "-".join(f"{part:02}" for part in parts)
+
+
+def _month(name: str) -> int:
+    number = _MONTHS.get(name[:3].lower(), 0)
+    return number if month_name[number].lower().startswith(name.lower()) else 0
+
+
+# --- Lines
+
+_BAR = regex.compile(r"(?<!\\)[|｜¦│]|\t")
+_ESCAPED = regex.compile(r"\\([|｜¦│])")
+_BARS = regex.compile(r"[|｜¦│]")
+_OTHERS = (" -> ", " => ", " → ", " — ", " – ", " -- ", " - ")
+"""What models put in place of the bars."""
+_LIST_MARK = regex.compile(r"\A(?:[-*+•‣◦>#]+|\d{1,3}[.)])\s+")
+_AROUND = " \t*_`\"“”„'‘’,;:([{"
+_RULE = regex.compile(r"[\s|:=_*`~+-]+")
+_WORDLESS = regex.compile(r"\W*")
+_SPLIT = regex.compile(
+    r"[;,]\s(?=(?:since|from|as of|until|till|through|to|not|replace[sd]|ended|disputed)\b)"
+    r"|;\s?|\s(?=(?:until|till|to|through)\s\d)",
+    regex.IGNORECASE,
+)
+_BEHIND = regex.compile(
+    r"(?P<word>since|from|as of|starting|until|till|through|to|not|replaces|instead of"
+    r"|replaced|ended|disputed|current|present|ongoing)\b:?\s*(?P<rest>.*)",
+    regex.IGNORECASE,
+)
+_AFTER_OBJECT = regex.compile(
+    r"[ ,(]\(?(?P<word>since|as of|until)\s(?P<date>[^()]{4,30})\)?\.?$", regex.IGNORECASE
+)
+_HEADER = frozenset({"subject", "entity", "name", "who"})
+_LEAST, _MOST = 3, 12
+_LONGEST_LINE, _LONGEST_FIELD = 2_000, 300
+"""Code points above which a line, or one of its fields, is no fact."""
+
+
+def read_fact(line: str) -> Fact | None:
+    """Return the fact of a line as a model or a person writes it; None if it is none.
+
+    Bullets, a table's outer bars, white space, quotes and dashes in place of bars are tolerated.
+    """
+    if len(line) > _LONGEST_LINE:
+        return None
+    bare = _LIST_MARK.sub("", line.strip(), count=1)
+    parts = _BAR.split(bare)
+    if len(parts) < _LEAST:
+        marks = (mark for mark in _OTHERS if bare.count(mark) >= _LEAST - 1)
+        parts = bare.split(next(marks, "\n"))
+    if len(parts) < _LEAST and bare.startswith("(") and bare.rstrip(" .;,").endswith(")"):
+        parts = bare.rstrip(" .;,")[1:-1].split(", ", 3)
+    cleaned = [_clean(_ESCAPED.sub(r"\1", part)) for part in parts]
+    while cleaned and not cleaned[0]:
+        cleaned.pop(0)
+    subject, relation, thing, *behind = [*cleaned, "", "", ""]
+    whole = all(map(_named, (subject, thing))) and any(map(str.isalpha, relation))
+    if not whole or not _LEAST <= len(cleaned) <= _MOST:
+        return None
+    if any(len(part) > _LONGEST_FIELD for part in (subject, relation, thing)):
+        return None
+    found = Fact(subject, _words(relation), thing)
+    if (late := _AFTER_OBJECT.search(thing)) and read_date(late["date"]):
+        found = replace(found, object=_clean(thing[: late.start()]) or thing)
+        behind = [f"{late['word']} {late['date']}", *behind]
+    return _qualify(found, [one for part in behind for one in _SPLIT.split(part) if one.strip()])
+
+
+def _named(text: str) -> bool:
+    return bool(text) and not _WORDLESS.fullmatch(text)
+
+
+def _clean(text: str) -> str:
+    """A field on one line, without what is put around it."""
+    text = " ".join(text[:_LONGEST_LINE].split())
+    while True:
+        bare = _LIST_MARK.sub("", text.lstrip(_AROUND), count=1)
+        for opening, closing in ("()", "[]", "{}"):
+            if bare.endswith(closing) and bare.count(opening) < bare.count(closing):
+                bare = bare[:-1]
+        bare = bare.rstrip(_AROUND)
+        if bare == text:
+            return text
+        text = bare
+
+
+def _words(relation: str) -> str:
+    return " ".join(relation.replace("_", " ").lower().split())
+
+
+def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
+    """A fact with what stands behind its object."""
+    for part in behind:
+        match = _BEHIND.fullmatch(part.strip())
+        word, rest = (match["word"].lower(), _clean(match["rest"])) if match else ("", "")
+        if word in {"replaced", "ended"}:
+            status: Status = "replaced" if word == "replaced" else "ended"
+            until = fact.until or (_time(rest.removeprefix("on ").removeprefix("in ")) or None)
+            fact = replace(fact, status=status, until=until)
+        elif word == "disputed":
+            fact = replace(fact, disputed=True)
+        elif word in {"replaces", "instead of"} and _named(rest):
+            fact = replace(fact, replaces=(*fact.replaces, rest))
+        elif word == "not" and _named(rest):
+            fact = replace(fact, corrects=(*fact.corrects, rest))
+        elif word in {"until", "till", "through", "to"} and _time(rest):
+            status = "ended" if fact.status == "holds" else fact.status
+            fact = replace(fact, until=_time(rest), status=status)
+        elif word in {"since", "from", "as of", "starting"} and _time(rest):
+            fact = replace(fact, since=_time(rest))
+        elif read_date(part):
+            fact = replace(fact, since=read_date(part))
+        elif not match and _named(part) and len(fact.object) + len(part) < _LONGEST_FIELD:
+            fact = replace(fact, object=f"{fact.object}, {_clean(part)}")
+    return fact
+
+
+def _time(text: str) -> str:
+    """A time as it is compared, or else as the text says it; "" if it says none."""
+    if text.lower() in {"now", "today", "present", "unknown", "date", "n/a", "none"}:
+        return ""
+    return read_date(text) or (text if 0 < len(text) <= _LONGEST_DATE else "")
+
+
+def _escape(text: str) -> str:
+    return _BARS.sub(r"\\\g<0>", text)
+
+
+class Lines(NamedTuple):
+    """The lines of a text that is to hold facts.
+
+    Attributes:
+        facts: the facts, in order; each once.
+        others: lines that are none.
+    """
+
+    facts: list[Fact]
+    others: list[str]
+
+
+def read_lines(text: str) -> Lines:
+    """Return the facts in a text, and the lines that are none.
+
+    Headings, fences, a table's header and rules, and tags are neither. It never raises, and takes
+    time in proportion to the text.
+    """
+    facts: dict[str, Fact] = {}
+    others = []
+    for line in text.splitlines():
+        bare = line.strip()
+        if not bare or _RULE.fullmatch(bare) or bare.endswith((":", "：")):
+            continue
+        if bare.startswith(("```", "#")) or (bare.startswith("<") and bare.endswith(">")):
+            continue
+        fact = read_fact(bare)
+        if fact is None:
+            others.append(bare)
+        elif fact.subject.lower() not in _HEADER or fact.relation not in {"relation", "predicate"}:
+            facts.setdefault(fact.line, fact)
+    return Lines([*facts.values()], others)
+
+
+def facts_of(memory: str | Memory | Mapping[str, Any] | Any) -> list[Fact]:
+    """Return the facts of a memory, with their evidence, in reading order.
+
+    Args:
+        memory: the output of a reading, a `MemoryVersion`, a `Memory` or its text.
+
+    Examples:
+        >>> from memagent_graph import Facts, create_memagent, facts_of
+        >>> agent = create_memagent(schema=Facts)  # by the built-in rule; better: "openai:gpt-4o"
+        >>> text = "The rent of Lease 7 is 900 euros. The rent of Lease 7 is 950 euros since 2024."
+        >>> out = agent.invoke({"question": "What is the rent of Lease 7?", "document": text})
+        >>> for fact in facts_of(out):
+        ...     print(fact.line)
+        Lease 7 | rent | 900 euros | until 2024; replaced
+        Lease 7 | rent | 950 euros | since 2024
+    """
+    if isinstance(memory, Mapping):
+        places = tuple(Evidence(**item) for item in memory.get("evidence", ()))
+        memory = Memory(str(memory.get("memory", "")), places)
+    elif isinstance(memory, str):
+        memory = Memory(memory)
+    found = memory if isinstance(memory, Memory) else memory.memory
+    marked = {item.text: item.missing for item in found.unsupported}
+    by_line: dict[str, list[Evidence]] = {}
+    for item in found.evidence:
+        by_line.setdefault(item.text, []).append(item)
+    told = {item.line: item for item in getattr(memory, "told", ())}
+    facts = []
+    for fact in read_lines(found.text).facts:
+        line, source = fact.line, told.get(fact.line)
+        fact = replace(  # noqa: PLW2901
+            fact,
+            evidence=tuple(by_line.get(line, ())),
+            unsupported=line in marked,
+            missing=marked.get(line, ()),
+        )
+        if source is not None:
+            fact = replace(  # noqa: PLW2901
+                fact, message=source.message, thread=source.thread, told_at=source.at
+            )
+        facts.append(fact)
+    return facts
+
+
+def memory_of_facts(facts: Iterable[Fact], others: Iterable[str] = (), dropped: int = 0) -> Memory:
+    """Return the memory of some facts; lines that are none come first."""
+    lines = [(fact.line, fact) for fact in facts]
+    evidence = [replace(item, text=line) for line, fact in lines for item in fact.evidence]
+    marks = [Unsupported(line, fact.missing) for line, fact in lines if fact.unsupported]
+    text = "\n".join([*others, *(line for line, _ in lines)])
+    return Memory(text, tuple(dict.fromkeys(evidence)), tuple(dict.fromkeys(marks)), dropped)
+
+
+def is_facts(text: str) -> bool:
+    """Whether a memory is one of facts: each line is the line of one."""
+    lines = text.splitlines()
+    found = map(read_fact, lines)
+    return bool(lines) and all(
+        fact is not None and fact.line == line for fact, line in zip(found, lines, strict=True)
+    )
+
+
+# --- What is wanted
+
+_MANY = (list, set, frozenset, tuple, Sequence, Collection)
+_SINGLE = """
+works at, works for, employer, job, job title, position, lives in, born in, born on, died in,
+died on, birthday, date of birth, place of birth, age, name, married to, spouse, partner,
+status, ceo, capital, population, headquarters, seat, based in, located in, address, phone,
+email, owner, owned by, landlord, tenant, reports to, manager, price, rent, monthly rent,
+salary, fee, budget, deadline, due date, start date, end date, term, duration, notice period,
+interest rate, governing law, jurisdiction, currency, version, diet, time zone
+"""
+"""Relations that have one object at a time, where no schema says otherwise."""
+SINGLE = frozenset(" ".join(_SINGLE.split()).split(", "))
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation of a schema.
+
+    Attributes:
+        name: its name in lines: "works at" for a field `works_at`.
+        subject: kind of its subjects: the name of the model that has the field.
+        object: kind of its objects: the name of a model, "date", "number" or "text".
+        single: whether a subject has one object at a time, of which a new one closes the old.
+        description: what it says.
+        choices: the objects that there are; none if any is allowed.
+    """
+
+    name: str
+    subject: str
+    object: str
+    single: bool
+    description: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """The line that tells a model of it."""
+        objects = " or ".join(self.choices) if self.choices else self.object
+        count = "one at a time" if self.single else "may have several"
+        about = f": {self.description}" if self.description else ""
+        return f"{self.subject} | {self.name} | {objects} ({count}){about}"
+
+
+class Facts:
+    """The facts that a memory keeps: `schema=Facts` for any, `Facts(Person, Company)` for those.
+
+    A pydantic model is a kind of entity; its fields are the relations that it may have. A list or
+    set has several objects at once; of any other type, a new object closes the old one. Enums and
+    literals are the objects to choose from. Descriptions are told to the model.
+
+    Args:
+        entities: the models; models that their fields refer to are added. Without any, every
+            relation is kept; some, such as "works at" and "price", have one object at a time.
+
+    Attributes:
+        relations: the relations of the models, by name; none if all are kept.
+
+    Raises:
+        ConfigurationError: One is no pydantic model, or none has a field.
+
+    Examples:
+        >>> from pydantic import BaseModel, Field
+        >>> from memagent_graph import Facts
+        >>> class Lease(BaseModel):
+        ...     rent: str = Field(description="rent a month")
+        ...     tenant: list[str] = []
+        >>> print(Facts(Lease).told)
+        Lease | rent | text (one at a time): rent a month
+        Lease | tenant | text (may have several)
+    """
+
+    def __init__(self, *entities: type[BaseModel]) -> None:
+        self.relations: dict[str, Relation] = {}
+        self._single = SINGLE
+        waiting = [*entities]
+        for entity in waiting:  # grows within the loop
+            if not (isinstance(entity, type) and issubclass(entity, BaseModel)):
+                message = f"Facts takes pydantic models of entities, not {entity!r}."
+                raise ConfigurationError(message)
+            for name, value in entity.model_fields.items():
+                relation, others = _relation(entity, name, value)
+                known = self.relations.get(relation.name)
+                if known is not None and not (known.single and relation.single):
+                    relation = replace(relation, single=False)
+                self.relations[relation.name] = relation
+                waiting += [one for one in others if one not in waiting]
+        if entities and not self.relations:
+            names = ", ".join(entity.__name__ for entity in entities)
+            message = f"No relation to keep: {names} has no field. Add one for each relation."
+            raise ConfigurationError(message)
+
+    @classmethod
+    def of(cls, schema: type[Facts] | Facts) -> Facts:
+        """Return the schema itself, or that of any facts for the class."""
+        return schema() if isinstance(schema, type) else schema
+
+    @classmethod
+    def seen_in(cls, facts: Iterable[Fact]) -> Facts:
+        """Return a schema for facts of which only their memories are known.
+
+        A relation has one object at a time if one of its facts was replaced, or is disputed.
+        """
+        found = cls()
+        found._single = frozenset(
+            fact.relation for fact in facts if fact.status == "replaced" or fact.disputed
+        )
+        return found
+
+    @property
+    def told(self) -> str:
+        """The relations, for a model; "" if all are kept."""
+        return "\n".join(relation.told for relation in self.relations.values())
+
+    def is_single(self, relation: str) -> bool:
+        """Whether a subject has one object of this relation at a time."""
+        known = self.relations.get(relation)
+        return relation in self._single if known is None else known.single
+
+    def fit(self, fact: Fact) -> Fact | None:
+        """Return the fact as the schema writes it; None if it has no place for it."""
+        if not self.relations or fact.relation == SAME_AS:
+            return fact
+        bare = fact.relation.removeprefix("is ").removeprefix("has ").removeprefix("the ")
+        relation = self.relations.get(fact.relation) or self.relations.get(bare)
+        if relation is None:
+            return None
+        chosen = {one.lower(): one for one in relation.choices}
+        thing = chosen.get(fact.object.lower()) if chosen else fact.object
+        wrong = relation.object == "date" and read_date(fact.object) is None
+        wrong |= relation.object == "number" and not any(map(str.isdigit, fact.object))
+        return (
+            None if thing is None or wrong else replace(fact, relation=relation.name, object=thing)
+        )
+
+
+def _relation(
+    entity: type[BaseModel], name: str, value: FieldInfo
+) -> tuple[Relation, list[type[BaseModel]]]:
+    """The relation of a field, and the models that it refers to."""
+    many, kinds, choices = False, [value.annotation], list[str]()
+    models: list[type[BaseModel]] = []
+    kind = "text"
+    for one in kinds:  # grows within the loop
+        origin, inner = get_origin(one), get_args(one)
+        bare = origin or one
+        if isinstance(bare, type) and issubclass(bare, _MANY) and not issubclass(bare, str):
+            many = True
+            kinds += inner or (str,)
+        elif origin is Literal:
+            choices += map(str, inner)
+        elif inner:  # a union, or an annotated type
+            kinds += inner if origin in {Union, UnionType} else inner[:1]
+        elif isinstance(one, type) and issubclass(one, BaseModel):
+            models.append(one)
+        elif isinstance(one, type) and issubclass(one, Enum):
+            choices += [str(member.value) for member in one]
+        elif isinstance(one, type) and issubclass(one, date):
+            kind = "date"
+        elif isinstance(one, type) and issubclass(one, int | float | Decimal) and one is not bool:
+            kind = "number"
+    objects = " or ".join(model.__name__ for model in models) or kind
+    # What stands in braces or tags would be read as a field or a delimiter of the prompt.
+    described = " ".join((value.description or "").translate(_PLAIN).split())
+    words = _words(value.alias or name)
+    return Relation(words, entity.__name__, objects, not many, described, tuple(choices)), models
+
+
+_PLAIN = str.maketrans("{}<>", "()()")

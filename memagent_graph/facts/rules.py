@@ -1,0 +1,364 @@
+"""The rules by which new facts overwrite old ones: in reading order, without a model.
+
+| what is said | what becomes of the old fact |
+|---|---|
+| amendment: another object where there is one at a time, or `replaces` | closed, kept as history |
+| correction: `not` and the object | removed, named by the fact that corrects it |
+| retraction: `ended`, or `until` a day | closed, with nothing in its place |
+| conflict: another source says otherwise, neither is newer by its date | both stay, `disputed` |
+| the same once more | one fact, with the evidence of both |
+
+What nothing in the text supports closes nothing.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import regex
+
+from memagent_graph.facts.record import SAME_AS, Fact, Facts, read_date
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_TOKEN = regex.compile(r"(?:(?<!\w)-(?=\d))?[\w+#%&$€£°]+")
+_THOUSANDS = regex.compile(r"(?<=\d)[,'’](?=\d{3})")
+_TITLES = {"mr", "mrs", "ms", "miss", "dr", "prof", "sir", "dame", "mme", "herr", "frau"}
+_FORMS = {
+    "inc",
+    "ltd",
+    "limited",
+    "llc",
+    "plc",
+    "gmbh",
+    "ag",
+    "corp",
+    "kg",
+    "sa",
+    "srl",
+    "bv",
+    "nv",
+}
+"""What firms are called behind their names."""
+
+
+class _NameForm(NamedTuple):
+    """A name in parts.
+
+    Attributes:
+        base: its words in one form.
+        marks: its title and legal form: two names that differ in them are two things.
+    """
+
+    base: str
+    marks: tuple[str, ...]
+
+
+def _parts(name: str) -> _NameForm:
+    date = read_date(name)
+    if date is not None:
+        return _NameForm(date, ())
+    plain = _THOUSANDS.sub("", unicodedata.normalize("NFKD", name).casefold())
+    plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
+    words: list[str] = _TOKEN.findall(plain.replace("'s ", " ").replace("’s ", " "))
+    marks = []
+    if len(words) > 1 and words[0] == "the":
+        words.pop(0)
+    if len(words) > 1 and words[0] in _TITLES:
+        marks.append(words.pop(0))
+    if len(words) > 1 and words[-1] in _FORMS:
+        marks.append(words.pop())
+    return _NameForm(" ".join(words) or name.casefold().strip(), tuple(marks))
+
+
+class Entities:
+    """The names that mean the same thing: by `same as`, or because they differ in form alone.
+
+    Names are one if they differ only in case, accents, punctuation, an article, a title or a legal
+    form, and the facts know no two of them with different ones: "Acme" is "Acme Inc.", unless there
+    is an "Acme GmbH" too. Nothing is rewritten, so that a `same as` that goes undoes itself.
+
+    Args:
+        facts: the facts that know the names.
+    """
+
+    def __init__(self, facts: Iterable[Fact]) -> None:
+        facts = [*facts]
+        self._marks: dict[str, set[tuple[str, ...]]] = {}
+        for fact in facts:
+            for name in (fact.subject, fact.object):
+                base, marks = _parts(name)
+                self._marks.setdefault(base, set()).update([marks] if marks else [])
+        self._above: dict[str, str] = {}
+        for fact in facts:
+            if fact.relation == SAME_AS and fact.status == "holds":
+                one, other = sorted((self.key(fact.subject), self.key(fact.object)))
+                if one != other:
+                    self._above[other] = one
+
+    def key(self, name: str) -> str:
+        """Return what stands for all names of the same thing."""
+        base, marks = _parts(name)
+        known = self._marks.get(base, set()) | ({marks} if marks else set())
+        found = base if len(known) <= 1 else " ".join([base, *marks])
+        while found in self._above:
+            found = self._above[found]
+        return found
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two names mean the same thing."""
+        return one == other or self.key(one) == self.key(other)
+
+
+def overwrite(
+    facts: Sequence[Fact], new: Iterable[Fact], schema: Facts, *, latest: bool = False
+) -> list[Fact]:
+    """Return facts after new ones, in reading order.
+
+    Of two facts whose dates are known, the dates decide which is newer, otherwise the order.
+
+    Args:
+        facts: the facts so far.
+        new: the new ones, in the order in which they were read.
+        schema: says which relations have one object at a time.
+        latest: whether what is said last holds in any case, as in a conversation: a repeated
+            statement brings back what was replaced, and nothing is disputed.
+    """
+    found = [*facts]
+    for fact in new:
+        _Ledger(found, schema, latest=latest).take(fact)
+    return mark_disputes(found, schema)
+
+
+def mark_disputes(facts: Sequence[Fact], schema: Facts) -> list[Fact]:
+    """Return facts, marked where a subject has several objects of a relation that has one."""
+    names = Entities(facts)
+    groups: dict[tuple[str, str], set[str]] = {}
+    for fact in facts:
+        if fact.status == "holds" and schema.is_single(fact.relation):
+            group = groups.setdefault((names.key(fact.subject), fact.relation), set())
+            group.add(names.key(fact.object))
+    return [
+        fact
+        if fact.disputed
+        == (
+            disputed := fact.status == "holds"
+            and len(groups.get((names.key(fact.subject), fact.relation), ())) > 1
+        )
+        else replace(fact, disputed=disputed)
+        for fact in facts
+    ]
+
+
+class _Ledger:
+    """Takes one new fact into a list of facts.
+
+    Args:
+        facts: the list, which is changed.
+        schema: see `overwrite`.
+        latest: see `overwrite`.
+    """
+
+    def __init__(self, facts: list[Fact], schema: Facts, *, latest: bool) -> None:
+        self._facts, self._schema, self._latest = facts, schema, latest
+
+    def take(self, new: Fact) -> None:
+        names = Entities([*self._facts, new])
+        group = [at for at in range(len(self._facts)) if self._is_about(at, new, names)]
+        same = [at for at in group if names.same(self._facts[at].object, new.object)]
+        if not (same or new.corrects or new.replaces or new.since or self._latest):
+            corrected = [one for at in group for one in self._facts[at].corrects]
+            if any(names.same(one, new.object) for one in corrected):
+                return  # it repeats what was corrected since
+        known = self._find_same(same, new)
+        if known is not None:
+            self._facts[known] = merged = _join(self._facts[known], new)
+            at = known
+            new = merged if merged.status == "holds" else new
+            if merged.status != "holds" or not (new.replaces or new.corrects):
+                return
+        else:
+            at = len(self._facts)
+            self._facts.append(new)
+        if new.status != "holds" or new.relation == SAME_AS:
+            return
+        if new.corrects and not new.unsupported:
+            at = self._correct(at, group, names)
+        self._close(at, names)
+
+    def _is_about(self, at: int, new: Fact, names: Entities) -> bool:
+        fact = self._facts[at]
+        if fact.relation != new.relation:
+            return False
+        if new.relation == SAME_AS and names.same(fact.object, new.subject):
+            return fact.line == new.line or {fact.subject, fact.object} == {new.subject, new.object}
+        return names.same(fact.subject, new.subject)
+
+    def _find_same(self, same: Sequence[int], new: Fact) -> int | None:
+        """The fact that a new one repeats, continues or ends; None if it is new."""
+        holding = [at for at in same if self._facts[at].status == "holds"]
+        if holding:
+            begins = self._facts[holding[-1]].since
+            ends_before = new.status != "holds" and _after(begins, new.until)
+            return None if ends_before else holding[-1]
+        for at in reversed(same):
+            old = self._facts[at]
+            if new.corrects and not new.unsupported:  # what had replaced it never held
+                self._facts[at] = replace(old, status="holds", until=None)
+                return at
+            again = new.status == "holds" and (
+                self._latest or new.replaces or _after(new.since, old.since)
+            )
+            if not again:
+                return at
+        return None
+
+    def _correct(self, at: int, group: Sequence[int], names: Entities) -> int:
+        """Remove what a fact corrects, and return where the fact is then."""
+        new = self._facts[at]
+        wrong = [
+            other
+            for other in group
+            if other != at
+            and any(names.same(self._facts[other].object, one) for one in new.corrects)
+            and not names.same(self._facts[other].object, new.object)
+        ]
+        begins = next((self._facts[one].since for one in wrong if self._facts[one].since), None)
+        self._facts[at] = replace(new, since=new.since or begins)
+        for other in reversed(wrong):
+            del self._facts[other]
+        return at - sum(other < at for other in wrong)
+
+    def _close(self, at: int, names: Entities) -> None:
+        """Close what a fact amends, or the fact itself if others are newer."""
+        new = self._facts[at]
+        single = self._schema.is_single(new.relation)
+        for other, old in enumerate(self._facts):
+            if other == at or old.status != "holds" or not self._is_about(other, new, names):
+                continue
+            if names.same(old.object, new.object):
+                continue
+            amends = any(names.same(old.object, one) for one in new.replaces)
+            if not (single or amends) or (new.unsupported and not old.unsupported):
+                continue
+            if amends or self._is_newer(new, old):
+                self._facts[other] = replace(old, status="replaced", until=new.since)
+            elif _after(old.since, new.since):
+                self._facts[at] = replace(self._facts[at], status="replaced", until=old.since)
+        if single and new.since:
+            self._order(at, names)
+
+    def _is_newer(self, new: Fact, old: Fact) -> bool:
+        if _after(new.since, old.since):
+            return True
+        if _after(old.since, new.since):
+            return False
+        if self._latest or not (new.evidence and old.evidence):
+            return True
+        if new.since and not old.since:
+            return True
+        return not {item.source for item in new.evidence}.isdisjoint(
+            item.source for item in old.evidence
+        )
+
+    def _order(self, at: int, names: Entities) -> None:
+        """End each replaced fact of a group where the next one begins."""
+        group = [
+            other
+            for other, fact in enumerate(self._facts)
+            if self._is_about(other, self._facts[at], names) and fact.since
+        ]
+        for other in group:
+            fact = self._facts[other]
+            later = [
+                self._facts[one].since or ""
+                for one in group
+                if _after(self._facts[one].since, fact.since)
+                and not names.same(self._facts[one].object, fact.object)
+            ]
+            if fact.status == "replaced" and later:
+                self._facts[other] = replace(fact, until=min(later))
+
+
+def _after(one: str | None, other: str | None) -> bool:
+    """Whether a time is known to be later than another."""
+    known = [read_date(time) if time else None for time in (one, other)]
+    return None not in known and str(known[0]) > str(known[1])
+
+
+def _join(old: Fact, new: Fact) -> Fact:
+    """A fact, with what the same fact says once more; its end, if that is said now."""
+    until, status = old.until, old.status
+    if new.status != "holds" and old.status == "holds" and not (new.unsupported > old.unsupported):
+        until, status = new.until, new.status
+    supported = not (old.unsupported and new.unsupported)
+    newer = new if new.message else old
+    return replace(
+        old,
+        since=old.since or new.since,
+        until=until,
+        status=status,
+        replaces=tuple(dict.fromkeys((*old.replaces, *new.replaces))),
+        corrects=tuple(dict.fromkeys((*old.corrects, *new.corrects))),
+        evidence=tuple(dict.fromkeys((*old.evidence, *new.evidence))),
+        unsupported=not supported,
+        missing=() if supported else old.missing,
+        message=newer.message,
+        thread=newer.thread,
+        told_at=newer.told_at,
+    )
+
+
+class ReplayStep(NamedTuple):
+    """A version of a memory, as `replay` takes it.
+
+    Attributes:
+        before: the facts of the versions that it follows; none if they are not known.
+        after: its facts.
+        is_gone: whether it read what is forgotten.
+    """
+
+    before: Sequence[Fact]
+    after: Sequence[Fact]
+    is_gone: bool
+
+
+def replay(steps: Sequence[ReplayStep], keep: Iterable[Fact]) -> list[Fact]:
+    """Return what a memory would be without some of its versions: what they closed is open again.
+
+    Args:
+        steps: the versions that led to it, the oldest first.
+        keep: its facts that stay; their evidence is taken.
+    """
+    kept = {_identity(fact): fact for fact in keep}
+    schema = Facts.seen_in(fact for step in steps for fact in step.after)
+    facts: list[Fact] = []
+    for step in steps:
+        if step.is_gone:
+            continue
+        before = {_identity(fact): fact for fact in step.before}
+        after = {_identity(fact): fact for fact in step.after}
+        gone = before.keys() - after.keys()
+        facts = [fact for fact in facts if _identity(fact) not in gone]
+        known = {_identity(fact) for fact in facts}
+        new = [
+            fact if fact.status == "ended" or not fact.until else replace(fact, until=None)
+            for key, fact in after.items()
+            if (key not in before or (before[key].status, fact.status) == ("holds", "ended"))
+            and (key in kept or key in known)
+        ]
+        opened = [replace(f, status="holds") if f.status == "replaced" else f for f in new]
+        facts = overwrite(facts, opened, schema)
+    return [_restore(fact, kept.get(_identity(fact), fact)) for fact in facts]
+
+
+def _identity(fact: Fact) -> tuple[str, str, str, str]:
+    return fact.subject, fact.relation, fact.object, fact.since or ""
+
+
+def _restore(fact: Fact, kept: Fact) -> Fact:
+    """A fact with the evidence that stays of it."""
+    return replace(fact, evidence=kept.evidence, unsupported=kept.unsupported, missing=kept.missing)

@@ -1,0 +1,373 @@
+"""A reading with `schema=Facts`: one call a chunk, whose reply is applied by rules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from doubles import ChainReader, Hearing
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
+from structure.house import files_of_a_chunk
+
+from memagent_graph import Facts, MemoryBank, ReadingConfig, create_memagent, facts_of
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.facts.reader import EXAMPLE, fit, state_fact
+from memagent_graph.facts.record import read_fact
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+SMALL = ReadingConfig(chunk_tokens=40, memory_tokens=200, answer_tokens=60)
+ASKED = "What is the rent of Lease 7?"
+
+
+def pad(*sentences):
+    """Texts of which each fills a chunk of 40 tokens."""
+    counter, filled = EstimatingTokenizer(), []
+    for one in sentences:
+        text = one
+        while counter.count(f"{text} rain\n\n") <= 40:
+            text += " rain"
+        filled.append(text + "\n\n")
+    return "".join(filled)
+
+
+def scripted(*replies):
+    return Hearing(messages=iter(map(AIMessage, replies)), heard=[])
+
+
+def read(model, text, *, config=SMALL, question=ASKED, schema=Facts, **more):
+    agent = create_memagent(model, config=config, schema=schema)
+    return agent.invoke({"question": question, "document": text}, **more)
+
+
+LEASE = pad("The rent of Lease 7 is 900 euros.", "The rent of Lease 7 is 950 euros since May 2024.")
+
+
+def test_a_reply_is_applied_to_the_facts_by_one_call_a_chunk():
+    model = scripted(
+        "Lease 7 | rent | 900 euros",
+        "Lease 7 | rent | 950 euros | since May 2024",
+        r"\boxed{950 euros}",
+    )
+
+    out = read(model, LEASE)
+
+    assert out["memory"].splitlines() == [
+        "Lease 7 | rent | 900 euros | until 2024-05; replaced",
+        "Lease 7 | rent | 950 euros | since 2024-05",
+    ]
+    assert (out["answer"], out["found"], out["usage"]["calls"]) == ("950 euros", True, 3)
+    old, new = facts_of(out)
+    assert "900" in LEASE[old.evidence[0].start : old.evidence[0].end]
+    assert "950" in LEASE[new.evidence[0].start : new.evidence[0].end]
+    assert out["warnings"] == []
+
+
+def test_what_a_reply_leaves_out_is_kept():
+    model = scripted("Lease 7 | rent | 900 euros", "unchanged", r"\boxed{900 euros}")
+
+    out = read(model, LEASE)
+
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
+
+
+def test_what_is_no_fact_is_left_out_counted_and_warned_of():
+    class Lease(BaseModel):
+        rent: str
+
+    model = scripted(
+        "Here they are:\n- Lease 7 | rent | 900 euros\nI hope that helps.\nLease 7 | mood | sad",
+        "Lease 7 has a rent of 950 euros.\nLease 7 | rent | 900 euros",
+        r"\boxed{900 euros}",
+    )
+
+    out = read(model, LEASE, schema=Facts(Lease))
+
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
+    assert out["warnings"] == [
+        "Lines that were left out: 2 (no fact), 1 (a fact outside the schema)."
+    ]
+    assert "Lease | rent | text (one at a time)" in model.heard[0]
+
+
+def test_a_reply_without_any_fact_is_asked_for_once_more_and_changes_nothing():
+    model = scripted(
+        "Lease 7 | rent | 900 euros",
+        "The rent rose.",
+        "I cannot help with that.",
+        r"\boxed{900 euros}",
+    )
+
+    out = read(model, LEASE)
+
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
+    assert "no line of a fact" in model.heard[2]
+    assert any("no notes" in warning for warning in out["warnings"])
+
+
+def test_an_example_of_the_prompt_is_no_fact_of_the_text():
+    model = scripted(f"{EXAMPLE}\nLease 7 | rent | 900 euros", "unchanged", r"\boxed{900 euros}")
+
+    assert read(model, LEASE)["memory"] == "Lease 7 | rent | 900 euros"
+
+
+def test_what_the_text_does_not_say_is_marked_and_closes_nothing():
+    model = scripted(
+        "Lease 7 | rent | 900 euros", "Lease 7 | rent | 777 euros", r"\boxed{900 euros}"
+    )
+
+    out = read(model, LEASE)
+    kept, made_up = facts_of(out)
+
+    assert out["memory"].splitlines() == [
+        "Lease 7 | rent | 900 euros | disputed",
+        "Lease 7 | rent | 777 euros | disputed",
+    ]
+    assert kept.evidence
+    assert any("777" in warning for warning in out["warnings"])
+    assert made_up.object == "777 euros"
+
+
+def test_unsupported_facts_can_be_dropped():
+    model = scripted(
+        "Lease 7 | rent | 900 euros", "Lease 7 | tenant | Carl Zorn", r"\boxed{900 euros}"
+    )
+
+    out = read(model, LEASE, config=SMALL.model_copy(update={"unsupported": "drop"}))
+
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
+
+
+def test_a_chunk_whose_reply_was_cut_off_loses_the_last_line_alone():
+    class Cut(Hearing):
+        def _generate(self, messages, *args, **options):
+            result = super()._generate(messages, *args, **options)
+            result.generations[0].message.response_metadata = {"finish_reason": "length"}
+            return result
+
+    replies = ["Lease 7 | rent | 900 euros\nLease 7 | ten", "unchanged", r"\boxed{900 euros}"]
+    out = read(Cut(messages=iter(map(AIMessage, replies)), heard=[]), LEASE)
+
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
+    assert (out["usage"]["calls"], out["warnings"]) == (
+        3,
+        ["Lines that were left out: 1 (cut off)."],
+    )
+
+
+class Echo(BaseChatModel):
+    """Writes the facts that the built-in rule finds in what it is shown, and answers with notes."""
+
+    asked: list[str] = []
+
+    @property
+    def _llm_type(self):
+        return "echo"
+
+    def _generate(self, messages, *_, **__):
+        text = messages[-1].text
+        self.asked.append(text)
+        if "<section>" in text:
+            shown = text.partition("<section>")[2].partition("</section>")[0]
+            found = [state_fact(one) for one in shown.split(". ")]
+            reply = "\n".join(fact.line for fact in found if fact) or "unchanged"
+        else:
+            reply = rf"\boxed{{{text.partition('<notes>')[2].partition('</notes>')[0].strip()}}}"
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(reply))])
+
+
+RENTS = pad(*(f"The rent of Lease 7 is {year} euros since {year}." for year in range(2010, 2018)))
+
+
+@pytest.mark.parametrize(
+    "ways", [{"segments": 3}, {"segments": "chunks"}, {"segments": 2, "rounds": 2}]
+)
+def test_segments_are_merged_by_the_rules_without_a_call(ways):
+    model = Echo(asked=[])
+
+    out = read(model, RENTS, config=ReadingConfig(chunk_tokens=40, memory_tokens=600, **ways))
+
+    whole = read(Echo(asked=[]), RENTS, config=ReadingConfig(chunk_tokens=40, memory_tokens=600))
+    assert out["memory"] == whole["memory"]
+    assert len(out["memory"].splitlines()) == 8
+    assert all("<section>" in one or "Put the final answer" in one for one in model.asked)
+
+
+def test_a_further_round_looks_for_the_names_that_were_learned():
+    text = pad(
+        "The tenant of Acme Mill is Nora Brand.",
+        "Nothing here.",
+        "The owner of Acme Mill is Bo Lund.",
+    )
+    model = Echo(asked=[])
+
+    out = read(
+        model,
+        text,
+        question="Who is at Acme Mill?",
+        config=ReadingConfig(chunk_tokens=40, rounds=2),
+    )
+
+    assert len(out["memory"].splitlines()) == 2
+    assert any("Look for this now: Nora Brand, Bo Lund" in one for one in model.asked)
+
+
+def test_several_questions_have_facts_of_their_own():
+    agent = create_memagent(Echo(asked=[]), config=SMALL, schema=Facts)
+
+    out = agent.invoke({"questions": [ASKED, "Who is the tenant?"], "document": LEASE})
+
+    assert [len(facts_of(one)) for one in out["answers"]] == [2, 2]
+
+
+def test_the_answer_to_a_question_about_a_date_is_written_from_what_held_then():
+    model = Echo(asked=[])
+
+    out = read(model, RENTS, question="What was the rent of Lease 7 in 2012?")
+
+    assert out["answer"] == "Lease 7 | rent | 2012 euros | since 2012; until 2013; replaced"
+
+
+def test_over_the_budget_history_goes_first_and_then_what_is_far_from_the_question():
+    lines = [
+        "Lease 7 | tenant | Nora",
+        "Lease 7 | rent | 900 | replaced",
+        "Moon | made of | cheese",
+        "Nora | works at | Acme",
+        "Lease 7 | rent | 950",
+    ]
+    facts, counter = [*map(read_fact, lines)], EstimatingTokenizer()
+
+    def left(tokens):
+        kept, others, lost = fit(facts, ["A note."], ASKED, tokens, counter)
+        return [fact.line for fact in kept], others, lost
+
+    whole = counter.count("\n".join(["A note.", *lines]))
+    assert left(whole) == (lines, ["A note."], 0)
+    assert left(whole - 1) == ([lines[0], *lines[2:]], ["A note."], 0)
+    short = counter.count("\n".join([lines[0], *lines[3:]]))
+    assert left(short) == ([lines[0], *lines[3:]], [], 1)
+    assert left(0) == ([], [], 4)
+
+
+def test_facts_without_room_are_warned_of():
+    config = ReadingConfig(chunk_tokens=40, memory_tokens=24)
+    text = pad(*(f"The owner of Mill {at} is Nora Brand." for at in range(4)))
+
+    out = read(Echo(asked=[]), text, config=config, question="Who owns Mill 3?")
+
+    assert "Mill 3" in out["memory"]
+    assert "without room in memory_tokens" in out["warnings"][0]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_stored_reading_is_continued_and_its_edit_stands(fresh):
+    store = InMemoryStore()
+    asked = {"question": ASKED, "memory_name": "lease"}
+    agent = create_memagent(config=SMALL, store=store, schema=Facts)
+    agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros."})
+    bank = MemoryBank(store)
+    bank.edit("lease", "Lease 7 | rent | 910 euros\nAsk Nora again.")
+
+    if fresh:
+        agent = create_memagent(config=SMALL, store=store, schema=Facts)
+    out = agent.invoke({**asked, "document": "The rent of Lease 7 is 950 euros since 2024."})
+
+    assert out["memory"].splitlines() == [
+        "Ask Nora again.",
+        "Lease 7 | rent | 910 euros | until 2024; replaced",
+        "Lease 7 | rent | 950 euros | since 2024",
+    ]
+    assert facts_of(bank.get("lease"))[1].evidence
+
+
+def test_facts_and_notes_of_one_model_do_not_share_a_reading():
+    store = InMemoryStore()
+    create_memagent(config=SMALL, store=store).invoke({"question": ASKED, "document": LEASE})
+
+    out = create_memagent(config=SMALL, store=store, schema=Facts).invoke(
+        {"question": ASKED, "document": LEASE}
+    )
+
+    assert len(facts_of(out)) == 2
+
+
+def test_a_checkpoint_resumes_with_the_evidence_of_its_facts():
+    agent = create_memagent(
+        config=SMALL,
+        schema=Facts,
+        checkpointer=InMemorySaver(),
+        interrupt_after=["overwrite_memory"],
+    )
+    thread = {"configurable": {"thread_id": "1"}}
+
+    agent.invoke({"question": ASKED, "document": LEASE}, thread)
+    while agent.get_state(thread).next:
+        out = agent.invoke(None, thread)
+
+    assert [bool(fact.evidence) for fact in facts_of(out)] == [True, True]
+
+
+def test_two_files_that_contradict_each_other_are_both_kept(tmp_path):
+    (tmp_path / "a.txt").write_text("The rent of Lease 7 is 900 euros.")
+    (tmp_path / "b.txt").write_text("The rent of Lease 7 is 950 euros.")
+
+    out = create_memagent(schema=Facts).invoke({"question": ASKED, "document": tmp_path})
+
+    one, other = facts_of(out)
+    assert (one.disputed, other.disputed) == (True, True)
+    assert [fact.evidence[0].source[-5:] for fact in (one, other)] == ["a.txt", "b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "line"),
+    [
+        (
+            "The rent of Mill 7 is 9 euros since May 2023.",
+            "Mill 7 | rent | 9 euros | since 2023-05",
+        ),
+        ("From 1 May 2024, the fee of A is raised to 9.", "A | fee | 9 | since 2024-05-01"),
+        ("Anna Bell's employer is Acme.", "Anna Bell | employer | Acme"),
+        ("Anna no longer works at Acme.", "Anna | works at | Acme | ended"),
+        ("The seat of Acme is not Rome but Bern.", "Acme | seat | Bern | not Rome"),
+        ("Acme is also known as Acme Mills.", "Acme | same as | Acme Mills"),
+        ("I moved to Husum.", "user | lives in | Husum"),
+        ("My diet is vegan.", "user | diet | vegan"),
+        ("Anna | likes | tea", "Anna | likes | tea"),
+    ],
+)
+def test_the_built_in_reader_knows_simple_sentences(sentence, line):
+    assert state_fact(sentence, "user").line == line
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    ["She lives in Rome.", "Is the rent of Lease 7 900 euros?", "It rained.", "I live in Rome."],
+)
+def test_the_built_in_reader_guesses_nothing(sentence):
+    assert state_fact(sentence) is None
+
+
+def test_another_reader_is_refused_with_what_to_use():
+    with pytest.raises(ConfigurationError, match="name a chat model"):
+        create_memagent(ChainReader(), schema=Facts)
+
+
+def test_without_facts_nothing_of_theirs_is_imported_or_entered():
+    code = (
+        "import sys\nfrom memagent_graph import create_memagent, ConversationMemory\n"
+        "out = create_memagent().invoke({'question': 'Who?', 'document': 'Ann signed.'})\n"
+        "memory = ConversationMemory()\n"
+        "memory.save([('human', 'I like tea.')], user='a', thread='b')\n"
+        "print([name for name in sys.modules if name.startswith('memagent_graph.facts')])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+    assert not [file for file in files_of_a_chunk(InMemoryStore()) if file.startswith("facts/")]

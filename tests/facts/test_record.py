@@ -1,0 +1,229 @@
+"""A fact is one line, which models write in many ways; what is no fact is counted, never raised."""
+
+from __future__ import annotations
+
+from datetime import date
+from enum import Enum
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.places import Evidence, Memory, Unsupported
+from memagent_graph.facts.record import (
+    Fact,
+    Facts,
+    facts_of,
+    is_facts,
+    memory_of_facts,
+    read_date,
+    read_fact,
+    read_lines,
+)
+
+ACME = "Anna Bell | works at | Acme | since 2021-03"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ACME,
+        "- Anna Bell | works at | Acme | since March 2021",
+        "1. **Anna Bell** | works_at | `Acme` | since 2021-03",
+        "| Anna Bell | Works At | Acme | since 2021-03 |",
+        "Anna Bell|works at|Acme|since 2021-03",
+        "Anna Bell ｜ works at ｜ Acme ｜ since 2021-03",
+        "Anna Bell\tworks at\tAcme\tsince 2021-03",
+        "Anna Bell — works at — Acme — since 2021-03",
+        "Anna Bell - works at - Acme - from 2021-03",
+        "Anna Bell -> works at -> Acme -> 2021-03",
+        "(Anna Bell, works at, Acme, since 2021-03)",
+        "Anna Bell | works at | Acme since March 2021",
+        '  "Anna Bell" |   works  at | Acme (since 2021-03).',
+    ],
+)
+def test_a_fact_is_read_in_the_forms_that_models_write(line):
+    assert read_fact(line).line == ACME
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Anna Bell works at Acme.",
+        "Anna Bell | works at",
+        "Anna Bell | works at | ",
+        "Anna Bell | 12 | Acme",
+        "| | |",
+        " | ".join("abcdefghijklmnop"),
+        f"Anna | works at | {'x' * 301}",
+        "",
+    ],
+)
+def test_what_lacks_a_field_is_no_fact(line):
+    assert read_fact(line) is None
+
+
+def test_what_is_known_of_the_time_and_of_other_facts_stands_behind_the_object():
+    fact = read_fact(
+        "Lease 7 | rent | 950 euros | from 1 May 2023, until 2024; replaces 900; not 9"
+    )
+
+    assert (fact.since, fact.until, fact.status) == ("2023-05-01", "2024", "ended")
+    assert (fact.replaces, fact.corrects) == (("900",), ("9",))
+    assert read_fact("Lease 7 | rent | 950 euros | per month").object == "950 euros, per month"
+
+
+def test_bars_in_names_are_escaped():
+    fact = Fact("a|b", "is", "c｜d\\")
+
+    assert read_fact(fact.line) == fact
+
+
+names = st.text(max_size=40).map(lambda text: read_fact(f"{text}\t{text}\t{text}")).filter(bool)
+times = st.sampled_from([None, "2021", "2021-03", "2021-03-15", "the merger"])
+
+
+@given(names, names, times, times, st.sampled_from(["holds", "replaced", "ended"]), st.booleans())
+def test_a_line_is_read_back_as_its_fact(one, other, since, until, status, disputed):
+    status = "ended" if until and status == "holds" else status
+    extra = {"since": since, "until": until, "status": status, "disputed": disputed}
+    fact = Fact(one.subject, "knows", other.subject, replaces=("A b",), corrects=("C",), **extra)
+
+    assert read_fact(fact.line) == fact
+    assert "\n" not in fact.line
+
+
+@given(st.text(alphabet="ab|｜\\-–*_()[]{}\"';:, \t\n1>#.", max_size=200))
+def test_no_text_raises_and_each_line_is_a_fact_or_is_counted(text):
+    found = read_lines(text)
+
+    for fact in found.facts:
+        assert read_fact(fact.line) == fact
+
+
+def test_prefaces_rules_and_headings_are_neither_facts_nor_counted():
+    reply = (
+        f"Here are the facts:\n```\n| subject | relation | object |\n|---|:-:|---|\n{ACME}\n```\n"
+    )
+
+    found = read_lines(f"<facts>\n{reply}\n# Facts\n</facts>\nI hope this helps you, Anna.")
+
+    assert [fact.line for fact in found.facts] == [ACME]
+    assert found.others == ["I hope this helps you, Anna."]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2021", "2021"),
+        ("March 2021", "2021-03"),
+        ("15th of March, 2021", "2021-03-15"),
+        ("Mar 5, 2021", "2021-03-05"),
+        ("2021-03-15T10:00:00Z", "2021-03-15"),
+        ("2021/3/5", "2021-03-05"),
+        ("30 February 2021", None),
+        ("2021-13", None),
+        ("the merger", None),
+        ("Marmalade 2021", None),
+    ],
+)
+def test_dates_are_read_in_the_forms_of_texts(text, expected):
+    assert read_date(text) == expected
+
+
+def test_a_fact_holds_from_its_beginning_to_its_end():
+    replaced = read_fact("Lease | rent | 900 | since 2022-01; until 2023-05-01; replaced")
+    ended = read_fact("Lease | term | 1 year | until 2022-12-31")
+
+    assert [replaced.holds(at) for at in ("2021", "2022", date(2023, 4, 30), "2023-05-01")] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    assert [ended.holds(at) for at in ("1990", "2022-12-31", "2023-01-01", None)] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert not read_fact("Lease | rent | 900 | replaced").holds("1990")
+
+
+class Status(Enum):
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Company(BaseModel):
+    seat: str | None = Field(None, description="the {city} of its <seat>")
+
+
+class Person(BaseModel):
+    works_at: Company | None = None
+    speaks: list[str] = []
+    born_on: date | None = None
+    state: Status | None = None
+    grade: Literal["junior", "senior"] | None = None
+    height: float | None = None
+
+
+def test_a_schema_is_told_and_accepts_what_has_a_place_in_it():
+    schema = Facts(Person)
+
+    assert schema.told.splitlines() == [
+        "Person | works at | Company (one at a time)",
+        "Person | speaks | text (may have several)",
+        "Person | born on | date (one at a time)",
+        "Person | state | open or closed (one at a time)",
+        "Person | grade | junior or senior (one at a time)",
+        "Person | height | number (one at a time)",
+        "Company | seat | text (one at a time): the (city) of its (seat)",
+    ]
+    fits = [
+        "A | is speaks | German",
+        "A | state | OPEN",
+        "A | born on | 5 May 1990",
+        "A | same as | B",
+    ]
+    assert [schema.fit(read_fact(line)).object for line in fits] == [
+        "German", "open", "5 May 1990", "B",
+    ]  # fmt: skip
+    for line in (
+        "A | likes | tea",
+        "A | state | ajar",
+        "A | born on | spring",
+        "A | height | tall",
+    ):
+        assert schema.fit(read_fact(line)) is None
+    assert schema.is_single("works at")
+    assert not schema.is_single("speaks")
+
+
+def test_without_models_every_relation_is_kept_and_known_ones_have_one_object():
+    schema = Facts.of(Facts)
+
+    assert schema.fit(read_fact("A | likes | tea"))
+    assert schema.is_single("price")
+    assert not schema.is_single("likes")
+
+
+@pytest.mark.parametrize("wrong", [str, Person(), type("Empty", (BaseModel,), {})])
+def test_a_schema_without_relations_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match=r"pydantic models|has no field"):
+        Facts(wrong)
+
+
+def test_facts_of_a_memory_have_its_evidence_and_its_marks():
+    place = Evidence(ACME, "a.txt", 1, 0, 9)
+    memory = Memory(f"{ACME}\nA | likes | tea", (place,), (Unsupported("A | likes | tea", ("A",)),))
+
+    one, other = facts_of(memory)
+
+    assert one.evidence == (place,)
+    assert (other.unsupported, other.missing) == (True, ("A",))
+    assert memory_of_facts([one, other]) == memory
+    assert facts_of({"memory": memory.text, "evidence": []})[0].line == ACME
+
+
+def test_a_memory_is_one_of_facts_if_each_line_is_one():
+    assert is_facts(f"{ACME}\nA | likes | tea")
+    assert not is_facts(f"{ACME}\nAnna likes tea.")
+    assert not is_facts("")

@@ -1,0 +1,242 @@
+"""Newest wins; amendments, corrections, retractions and conflicts are four different things."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent_graph.evidence.places import Evidence
+from memagent_graph.facts.record import Facts, read_fact
+from memagent_graph.facts.rules import Entities, ReplayStep, mark_disputes, overwrite, replay
+
+ANY = Facts()
+
+
+def fact(line, source=None):
+    found = read_fact(line)
+    return replace(found, evidence=(Evidence(line, source, 1, 0, 1),)) if source else found
+
+
+def after(*lines, **ways):
+    new = [fact(*line) if isinstance(line, tuple) else fact(line) for line in lines]
+    return [one.line for one in overwrite([], new, ANY, **ways)]
+
+
+def test_an_amendment_closes_the_old_fact_and_keeps_it():
+    assert after("A | rent | 900 | since 2020", "A | rent | 950 | since 2022-05") == [
+        "A | rent | 900 | since 2020; until 2022-05; replaced",
+        "A | rent | 950 | since 2022-05",
+    ]
+    assert after("A | rent | 900", "A | rent | 950") == [
+        "A | rent | 900 | replaced",
+        "A | rent | 950",
+    ]
+
+
+def test_a_correction_removes_what_never_held_and_names_it():
+    assert after("A | born in | Rome | since 1990", "A | born in | Bern | not Rome") == [
+        "A | born in | Bern | since 1990; not Rome"
+    ]
+
+
+def test_a_correction_opens_what_the_wrong_fact_had_closed():
+    assert after("A | rent | 900", "A | rent | 950", "A | rent | 900 | not 950") == [
+        "A | rent | 900 | not 950"
+    ]
+
+
+def test_a_repeated_error_does_not_undo_its_correction():
+    lines = after("A | born in | Bern | not Rome", "A | born in | Rome")
+
+    assert lines == ["A | born in | Bern | not Rome"]
+
+
+def test_a_retraction_closes_without_a_successor():
+    assert after("A | rent | 900", "A | rent | 900 | until 2024") == ["A | rent | 900 | until 2024"]
+    assert after("A | likes | tea", "A | likes | tea | ended") == ["A | likes | tea | ended"]
+
+
+def test_two_sources_that_differ_without_a_date_are_in_conflict():
+    lines = after(("A | rent | 900", "a.txt"), ("A | rent | 950", "b.txt"))
+
+    assert lines == ["A | rent | 900 | disputed", "A | rent | 950 | disputed"]
+
+
+@pytest.mark.parametrize("line", ["A | rent | 950 | since 2022", "A | rent | 950 | replaces 900"])
+def test_a_date_or_the_word_of_another_source_makes_an_amendment(line):
+    lines = after(("A | rent | 900", "a.txt"), (line, "b.txt"))
+
+    assert "replaced" in lines[0]
+    assert lines[1] == line
+
+
+def test_a_later_amendment_settles_a_conflict():
+    lines = after(
+        ("A | rent | 900", "a.txt"),
+        ("A | rent | 950", "b.txt"),
+        ("A | rent | 990 | since 2024", "c"),
+    )
+
+    assert lines == [
+        "A | rent | 900 | until 2024; replaced",
+        "A | rent | 950 | until 2024; replaced",
+        "A | rent | 990 | since 2024",
+    ]
+
+
+def test_a_relation_with_several_objects_closes_none_without_a_word():
+    assert after("A | likes | tea", "A | likes | coffee") == [
+        "A | likes | tea",
+        "A | likes | coffee",
+    ]
+    assert after("A | likes | tea", "A | likes | coffee | replaces tea") == [
+        "A | likes | tea | replaced",
+        "A | likes | coffee | replaces tea",
+    ]
+
+
+def test_what_nothing_supports_closes_nothing():
+    made_up = replace(fact("A | rent | 9 | since 2025"), unsupported=True)
+    ended = replace(fact("A | rent | 900 | until 2025"), unsupported=True)
+    known = [fact("A | rent | 900")]
+
+    assert [one.line for one in overwrite(known, [ended], ANY)] == ["A | rent | 900"]
+    assert [one.line for one in overwrite(known, [made_up], ANY)] == [
+        "A | rent | 900 | disputed",
+        "A | rent | 9 | since 2025; disputed",
+    ]
+
+
+def test_a_repeated_old_fact_comes_back_in_a_conversation_alone():
+    lines = ["A | lives in | Rome", "A | lives in | Bern", "A | lives in | Rome"]
+
+    assert after(*lines) == ["A | lives in | Rome | replaced", "A | lives in | Bern"]
+    assert after(*lines, latest=True) == [
+        "A | lives in | Rome | replaced",
+        "A | lives in | Bern | replaced",
+        "A | lives in | Rome",
+    ]
+
+
+dated = st.dictionaries(
+    st.integers(2000, 2020), st.integers(100, 999).map(str), min_size=1, max_size=6
+).filter(lambda found: len({*found.values()}) == len(found))
+
+
+@given(dated, st.randoms())
+def test_facts_with_dates_end_up_the_same_in_any_order(rents, random):
+    lines = [f"A | rent | {rent} | since {year}" for year, rent in sorted(rents.items())]
+    shuffled = [*lines]
+    random.shuffle(shuffled)
+
+    assert sorted(after(*shuffled)) == sorted(after(*lines))
+    assert sum("replaced" not in line for line in after(*shuffled)) == 1
+
+
+statements = st.builds(
+    "{} | {} | {}{}".format,
+    st.sampled_from(["A", "B", "a"]),
+    st.sampled_from(["rent", "likes", "same as"]),
+    st.sampled_from(["tea", "9", "10", "B"]),
+    st.sampled_from(
+        ["", " | since 2020", " | since 2021", " | ended", " | not 9", " | replaces tea"]
+    ),
+)
+
+
+@given(st.lists(statements, max_size=8))
+def test_what_is_said_once_more_changes_nothing(lines):
+    once = overwrite([], map(fact, lines), ANY)
+    last = [fact(line) for line in lines[-1:]]
+
+    assert [one.line for one in overwrite(once, last, ANY)] == [one.line for one in once]
+
+
+@given(st.lists(statements, max_size=8))
+def test_facts_are_read_back_as_they_were_overwritten(lines):
+    found = overwrite([], map(fact, lines), ANY)
+
+    assert [read_fact(one.line) for one in found] == found
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Acme", "ACME Inc."),
+        ("Dr. Anna Bell", "anna bell"),
+        ("The Café", "Cafe"),
+        ("1,200 euros", "1200 Euros"),
+        ("1 May 2023", "2023-05-01"),
+        ("Anna-Maria Vale", "Anna Maria Vale"),
+    ],
+)
+def test_names_that_differ_in_form_alone_are_one(one, other):
+    assert Entities([fact(f"{one} | likes | tea")]).same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Anna Bell", "Anna Hill"),
+        ("2019 Act", "2020 Act"),
+        ("C", "C++"),
+        ("Acme GmbH", "Acme Inc."),
+        ("Mr Bell", "Mrs Bell"),
+        ("-5", "5"),
+        ("Lease 7", "Lease 71"),
+        ("A. Bell", "Anna Bell"),
+    ],
+)
+def test_names_of_two_things_stay_two(one, other):
+    known = [fact(f"{one} | knows | {other}")]
+
+    assert not Entities(known).same(one, other)
+
+
+def test_a_name_that_two_things_may_have_is_neither():
+    entities = Entities([fact("Acme GmbH | owns | Acme Inc."), fact("Acme | likes | tea")])
+
+    assert not entities.same("Acme", "Acme Inc.")
+    assert not entities.same("Acme", "Acme GmbH")
+
+
+def test_same_as_makes_one_of_two_names_and_undoes_itself():
+    facts = overwrite(
+        [],
+        map(
+            fact,
+            [
+                "A. Bell | lives in | Rome",
+                "Anna Bell | lives in | Bern",
+                "A. Bell | same as | Anna Bell",
+            ],
+        ),
+        ANY,
+    )
+    without = mark_disputes([one for one in facts if one.relation != "same as"], ANY)
+
+    assert [one.disputed for one in facts] == [True, True, False]
+    assert [one.disputed for one in without] == [False, False]
+    assert Entities(facts).same("Anna Bell", "A. Bell")
+
+
+def test_without_a_version_what_it_closed_is_open_again():
+    first = overwrite([], [fact("A | rent | 900 | since 2020")], ANY)
+    second = overwrite(first, [fact("A | rent | 950 | since 2022")], ANY)
+    third = overwrite(second, [fact("A | rent | 990 | since 2024"), fact("A | tenant | B")], ANY)
+    steps = [
+        ReplayStep([], first, is_gone=False),
+        ReplayStep(first, second, is_gone=True),
+        ReplayStep(second, third, is_gone=False),
+    ]
+    kept = [one for one in third if one.object != "950"]
+
+    assert [one.line for one in replay(steps, kept)] == [
+        "A | rent | 900 | since 2020; until 2024; replaced",
+        "A | rent | 990 | since 2024",
+        "A | tenant | B",
+    ]
+    assert [one.line for one in replay(steps[:2], [first[0]])] == ["A | rent | 900 | since 2020"]
