@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,18 +12,20 @@ import regex
 
 from memagent_graph.conversation.messages import ASSISTANT, LINE, TOOL, USER, find_continued
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.places import Memory, locate
 from memagent_graph.evidence.statements import statements
 from memagent_graph.readers.base import Merge, Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import telling_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evidence.statements import Statement
+    from memagent_graph.facts.record import Fact
     from memagent_graph.readers.base import Step
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
@@ -269,19 +272,46 @@ def read_remarks(memory: str) -> Iterator[Remark]:
 
 def _user_statements(chunk: Chunk) -> Iterator[Remark]:
     """The statements of users in a rendered conversation."""
+    for day, speaker, said, _ in _spoken(chunk):
+        text = said.text.lstrip("@ ")
+        # A day would pass for one of the memory's own lines.
+        if is_statement(text) and not _DAY.fullmatch(text):
+            yield Remark(day, speaker, text)
+
+
+def _spoken(chunk: Chunk) -> Iterator[tuple[str, str, Statement, int]]:
+    """The day, the speaker and each sentence of what users say, and where its line begins."""
     begins = find_continued(chunk)
     begins_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
-    for number, line in enumerate(chunk.text.splitlines()):
+    at = chunk.start
+    for number, line in enumerate(chunk.text.splitlines(keepends=True)):
         if number > 0 or begins_line:  # else a user could write another's name where chunks end
             begins = LINE.match(line) or begins
-        if begins is None or begins["speaker"].startswith((TOOL, ASSISTANT)):
-            continue
-        said = line[begins.end() :] if begins.string is line else line
-        for statement in statements(said.strip()):
-            text = statement.text.lstrip("@ ")
-            # A day would pass for one of the memory's own lines.
-            if is_statement(text) and not _DAY.fullmatch(text):
-                yield Remark(begins["day"], begins["speaker"], text)
+        own = begins.end() if begins is not None and begins.string is line else 0
+        if begins is not None and not begins["speaker"].startswith((TOOL, ASSISTANT)):
+            for statement in statements(line[own:].rstrip()):
+                yield begins["day"], begins["speaker"], statement, at + own
+        at += len(line)
+
+
+def spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
+    """Return the function that finds the facts which users state, with their places.
+
+    Args:
+        never: words of statements to leave out.
+    """
+    from memagent_graph.facts.reader import state_fact
+
+    banned = topics(never)
+
+    def find(chunk: Chunk) -> Iterator[Fact]:
+        for _, speaker, (text, start, end), begin in _spoken(chunk):
+            fact = state_fact(text, speaker) if banned.isdisjoint(terms(text)) else None
+            if fact is not None:
+                place = locate(fact.line, chunk.source, begin + start, begin + end)
+                yield replace(fact, evidence=(place,))
+
+    return find
 
 
 def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from bisect import bisect
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +30,7 @@ from memagent_graph.conversation.messages import (
     render,
     word_for_word,
 )
-from memagent_graph.conversation.profile import MessageStart, Past, attest
+from memagent_graph.conversation.profile import MessageStart, Past, attest, read_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
 from memagent_graph.conversation.proposal import compose, decide_by, revise, store_proposal
@@ -41,13 +42,21 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
+from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.graph.fold import Call, advance
-from memagent_graph.graph.layers.check import state_of, warn_of_faults
+from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
 from memagent_graph.graph.reading import Reading, check_window
-from memagent_graph.graph.state import begin_fold, memory_of, record_of
+from memagent_graph.graph.state import begin_fold, memory_of, record_of, with_text
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.version import MemoryVersion, child_id, reading_fingerprint, root_id
+from memagent_graph.memory.version import (
+    MemoryVersion,
+    Told,
+    child_id,
+    reading_fingerprint,
+    root_id,
+)
+from memagent_graph.readers.chat import ChatReader
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.source import TextSource
@@ -68,9 +77,10 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.errors import BadRecordError
+    from memagent_graph.evidence.places import Unsupported
+    from memagent_graph.facts.record import Facts
     from memagent_graph.graph.state import Fold, SourceRecord
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.version import Told
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
@@ -167,6 +177,7 @@ async def fold_within(
             "memory_tokens, or name a model that keeps to it."
         )
     warnings += warn_of_faults(state_of(fold)["faulty"], exact=False)
+    warnings += warn_of_left_out(state_of(fold))
     if unfinished:
         warnings.append(
             "The model's reply was cut off, so that the end of the memory is missing. Raise "
@@ -251,7 +262,8 @@ class Folding:
     """Folds messages into memories; arguments as for `ConversationMemory`.
 
     Args:
-        fields: fields of the profile, if the memory is one; None for a text.
+        fields: fields of the profile, if the memory is one; None otherwise.
+        facts: the facts to keep, if the memory is one of facts; None otherwise.
         past: limits on the replaced values that are kept.
         approve: whether folds only propose; or a function that decides, see `ConversationMemory`.
 
@@ -271,19 +283,31 @@ class Folding:
         redact: Redact,
         window: int,
         fields: Fields[Any] | None,
+        facts: Facts | None,
         past: Past,
         approve: Approve | bool = False,
     ) -> None:
         # Most of what people say is nothing to remember.
         config = config.model_copy(update={"update_gate": True, "recalls": 0})
         reader = resolve_keeper(
-            model, config=config, tokenizer=tokenizer, keep=keep, never=never, fields=fields
+            model,
+            config=config,
+            tokenizer=tokenizer,
+            keep=keep,
+            never=never,
+            fields=fields,
+            facts=facts,
         )
+        self._facts = facts
+        cut = keep_newest if fields is None else keep_fitting(fields)
+        if facts is not None:
+            from memagent_graph.facts.reader import cut_facts, with_room
+
+            config, cut = with_room(config, reader), cut_facts
         check_window(reader.identity, config, question_tokens=0)
         counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
         if fields is not None:
             config = _with_room_for(fields, config, counter)
-        cut = keep_newest if fields is None else keep_fitting(fields)
         self.reading = Reading("conversation", reader, config, counter, cut=cut)
         asked = STANDING_QUESTION if fields is None else PROFILE_QUESTION
         self._question = standing_question(keep, never, asked)
@@ -381,7 +405,7 @@ class Folding:
                     head,
                     messages=[str(message.id) for message in new],
                     said=[one for one in said if one.id in changed and one.text],
-                    starts=self._rendered(new, {} if self._built_in else replaced)[0],
+                    starts=self._rendered(new, replaced)[0],
                     model=self._model,
                 )
                 if await store_proposal(memory, proposal, head=head, mark=mark, step=step):
@@ -438,13 +462,21 @@ class Folding:
         return drop_subjects(self.keeping.clean(page), gone)
 
     def _check(self, head: MemoryVersion | None) -> None:
-        if head is None or not head.told or isinstance(self.reading.reader, ProfileReader):
+        if head is None or not head.told:
             return
-        message = (
-            "This memory is a profile, which notes would overwrite: give its schema to "
-            "ConversationMemory, or forget the user first."
-        )
-        raise ConfigurationError(message)
+        is_profile = bool(read_entries(head.told[0].line)[0])
+        if is_profile and not isinstance(self.reading.reader, ProfileReader):
+            message = (
+                "This memory is a profile, which notes would overwrite: give its schema to "
+                "ConversationMemory, or forget the user first."
+            )
+            raise ConfigurationError(message)
+        if not is_profile and self._facts is None:
+            message = (
+                "This memory is one of facts, which notes would overwrite: give schema=Facts to "
+                "ConversationMemory, or forget the user first."
+            )
+            raise ConfigurationError(message)
 
     async def _version(
         self,
@@ -460,7 +492,7 @@ class Folding:
         if isinstance(reading.reader, ProfileReader):
             profiling = reading.reader.for_one_fold(() if head is None else head.told)
             reading = replace(reading, reader=profiling)
-        said, text = self._rendered(new, {} if self._built_in else replaced)
+        said, text = self._rendered(new, replaced)
         source = TextSource(text, thread)
         fingerprint = reading_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
@@ -477,7 +509,18 @@ class Folding:
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
         told: tuple[Told, ...] = ()
-        if profiling is None:
+        unsupported: tuple[Unsupported, ...] = ()
+        if self._facts is not None:
+            from memagent_graph.facts.rules import drop_facts
+
+            for subject in gone:
+                fold["memory"], _ = drop_facts(fold["memory"], subject)
+            marks = () if head is None else head.unsupported
+            unsupported = with_text(fold["memory"], Memory(unsupported=marks)).unsupported
+            memory = memory_of(fold)
+            unsupported = tuple(dict.fromkeys((*unsupported, *memory.unsupported)))
+            told = _attest_facts(() if head is None else head.told, memory, said, thread)
+        elif profiling is None:
             for subject in gone:
                 fold["memory"], _ = drop_statements(fold["memory"], subject.issubset)
         if profiling is not None:
@@ -505,13 +548,18 @@ class Folding:
             thread=thread,
             messages=tuple(one.id for one in recorded),
             told=told,
+            unsupported=unsupported,
             warnings=warnings,
         )
 
     def _rendered(
         self, messages: Sequence[BaseMessage], replaced: Mapping[str, KeptMessage]
     ) -> tuple[list[MessageStart], str]:
-        """The messages as text, and where each begins in it."""
+        """The messages as text, and where each begins in it.
+
+        A model is shown what an edited message said before; a rule would take that for said now.
+        """
+        replaced = replaced if isinstance(self.reading.reader, ChatReader) else {}
         said, parts, start = [MessageStart(0, "", "")], [], 0
         for message, at, line in render(messages, self._redact):
             text, before = line, replaced.get(str(message.id))
@@ -531,6 +579,35 @@ class Folding:
             if kind not in self._warned:
                 self._warned.add(kind)
                 _log.warning("%s (Logged once; `history` has it for each memory.)", warning)
+
+
+def _attest_facts(
+    before: Sequence[Told], memory: Memory, said: Sequence[MessageStart], thread: str
+) -> tuple[Told, ...]:
+    """Return the sources of the lines of facts after a fold, also of those that it changed.
+
+    Args:
+        before: the sources before the fold.
+        memory: the facts, with the evidence of those that the fold found.
+        said: the messages that were folded, in their order; at least one.
+        thread: id of the conversation.
+    """
+    from memagent_graph.facts.record import facts_of, read_fact
+
+    starts = [one.start for one in said]
+    known = {}
+    for item in before:
+        if fact := read_fact(item.line):
+            known[fact.subject, fact.relation, fact.object] = item
+    found = []
+    for fact in facts_of(memory):
+        source = known.get((fact.subject, fact.relation, fact.object))
+        if fact.evidence:
+            message = said[max(0, bisect(starts, fact.evidence[-1].start) - 1)]
+            source = Told(fact.line, message.message, thread, message.at)
+        if source is not None:
+            found.append(replace(source, line=fact.line, until=""))
+    return tuple(found)
 
 
 def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenizer) -> ReadingConfig:

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
+from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from memagent_graph.config import ReadingConfig
@@ -45,13 +46,13 @@ from memagent_graph.sync import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from datetime import date
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import MessageLikeRepresentation
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
-    from pydantic import BaseModel
 
     from memagent_graph.conversation.messages import About
     from memagent_graph.conversation.privacy import Redact
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.search import MessagePassage
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
+    from memagent_graph.facts.record import Fact, Facts
+    from memagent_graph.graph.reading import Reading
     from memagent_graph.memory.version import History
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
@@ -128,9 +131,10 @@ class ConversationMemory(Generic[Shape]):
         approve: whether to wait for approval before a fold changes the memory; see `proposals`. A
             function decides at once: it gets the `Proposal`, and returns True, False, the ids of
             the changes to accept, or None to let it wait. It may be a coroutine function.
-        schema: form of a memory: `str` for a text, or a pydantic model for a profile, with a
-            default for each field. A profile needs a chat model. The changes that it reports are
-            validated and merged field by field; `entries` has the evidence for each.
+        schema: form of a memory: `str` for a text, a pydantic model for a profile, with a default
+            for each field, or `Facts`, or `Facts(Person, Company)`, for facts. A profile needs a
+            chat model. The changes that it reports are validated and merged field by field;
+            `entries` has the evidence for each, and `facts` that of facts.
 
     Raises:
         ConfigurationError: The window does not fit the model, the model is not known, LangGraph
@@ -170,7 +174,7 @@ class ConversationMemory(Generic[Shape]):
         read_only: bool = False,
         redact: Redact | None = None,
         approve: Approve | bool = False,
-        schema: type[Shape] = str,  # type: ignore[assignment]
+        schema: type[Shape | Facts] | Facts = str,  # type: ignore[assignment]
     ) -> None:
         if window < 1:
             raise ConfigurationError("window must be at least 1 message.")
@@ -196,7 +200,9 @@ class ConversationMemory(Generic[Shape]):
             read_only=read_only,
         )
         self.approves = bool(approve)
-        self._fields = None if schema is str else Fields(cast("type[BaseModel]", schema))
+        self._facts = _facts_of(schema)
+        is_text = schema is str or self._facts is not None
+        self._fields = None if is_text else Fields(cast("type[BaseModel]", schema))
         if callable(keep) or callable(never):
             model = share_model(model, config or ReadingConfig(), tokenizer)
         self._keep, self._never = keep, never
@@ -208,6 +214,7 @@ class ConversationMemory(Generic[Shape]):
             redact=check_redaction(redact),
             window=window,
             fields=self._fields,
+            facts=self._facts,
             past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
             approve=approve,
         )
@@ -244,10 +251,47 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
         """
         if self._fields is None:
-            raise ConfigurationError("A text has no entries: give ConversationMemory a schema.")
+            message = "A text has no entries: give ConversationMemory a schema."
+            if self._facts is not None:
+                message = "Facts are no entries of a profile: call `facts`."
+            raise ConfigurationError(message)
         await self.people.backlog(user, store).fold()
         head = await self.people.of(user, store).head()
         return [] if head is None else entries_of(head, self._fields)
+
+    async def afacts(
+        self,
+        user: UserId,
+        *,
+        subject: str | None = None,
+        relation: str | None = None,
+        at: str | date | None = None,
+        history: bool = False,
+        store: BaseStore | None = None,
+    ) -> list[Fact]:
+        """Fold the waiting messages of a user, and return facts, each with its message.
+
+        Args:
+            user: id of the user.
+            subject: name of the subject, or another name of it; None for any.
+            relation: the relation, as "works at"; None for any.
+            at: a day, month or year ("2023-05") at which they hold; None for today.
+            history: whether to return those that do not hold as well.
+            store: store of the host graph, used if this memory has no store of its own.
+
+        Raises:
+            ConfigurationError: The memory is not one of facts.
+            StoreError: The store failed.
+        """
+        if self._facts is None:
+            raise ConfigurationError("This memory keeps no facts: give it schema=Facts.")
+        from memagent_graph.facts.graph import select_facts
+        from memagent_graph.facts.record import facts_of
+
+        await self.people.backlog(user, store).fold()
+        head = await self.people.of(user, store).head()
+        found = [] if head is None else facts_of(head)
+        return select_facts(found, subject=subject, relation=relation, at=at, history=history)
 
     async def aprompt(
         self,
@@ -297,6 +341,8 @@ class ConversationMemory(Generic[Shape]):
         reading, memory = self._folding.reading, drop_ended(backlog.told)
         if self._fields is not None:
             memory = self._fields.tell(memory)
+        elif self._facts is not None and found:
+            memory = _facts_near(memory, text, reading)
         return tell(
             memory,
             found,
@@ -503,7 +549,7 @@ class ConversationMemory(Generic[Shape]):
         await self.people.backlog(user, store).fold()
         personal = self.people.of(user, store)
         head = await personal.head()
-        text, gone = ("", []) if head is None else drop_statements(head.text, wanted.issubset)
+        text, gone = ("", []) if head is None else self._drop(head.text, wanted)
         if head is not None and gone and propose:
             await propose_edit(personal, head, text, by=by)
         elif head is not None and gone:
@@ -605,6 +651,7 @@ class ConversationMemory(Generic[Shape]):
 
     load = blocking(aload)
     entries = blocking(aentries)
+    facts = blocking(afacts)
     prompt = blocking(aprompt)
     observe = blocking(aobserve)
     save = blocking(asave)
@@ -634,6 +681,11 @@ class ConversationMemory(Generic[Shape]):
             self._folding.keeping.redact,
             silent=is_subagent(config),
         )
+
+    @property
+    def keeps_facts(self) -> bool:
+        """Whether the memory is one of facts."""
+        return self._facts is not None
 
     @property
     def read_only(self) -> bool:
@@ -676,6 +728,14 @@ class ConversationMemory(Generic[Shape]):
         found = recall(kept).find(about, since=personal.episodes.since, told=told)
         return [passage for passage in found if keeping.allows(passage.text)]
 
+    def _drop(self, text: str, subject: frozenset[str]) -> tuple[str, list[str]]:
+        """Notes without the statements, or facts, about a subject, and these."""
+        if self._facts is None:
+            return drop_statements(text, subject.issubset)
+        from memagent_graph.facts.rules import drop_facts
+
+        return drop_facts(text, subject)
+
     async def _head(self, user: UserId, store: BaseStore | None) -> str:
         head = await self.people.of(user, store).head()
         return "" if head is None else head.text
@@ -683,3 +743,29 @@ class ConversationMemory(Generic[Shape]):
     def _shaped(self, text: str) -> Shape:
         text = drop_ended(text)
         return cast("Shape", text if self._fields is None else self._fields.load(text))
+
+
+_NEAR = 0.25
+"""Share of the budget above which only the facts near a message are shown beside passages."""
+
+
+def _facts_near(memory: str, about: str, reading: Reading) -> str:
+    """The facts near the names in a message, if the memory would take much of the room."""
+    from memagent_graph.facts.graph import neighbourhood
+    from memagent_graph.facts.record import facts_of
+
+    if reading.tokenizer.count(memory) <= _NEAR * reading.config.memory_tokens:
+        return memory
+    near = neighbourhood([fact for fact in facts_of(memory) if fact.holds()], about)
+    return "\n".join(fact.line for fact in near) or memory
+
+
+def _facts_of(schema: object) -> Facts | None:
+    """The schema of facts, if it is one."""
+    if isinstance(schema, type) and issubclass(schema, str | BaseModel):
+        return None
+    from memagent_graph.facts.record import Facts
+
+    if isinstance(schema, Facts) or schema is Facts:
+        return Facts.of(schema)
+    return None

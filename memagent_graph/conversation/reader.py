@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import regex
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.built_in import NewestReader
+from memagent_graph.conversation.built_in import NewestReader, spoken_facts
 from memagent_graph.conversation.profile_reader import ProfileReader
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.prompts import UNCHANGED, Prompts
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.profile import Fields
+    from memagent_graph.facts.record import Facts
     from memagent_graph.readers.base import Reader, Step, Update
     from memagent_graph.text.tokens import Tokenizer
 
@@ -170,6 +171,7 @@ def resolve_keeper(
     keep: str = "",
     never: str = "",
     fields: Fields[Any] | None = None,
+    facts: Facts | None = None,
 ) -> Reader:
     """Make a reader of whatever names one; a chat model is asked for notes on people.
 
@@ -181,6 +183,7 @@ def resolve_keeper(
         keep: words that make a statement count more, for the built-in reader.
         never: words of statements to leave out, for the built-in reader.
         fields: fields of a profile, which needs a chat model.
+        facts: the facts to keep, if the memory is one of facts.
 
     Raises:
         ConfigurationError: The string names no model, `never` has no word to go by, or a profile
@@ -198,6 +201,12 @@ def resolve_keeper(
             raise ConfigurationError(message)
         return ProfileReader(
             reader.model, fields, config=config, name=reader.identity.name, tokenizer=known
+        )
+    if facts is not None:
+        from memagent_graph.facts.reader import read_for_facts
+
+        return read_for_facts(
+            reader, facts, config=config, tokenizer=known, said=spoken_facts(never)
         )
     if type(reader) is ExtractiveReader:  # no word of the standing question would be found
         return NewestReader(config, load_tokenizer(known), keep=keep, never=never)

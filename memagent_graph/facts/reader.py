@@ -168,6 +168,14 @@ def read_for_facts(
     raise ConfigurationError(message)
 
 
+def with_room(config: ReadingConfig, reader: Reader) -> ReadingConfig:
+    """Return budgets with room for the words of a reader's prompt, its schema included."""
+    if not isinstance(reader, FactsReader):
+        return config
+    room = max(config.template_tokens, reader.template_tokens)
+    return config.model_copy(update={"template_tokens": room})
+
+
 class FactsReader(ChatReader):
     """Asks a chat model for the facts that a chunk adds, and overwrites the memory by rules.
 
@@ -180,6 +188,9 @@ class FactsReader(ChatReader):
         config: the budgets.
         tokenizer: counts the memory's tokens.
         standing: whether it reads conversations.
+
+    Attributes:
+        template_tokens: length of its prompt without what it is filled with, in tokens.
     """
 
     def __init__(
@@ -202,6 +213,7 @@ class FactsReader(ChatReader):
         self.shape, self._verifier = reader.shape, reader._verifier  # noqa: SLF001 - of its class
         self.standing = standing
         self._schema, self._counter = schema, tokenizer
+        self.template_tokens = tokenizer.count(prompts.update)
         singles = sorted(one.name for one in schema.relations.values() if one.single)
         about = [_VERSION, reader.identity.fingerprint, prompts.fingerprint, singles, standing]
         fingerprint = sha256(repr(about).encode()).hexdigest()[:32]

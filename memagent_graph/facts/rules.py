@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.facts.record import SAME_AS, Fact, Facts, read_date
+from memagent_graph.text.terms import terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 _TOKEN = regex.compile(r"(?:(?<!\w)-(?=\d))?[\w+#%&$€£°]+")
 _THOUSANDS = regex.compile(r"(?<=\d)[,'’](?=\d{3})")
@@ -310,6 +311,13 @@ def _join(old: Fact, new: Fact) -> Fact:
         thread=newer.thread,
         told_at=newer.told_at,
     )
+
+
+def drop_facts(text: str, subject: Collection[str]) -> tuple[str, list[str]]:
+    """Return a memory without the lines that have all of some terms, and these lines."""
+    lines = text.splitlines()
+    gone = [line for line in lines if {*terms(line)}.issuperset(subject)]
+    return "\n".join(line for line in lines if line not in gone), gone
 
 
 class ReplayStep(NamedTuple):

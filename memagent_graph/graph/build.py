@@ -166,10 +166,10 @@ def create_memagent(
     )
     cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
     if schema is not None:
-        from memagent_graph.facts.reader import cut_facts, read_for_facts
+        from memagent_graph.facts.reader import cut_facts, read_for_facts, with_room
 
         reader = read_for_facts(reader, schema, config=config, tokenizer=counter)
-        cut = cut_facts
+        config, cut = with_room(config, reader), cut_facts
     check_window(reader.identity, config, question_tokens=0)
     if config.merges and not merges(reader):
         raise cannot_merge(reader)

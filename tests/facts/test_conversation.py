@@ -1,0 +1,198 @@
+"""A memory of a user with `schema=Facts`: facts with the messages that say them."""
+
+from __future__ import annotations
+
+import pytest
+from doubles import Hearing
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from pydantic import BaseModel
+from servers.redis_server import RedisServer
+
+from memagent_graph import ConversationMemory, Facts, RedisStore
+from memagent_graph.errors import ConfigurationError
+
+IDS = {"user": "ann", "thread": "monday"}
+
+
+@pytest.fixture(params=["in memory", "sqlite", "redis"])
+def store(request, tmp_path):
+    if request.param == "in memory":
+        yield InMemoryStore()
+    elif request.param == "sqlite":
+        with SqliteStore.from_conn_string(str(tmp_path / "facts.sqlite")) as found:
+            found.setup()
+            yield found
+    else:
+        server = RedisServer(tmp_path)
+        with RedisStore.from_url(server.url) as found:
+            yield found
+        server.kill()
+
+
+def said(*texts, first=1):
+    return [
+        HumanMessage(text, id=f"m{at}", additional_kwargs={"told_at": f"2026-03-{at:02}T10:00"})
+        for at, text in enumerate(texts, first)
+    ]
+
+
+def built_in(store=None, **more):
+    return ConversationMemory(store=store or InMemoryStore(), schema=Facts, **more)
+
+
+def test_facts_have_the_messages_that_say_them_in_every_store(store):
+    memory = built_in(store)
+
+    memory.save(said("I live in Husum. I like tea.", "I moved to Bern."), **IDS)
+
+    new, old = memory.facts("ann", relation="lives_in", history=True)[::-1]
+    assert (new.object, new.message, new.told_at[:10]) == ("Bern", "m2", "2026-03-02")
+    assert (old.object, old.status, old.message) == ("Husum", "replaced", "m1")
+    assert [fact.object for fact in memory.facts("ann", subject="USER")] == ["tea", "Bern"]
+    assert memory.load("ann").splitlines()[0] == "user | lives in | Husum | replaced"
+
+
+def test_facts_keep_their_messages_over_folds_edits_and_changes():
+    memory = built_in()
+    memory.save(said("I live in Husum.", "I like tea."), **IDS)
+
+    memory.save(said("I live in Husum.", "I like tea.", "I no longer like tea."), **IDS)
+    memory.users().edit("ann", f"{memory.load('ann')}\nuser | plays | chess", by="ann")
+    memory.save(said("I speak Frisian.", first=4), **IDS)
+
+    found = {fact.object: fact for fact in memory.facts("ann", history=True)}
+    assert [found[name].message for name in ("Husum", "tea", "chess", "Frisian")] == [
+        "m1", "m3", "", "m4",
+    ]  # fmt: skip
+    assert not found["tea"].holds()
+
+
+def test_what_was_said_last_holds_also_where_it_was_said_before():
+    memory = built_in()
+
+    memory.save(said("I live in Rome.", "I live in Bern.", "I live in Rome."), **IDS)
+
+    assert [fact.object for fact in memory.facts("ann", relation="lives in")] == ["Rome"]
+    assert not any(fact.disputed for fact in memory.facts("ann"))
+
+
+def test_a_model_is_asked_for_what_a_conversation_adds_and_a_schema_bounds_it():
+    class Person(BaseModel):
+        lives_in: str
+
+    model = Hearing(
+        messages=iter(
+            [AIMessage("user | lives in | Husum\nuser | likes | tea"), AIMessage("unchanged")]
+        ),
+        heard=[],
+    )
+    memory = ConversationMemory(model, store=InMemoryStore(), schema=Facts(Person))
+
+    memory.save(said("I live in Husum and like tea."), **IDS)
+    memory.save(said("Hm.", first=2), **IDS)
+
+    (fact,) = memory.facts("ann")
+    assert (fact.object, fact.message) == ("Husum", "m1")
+    assert "Person | lives in | text (one at a time)" in model.heard[0]
+    assert "user | lives in | Husum" in model.heard[1]
+    assert "1 (a fact outside the schema)" in memory.history("ann")[-1].warnings[0]
+
+
+def test_what_a_user_never_said_is_marked():
+    model = Hearing(messages=iter([AIMessage("user | works at | Zorn Mills")]), heard=[])
+    memory = ConversationMemory(model, store=InMemoryStore(), schema=Facts)
+
+    memory.save(said("I live in Husum."), **IDS)
+
+    assert [fact.unsupported for fact in memory.facts("ann")] == [True]
+
+
+def test_the_assistant_and_tools_state_no_facts():
+    memory = built_in()
+
+    memory.save([*said("Where do I live?"), AIMessage("I live in Rome.", id="a")], **IDS)
+
+    assert memory.facts("ann") == []
+
+
+def test_facts_about_a_subject_are_forgotten():
+    memory = built_in()
+    memory.save(said("I live in Husum. I like tea. I like black tea."), **IDS)
+
+    gone = memory.forget_about("ann", "tea")
+
+    assert "user | likes | tea" in gone
+    assert [fact.object for fact in memory.facts("ann")] == ["Husum"]
+
+
+def test_a_request_to_forget_removes_the_facts():
+    memory = built_in()
+    memory.save(said("My phone is 555-1234.", "I like tea."), **IDS)
+
+    memory.save(said("Please forget my phone.", first=3), **IDS)
+
+    assert [fact.object for fact in memory.facts("ann")] == ["tea"]
+
+
+def test_an_edited_message_amends_what_it_said():
+    memory = built_in()
+    memory.save(said("I live in Husum."), **IDS)
+
+    memory.save(said("I live in Bern."), **IDS)
+
+    assert [fact.object for fact in memory.facts("ann")] == ["Bern"]
+
+
+def test_a_fold_that_waits_for_approval_proposes_facts_with_their_messages():
+    memory = built_in(approve=True)
+    memory.save(said("I live in Husum."), **IDS)
+
+    (proposal,) = memory.proposals("ann")
+    before = memory.facts("ann")
+    memory.accept("ann", proposal)
+
+    assert before == []
+    assert proposal.changes[0].messages == ("m1",)
+    assert memory.facts("ann")[0].message == "m1"
+
+
+def test_only_facts_near_a_message_are_shown_beside_passages():
+    memory = built_in()
+    lines = [f"The owner of Mill {at} is Bo Lund{at}." for at in range(120)]
+    memory.save(said(*[" ".join(lines[at : at + 10]) for at in range(0, 120, 10)]), **IDS)
+
+    (prompt,) = memory.prompt("ann", about="Who is the owner of Mill 77?")
+
+    told = prompt.text.partition("<memory>")[2].partition("</memory>")[0]
+    assert "Mill 77 | owner | Bo Lund77" in told
+    assert "Mill 12 |" not in told
+
+
+@pytest.mark.parametrize(
+    "schema", [str, type("Profile", (BaseModel,), {"__annotations__": {"a": str}, "a": ""})]
+)
+def test_facts_are_not_overwritten_by_another_form(schema):
+    store = InMemoryStore()
+    built_in(store).save(said("I live in Husum."), **IDS)
+    model = Hearing(messages=iter([AIMessage("Ann likes tea.")]), heard=[])
+    other = ConversationMemory(model, store=store, schema=schema)
+
+    with pytest.raises(ConfigurationError, match="schema"):
+        other.save(said("I like tea.", first=2), **IDS)
+
+
+def test_only_a_memory_of_facts_has_facts():
+    with pytest.raises(ConfigurationError, match="schema=Facts"):
+        ConversationMemory().facts("ann")
+    with pytest.raises(ConfigurationError, match="facts"):
+        built_in().entries("ann")
+
+
+def test_statements_with_banned_words_make_no_facts():
+    memory = built_in(never="phone numbers")
+
+    memory.save(said("My phone is 555-1234. I like tea."), **IDS)
+
+    assert [fact.object for fact in memory.facts("ann")] == ["tea"]
