@@ -37,6 +37,22 @@ def write_pages(path: Path, pages: Sequence[Sequence[tuple[int, int, str]]]) -> 
     return path
 
 
+def write_scan(path: Path, pages: Sequence[Sequence[tuple[int, int, str]]]) -> Path:
+    """The same as pictures of text, as a scanner saves them."""
+    import pypdfium2 as pdfium
+
+    scanned = pdfium.PdfDocument.new()
+    for drawn in pdfium.PdfDocument(write_pages(path, pages)):
+        picture = pdfium.PdfImage.new(scanned)
+        picture.set_bitmap(drawn.render(scale=150 / 72))
+        picture.set_matrix(pdfium.PdfMatrix().scale(*drawn.get_size()))
+        page = scanned.new_page(*drawn.get_size())
+        page.insert_obj(picture)
+        page.gen_content()
+    scanned.save(path)
+    return path
+
+
 def write_slides(path: Path, slides: Sequence[tuple[str | None, str]]) -> Path:
     """A presentation; each slide has a title or none, and a text."""
     from pptx import Presentation

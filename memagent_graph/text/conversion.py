@@ -25,10 +25,12 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
+from time import monotonic
 from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from memagent_graph.text.formats import convert, load
+from memagent_graph.text.source import ENDS_AT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -167,6 +169,7 @@ def main() -> None:
     _send(replies, Reply())
     while True:
         request = Request(**json.loads(lines.get()))
+        ENDS_AT.set(monotonic() + request.seconds)
         with limits(request.seconds, request.memory):
             reply, text = _convert(request)
         _send(replies, reply, text)

@@ -317,8 +317,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-_FORM = 3
+_FORM = 4
 """Version of the conversion; a change here that gives other texts or pages increases it."""
+
+_NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _CONVERTED_MB = 1 << 20
 
@@ -377,7 +379,7 @@ class ConvertedSource(TextSource):
         numbers = ", ".join(map(str, blank))
         warning = (
             f"{self.name}: no text on {'page' if len(blank) == 1 else 'pages'} {numbers} of "
-            f"{len(self._pages)}. If there are pictures of text, run OCR on the file first."
+            f"{len(self._pages)}.{'' if find_spec('rapidocr') else _NO_OCR}"
         )
         return (warning,)
 
@@ -399,7 +401,7 @@ class ConvertedSource(TextSource):
 
 def _find_or_convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, Converted]:
     """The digest of a file, and its text."""
-    kept, converter = open_cache(), _converter(suffix)
+    kept, converter = open_cache(), _converter(suffix, limits.seconds)
     with path.open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
     if kept and converter:
@@ -450,10 +452,12 @@ def read_by(suffix: str) -> str:
 
 
 @cache
-def _converter(suffix: str) -> str | None:
+def _converter(suffix: str, seconds: float) -> str | None:
     """A digest of converter and versions for a format; None if a library reports no version."""
     try:
         made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES)]} {_FORM}"
+        if suffix == ".pdf" and find_spec("rapidocr"):  # reads as many pages as it has time for
+            made_by += f" {version('rapidocr')} {seconds}"
     except PackageNotFoundError:
         return None
     return sha256(made_by.encode()).hexdigest()[:16]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
+from memagent_graph.text.ocr import PageReader, pictures
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ _BROKEN = re.compile("([^\\W\\d_])[\ufffe\x02]([a-zß-öø-ÿ])")
 
 _PICTURE_SHARE = 0.1
 """Share of a page above which a picture may hold text; logos and rules are smaller."""
+
+_SCAN_SHARE = 0.7
+"""Share of a page above which a picture is the page, scanned."""
+
+_STAMP = 200
+"""Characters below which the text of a scanned page is a stamp or header that was added to it."""
 
 
 def read_pdf(content: bytes) -> Converted:
@@ -41,11 +48,16 @@ def read_pdf(content: bytes) -> Converted:
             raise PasswordError from error
         raise
     document.init_forms()
-    texts, pictured = [], 0
+    texts, pictured, ocr = [], 0, PageReader()
     for number in range(len(document)):
         page = document[number]
         text = _read_page(page)
-        pictured += bool(text) and _has_picture(page)
+        picture = _picture_share(page)
+        if not text or (picture > _SCAN_SHARE and len(text) < _STAMP):
+            scanned = ocr.read(page, number + 1)
+            stamps = [line for line in text.splitlines() if line.strip() not in scanned]
+            text, picture = "\n".join(filter(None, [scanned, *stamps])), 0 if scanned else picture
+        pictured += bool(text) and picture > _PICTURE_SHARE
         if _has_remarks(page):
             remarks = [*_remarks(document, page)]
             page = _flatten(document, number, page)
@@ -57,7 +69,7 @@ def read_pdf(content: bytes) -> Converted:
         page.close()  # frees memory
     starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
     warnings = warn_of(page_with_a_picture=pictured, attached_file=document.count_attachments())
-    return Converted("".join(texts), starts, warnings)
+    return Converted("".join(texts), starts, (*warnings, *ocr.warnings))
 
 
 def _read_page(page: pdfium.PdfPage) -> str:
@@ -128,11 +140,8 @@ def _string(function: Callable[..., int], *arguments: object) -> str:
     return bytes(buffer)[: max(size - 2, 0)].decode("utf-16-le", "replace")
 
 
-def _has_picture(page: pdfium.PdfPage) -> bool:
-    """Whether a picture covers so much of a page that it may hold text."""
-    least = _PICTURE_SHARE * page.get_width() * page.get_height()
-    for picture in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=2):
-        left, bottom, right, top = picture.get_bounds()
-        if (right - left) * (top - bottom) > least:
-            return True
-    return False
+def _picture_share(page: pdfium.PdfPage) -> float:
+    """Return the share of a page that its largest picture covers."""
+    edges = (picture.get_bounds() for picture in pictures(page))
+    areas = ((right - left) * (top - bottom) for left, bottom, right, top in edges)
+    return max(areas, default=0) / (page.get_width() * page.get_height() or 1)

@@ -6,8 +6,10 @@ import json
 import re
 from array import array
 from bisect import bisect_right
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
+from math import inf
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
@@ -66,6 +68,10 @@ class Converted:
         starts.frombytes(pages)
         text_, lines = text.decode("utf-8", "surrogatepass"), json.loads(warnings)
         return cls(text_, starts.tolist(), tuple(map(str, lines)))
+
+
+ENDS_AT: ContextVar[float] = ContextVar("ends_at", default=inf)
+"""Time, by `monotonic`, at which a conversion must have ended."""
 
 
 class PasswordError(ValueError):

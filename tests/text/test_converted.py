@@ -16,9 +16,10 @@ from io import BytesIO
 from pathlib import Path
 
 import psutil
+import pypdfium2
 import pytest
 from bombs import BOMBS, DOCUMENTS, write_docx, write_slow, write_xlsx
-from documents import write_pages
+from documents import write_pages, write_scan
 from langgraph.checkpoint.memory import InMemorySaver
 
 from memagent_graph import (
@@ -321,6 +322,96 @@ class TestWarnings:
         skipped = f"skipped {tmp_path.name}/{bomb.name}: the conversion took longer than 0.5 s"
         assert output["warnings"][0].startswith(skipped)
         assert "Ann" in output["answer"]
+
+
+class TestScans:
+    @pytest.fixture(autouse=True)
+    def ocr(self):
+        pytest.importorskip("rapidocr")
+
+    def test_pages_without_a_text_layer_are_read_by_ocr_and_named(self, tmp_path):
+        said = [(72, 700, "Ann Smith signed the lease on 3 May 2021."), (72, 680, "Rent: $1,250")]
+        write_scan(tmp_path / "lease.pdf", [[(72, 700, "Lease")], [], said])
+
+        output = create_memagent().invoke({"question": "Who signed?", "document": tmp_path})
+        source = open_source(tmp_path / "lease.pdf")
+
+        at = source.text.index("Ann Smith signed the lease on 3 May 2021.\nRent: $1,250")
+        assert source.locate(at).page == 3
+        warnings = [line.partition(".pdf: ")[2] for line in source.warnings]
+        assert warnings == ["words of pages 1, 3 come from OCR.", "no text on page 2 of 3."]
+        assert output["sources"][0]["warnings"] == [
+            f"{tmp_path.name}/lease.pdf: {line}" for line in warnings
+        ]
+        assert "Ann Smith" in output["answer"]
+
+    def test_where_there_is_no_time_the_other_pages_are_read(self, tmp_path, limit):
+        limit("SECONDS", 9)
+        scan = write_scan(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
+        text = write_pages(tmp_path / "text.pdf", [[(72, 700, "Odo signed.")]]).read_bytes()
+        joined = pypdfium2.PdfDocument(text)
+        joined.import_pages(pypdfium2.PdfDocument(scan))
+        joined.save(tmp_path / "text.pdf")
+
+        source = open_source(tmp_path / "text.pdf")
+
+        assert whole(source).strip() == "Odo signed."
+        left_out, blank = source.warnings
+        assert "did not run OCR on page 2: raise MEMAGENT_CONVERSION_SECONDS" in left_out
+        assert "no text on page 2 of 2" in blank
+
+    def test_a_picture_that_would_take_too_much_memory_is_not_drawn(self, tmp_path, monkeypatch):
+        from memagent_graph.text import ocr, pdf
+
+        scan = write_scan(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
+        monkeypatch.setattr(ocr, "_MOST_PIXELS", 1_000_000)
+
+        found = pdf.read_pdf(scan)
+
+        assert not found.text.strip()
+        assert found.warnings == ("did not run OCR on page 1: a picture is too large.",)
+
+    def test_a_scan_with_a_stamp_in_its_text_layer_is_read_with_it(self, tmp_path):
+        scan = write_scan(tmp_path / "a.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
+        scan = pypdfium2.PdfDocument(scan)
+        stamp = write_pages(tmp_path / "b.pdf", [[(72, 20, "Copy 7 of 9")]])
+        form = pypdfium2.PdfDocument(stamp).page_as_xobject(0, scan)
+        page = scan[0]
+        page.insert_obj(form.as_pageobject())
+        page.gen_content()
+        scan.save(tmp_path / "a.pdf")
+
+        text = open_source(tmp_path / "a.pdf").text
+
+        assert text.strip().splitlines()[0] == "Ann signed."
+        assert text.count("Copy 7 of 9") == 1
+
+    def test_columns_are_read_one_after_the_other_and_rows_of_tables_across(self):
+        from memagent_graph.text.ocr import Box, order_lines
+
+        def line(left, top, right, text):
+            return Box(left, top, right, top + 10, text)
+
+        columns = [line(0, 20 * n, 200, f"left {n}") for n in range(1, 7)]
+        columns += [line(230, 20 * n + 2, 430, f"right {n}") for n in range(1, 7)]
+        table = [line(90 * n, 20 * m, 90 * n + 40, f"{m}.{n}") for m in range(6) for n in range(3)]
+        heading, foot = line(100, 0, 330, "Title"), line(180, 140, 250, "7")
+
+        assert order_lines([*reversed(columns), foot, heading]) == [
+            "Title",
+            *(f"left {n}" for n in range(1, 7)),
+            *(f"right {n}" for n in range(1, 7)),
+            "7",
+        ]
+        assert order_lines(table)[:2] == ["0.0 0.1 0.2", "1.0 1.1 1.2"]
+
+
+def test_without_ocr_pages_without_text_name_the_extra(tmp_path, monkeypatch):
+    find = converter.find_spec
+    monkeypatch.setattr(converter, "find_spec", lambda name: name != "rapidocr" and find(name))
+    scan = write_pages(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")], []])
+
+    assert open_source(scan).warnings[0].endswith('pip install "memagent-graph[ocr]"')
 
 
 def write_encrypted(path):
