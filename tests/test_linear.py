@@ -425,6 +425,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.text.formats._CHARSET": [("", "<meta ", ""), ("<meta charset=", " ", "")],
     "memagent_graph.text.formats._COUNT": [("", " ", ""), ("", "1", ""), ("1", " ", "")],
     "memagent_graph.text.formats._CP1252": [("", "iso-8859-1", "0")],
+    "memagent_graph.text.formats._DELETED": [("", "\\", ""), ("", "\\delete", "")],
     "memagent_graph.text.formats._DIALOGUE": [
         ("", "Dialogue:", ""),
         ("Dialogue:", "0,", ""),
@@ -439,11 +440,15 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.text.formats._SPACES": [("", " \n", "")],
     "memagent_graph.text.formats._SPEAKER": [("", "<v.a", ""), ("", "<v a", "")],
     "memagent_graph.text.formats._STYLE": [("", "<a", ""), ("", "{\\", "")],
+    "memagent_graph.text.formats._TOKEN": [("", "\\", ""), ("\\a", "1", ""), ("", "{a", "")],
     "memagent_graph.text.formats._TIMES": [
         ("", "1:", ""),
         ("", "00:00:00,000 ", ""),
         ("", "00:00:00,0", ""),
     ],
+    "memagent_graph.text.pdf._NUMBER": [("", " ", ""), ("", "\na", "")],
+    "memagent_graph.text.pdf._RIGHT_TO_LEFT": [("", "א", "")],
+    "memagent_graph.text.pdf._SINGLE": [("", "  א", "a"), ("", " ", "")],
     "memagent_graph.text.pdf._BROKEN": [("", "a\ufffe", "")],
     "memagent_graph.text.sheets._CONDITION": [("", "[>", ""), ("", "[>1.", "")],
     "memagent_graph.text.sheets._TOKEN": [
@@ -533,6 +538,7 @@ ANCHORED = {
     "memagent_graph.evidence.claims._NOUN": "match",
     "memagent_graph.evidence.claims._OF_ONE": "match",
     "memagent_graph.text.formats._PAGE": "match",
+    "memagent_graph.text.formats._TOKEN": "match",
     "memagent_graph.evidence.statements._LABEL": "match",
     "memagent_graph.evidence.statements._MARK": "match",
     "memagent_graph.readers.extractive._PRONOUN": "match",

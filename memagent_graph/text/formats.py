@@ -495,9 +495,12 @@ def read_outlook(content: bytes) -> Converted:
 
 
 def read_rtf(content: bytes) -> Converted:
-    """Read a text of RTF."""
-    to_text: Callable[..., str] = import_module("striprtf.striprtf").rtf_to_text
+    """Read a text of RTF, without what was deleted under review."""
+    library = import_module("striprtf.striprtf")
+    to_text: Callable[..., str] = library.rtf_to_text
     pictures = content.count(b"\\pict")
+    if _DELETED.search(content):
+        content = _drop_deleted(content, library.specialchars)
     whole = _APART.sub(rb"\\par ", content.removeprefix(_MARK))
     kind = _MACHINE.search(whole, 0, _HEAD)
     encoding = _MACHINES[kind[1]] if kind else "cp1252"
@@ -505,6 +508,35 @@ def read_rtf(content: bytes) -> Converted:
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
     text = _EMPTY_LINES.sub("\n\n", text)
     return Converted(text.strip(), (), warn_of(picture=pictures))
+
+
+_DELETED = re.compile(rb"\\(?:deleted|mvf)(?![a-z])")
+_TOKEN = re.compile(
+    rb"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\.|[{}]|[^\\{}]+|\\\Z",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def _drop_deleted(content: bytes, written: Mapping[str, str]) -> bytes:
+    """Return RTF without text that was deleted or moved away; `written` are words that are text."""
+    kept, deleted, around, at = list[bytes](), set[bytes](), list[set[bytes]](), 0
+    while token := _TOKEN.match(content, at):
+        at, (word, number) = token.end(), token.groups()
+        if word == b"bin":  # that many bytes of anything
+            at += max(int(number or 0), 0)
+            continue
+        if token[0] == b"{":
+            around.append(deleted)
+        elif token[0] == b"}":
+            deleted = around.pop() if around else set()
+        elif word in {b"deleted", b"mvf"}:
+            deleted = deleted - {word} if number == b"0" else deleted | {word}
+        elif word == b"plain":
+            deleted = set()
+        elif deleted and (word is None or word == b"u" or word.decode() in written):
+            continue
+        kept.append(token[0])
+    return b"".join(kept)
 
 
 _MARK = b"\xef\xbb\xbf"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
+from memagent_graph.templates import plural
 from memagent_graph.text.ocr import PageReader, pictures
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
@@ -48,7 +49,7 @@ def read_pdf(content: bytes) -> Converted:
             raise PasswordError from error
         raise
     document.init_forms()
-    texts, pictured, ocr = [], 0, PageReader()
+    texts, pictured, visual, ocr = [], 0, 0, PageReader()
     for number in range(len(document)):
         page = document[number]
         text = _read_page(page)
@@ -57,6 +58,7 @@ def read_pdf(content: bytes) -> Converted:
             scanned = ocr.read(page, number + 1)
             stamps = [line for line in text.splitlines() if line.strip() not in scanned]
             text, picture = "\n".join(filter(None, [scanned, *stamps])), 0 if scanned else picture
+        visual += len(_SINGLE.findall(text)) > _MOST_SINGLE
         pictured += bool(text) and picture > _PICTURE_SHARE
         if _has_remarks(page):
             remarks = [*_remarks(document, page)]
@@ -69,6 +71,10 @@ def read_pdf(content: bytes) -> Converted:
         page.close()  # frees memory
     starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
     warnings = warn_of(page_with_a_picture=pictured, attached_file=document.count_attachments())
+    if visual:
+        found = plural(visual, "page")
+        torn = f"words may be torn apart on {found}, drawn letter by letter from right to left."
+        warnings = (*warnings, torn)
     return Converted("".join(texts), starts, (*warnings, *ocr.warnings))
 
 
@@ -78,7 +84,51 @@ def _read_page(page: pdfium.PdfPage) -> str:
     found.close()
     text = _BROKEN.sub(r"\1\2", text.replace("\r\n", "\n"))
     text = text.replace("\ufffe", "-\n").replace("\x02", "-\n")
-    return text.replace("\0", "").replace("\f", "\n").strip()
+    return mirror_brackets(text.replace("\0", "").replace("\f", "\n").strip())
+
+
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
+_MIRRORED = str.maketrans("()[]", ")(][")
+_SINGLE = re.compile(f"^ {{0,2}}{_RIGHT_TO_LEFT.pattern} {{0,2}}$", re.MULTILINE)
+"""A line of one letter, as where each letter is drawn by itself, from right to left."""
+
+_MOST_SINGLE = 9
+"""Lines of one letter on a page above which its text is in the order in which it is drawn."""
+
+
+_NUMBER = re.compile(r"^ {0,9}\w{1,3}[()\[\]]", re.MULTILINE)
+"""Number of an item of a list, whose bracket has no other."""
+
+
+def mirror_brackets(text: str) -> str:
+    """Return a page with the brackets of its right-to-left lines turned, if more of them pair so.
+
+    PDFium puts the letters of a line in their logical order. Whether it has to turn a bracket as
+    well depends on the program that wrote the file.
+    """
+    lines = text.split("\n")
+    turned = [bool(_RIGHT_TO_LEFT.search(line)) for line in lines]
+    found = "\n".join(line for line, is_turned in zip(lines, turned, strict=True) if is_turned)
+    if _count_pairs(found.translate(_MIRRORED)) <= _count_pairs(found):
+        return text
+    return "\n".join(
+        line.translate(_MIRRORED) if is_turned else line
+        for line, is_turned in zip(lines, turned, strict=True)
+    )
+
+
+def _count_pairs(text: str) -> int:
+    """Return how many brackets that hold something are closed in their line."""
+    pairs, opened = 0, list[tuple[str, int]]()
+    for at, sign in enumerate(_NUMBER.sub("\n", text)):
+        if sign == "\n":
+            opened.clear()
+        elif sign in "([":
+            opened.append((sign, at))
+        elif sign in ")]" and opened:
+            opener, begin = opened.pop()
+            pairs += opener == sign.translate(_MIRRORED) and at > begin + 1
+    return pairs
 
 
 def _flatten(document: pdfium.PdfDocument, number: int, page: pdfium.PdfPage) -> pdfium.PdfPage:

@@ -12,6 +12,7 @@ from bombs import DOCUMENTS, OFFICE, PACKAGE, WORD, write_archive, write_docx, w
 from documents import write_pages
 
 pytest.importorskip("openpyxl")
+pytest.importorskip("pypdfium2")
 pytest.importorskip("selectolax")
 
 from openpyxl import Workbook
@@ -21,6 +22,7 @@ from pptx import Presentation
 from memagent_graph.errors import UnreadableSourceError
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import convert
+from memagent_graph.text.pdf import mirror_brackets
 from memagent_graph.text.sheets import show
 
 MOMENT = datetime(2024, 3, 5, 14, 7, 9)  # noqa: DTZ001 - cells have no time zone
@@ -129,6 +131,20 @@ class TestWord:
 
         assert "[picture: A map]" in source.text
         assert source.warnings == (f"{document}: did not read 1 picture and 1 embedded object.",)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "read"),
+    [
+        ("לפי סעיף 15)ב()4( לחוק", "לפי סעיף 15(ב)(4) לחוק"),
+        ("החוזה (בעלים) נחתם", "החוזה (בעלים) נחתם"),
+        ("א) ראשון\nב) שני (ראו", "א) ראשון\nב) שני (ראו"),
+        (")دوم( عقد\nSee (a) and b)", "(دوم) عقد\nSee (a) and b)"),
+        ("(a) f(x) is )odd(", "(a) f(x) is )odd("),
+    ],
+)
+def test_brackets_of_lines_from_right_to_left_pair(drawn, read):
+    assert mirror_brackets(drawn) == read
 
 
 def test_slides_have_their_tables_groups_and_notes(tmp_path):
@@ -422,6 +438,8 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("b.rtf", r"{\rtf1 A{\shp{\*\shpinst{\sp{\sn k}{\sv 2}}{\shptxt Odo}}}}", "A\n\n Odo"),
         ("c.rtf", r"{\rtf1\mac \'9f}", "ü"),
         ("d.rtf", r"{\rtf1 \u-10179?\u-8704?}", "😀"),
+        ("e.rtf", r"{\rtf1 Ann {\deleted Bo\'e9\u233?\par {\b Eve}\deleted0  signs}}", "Ann  signs"),
+        ("f.rtf", r"{\rtf1\deleted A\plain B\mvf  C{\mvf0  D}\emdash{\bin3 }\}}}", "B D"),
         ("a.doc", r"{\rtf1 Odo}", "Odo"),
         ("b.doc", "<html><p>Odo</p></html>", "Odo"),
         ("a.ass", "Dialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,,{\\i1}Odo,\\NAnn", "Odo, Ann"),
