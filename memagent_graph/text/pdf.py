@@ -49,9 +49,14 @@ def read_pdf(content: bytes) -> Converted:
             raise PasswordError from error
         raise
     document.init_forms()
-    texts, pictured, visual, ocr = [], 0, 0, PageReader()
+    texts, damaged, pictured, visual, ocr = list[str](), 0, 0, 0, PageReader()
     for number in range(len(document)):
-        page = document[number]
+        try:
+            page = document[number]
+        except pdfium.PdfiumError:
+            damaged += 1
+            texts.append(_END)
+            continue
         text = _read_page(page)
         picture = _picture_share(page)
         if not text or (picture > _SCAN_SHARE and len(text) < _STAMP):
@@ -70,7 +75,11 @@ def read_pdf(content: bytes) -> Converted:
         texts.append(text + _END)
         page.close()  # frees memory
     starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
-    warnings = warn_of(page_with_a_picture=pictured, attached_file=document.count_attachments())
+    warnings = warn_of(
+        damaged_page=damaged,
+        page_with_a_picture=pictured,
+        attached_file=document.count_attachments(),
+    )
     if visual:
         found = plural(visual, "page")
         torn = f"words may be torn apart on {found}, drawn letter by letter from right to left."

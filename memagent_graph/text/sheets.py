@@ -13,7 +13,6 @@ from functools import cache
 from io import BytesIO
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
-from zipfile import ZipFile
 
 from openpyxl import load_workbook
 
@@ -40,7 +39,7 @@ def read_xlsx(content: bytes) -> Converted:
     """
     package = Package(content)
     values = load_workbook(BytesIO(content), read_only=True, data_only=True)
-    formulas = load_workbook(BytesIO(content), read_only=True) if _has_formulas(content) else None
+    formulas = load_workbook(BytesIO(content), read_only=True) if _has_formulas(package) else None
     text, pages, unknown, pictures = "", [], 0, 0
     for name, part in _sheet_parts(package).items():
         rows = []
@@ -67,10 +66,9 @@ def read_xlsx(content: bytes) -> Converted:
     return Converted(text.rstrip("\n"), pages, warnings)
 
 
-def _has_formulas(content: bytes) -> bool:
-    with ZipFile(BytesIO(content)) as archive:
-        sheets = [name for name in archive.namelist() if "/worksheets/" in name]
-        return any(b"<f" in archive.read(name) for name in sheets)
+def _has_formulas(package: Package) -> bool:
+    parts = filter(package.holds, _sheet_parts(package).values())
+    return any(b"<f" in package.read(part) for part in parts)
 
 
 def _sheet_parts(package: Package) -> dict[str, str]:
@@ -94,7 +92,13 @@ def _rows(book: Workbook | None, name: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _text(cell: Any) -> str:
-    return "" if cell.value is None else show(cell.value, cell.number_format or "General")
+    if cell.value is None:
+        return ""
+    try:
+        number_format = cell.number_format
+    except IndexError:  # the workbook lacks the style that the cell names
+        number_format = None
+    return show(cell.value, number_format or "General")
 
 
 _TOKEN = re.compile(
