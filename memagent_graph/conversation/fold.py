@@ -56,7 +56,7 @@ from memagent_graph.memory.version import (
     reading_fingerprint,
     root_id,
 )
-from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.source import TextSource
@@ -559,7 +559,7 @@ class Folding:
 
         A model is shown what an edited message said before; a rule would take that for said now.
         """
-        replaced = replaced if isinstance(self.reading.reader, ChatReader) else {}
+        replaced = {} if isinstance(self.reading.reader, ExtractiveReader) else replaced
         said, parts, start = [MessageStart(0, "", "")], [], 0
         for message, at, line in render(messages, self._redact):
             text, before = line, replaced.get(str(message.id))

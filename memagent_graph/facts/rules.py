@@ -325,8 +325,8 @@ class ReplayStep(NamedTuple):
 
     Attributes:
         before: the facts of the versions that it follows; none if they are not known.
-        after: its facts.
-        is_gone: whether it read what is forgotten.
+        after: its facts, with the evidence that stays.
+        is_gone: whether it read what is forgotten: what it removed or ended is not.
     """
 
     before: Sequence[Fact]
@@ -334,39 +334,38 @@ class ReplayStep(NamedTuple):
     is_gone: bool
 
 
-def replay(steps: Sequence[ReplayStep], keep: Iterable[Fact]) -> list[Fact]:
-    """Return what a memory would be without some of its versions: what they closed is open again.
+def replay(steps: Sequence[ReplayStep]) -> list[Fact]:
+    """Return what a memory would be without some documents: what they closed is open again.
+
+    Facts without evidence that stays are left out, as their origin is not known.
 
     Args:
-        steps: the versions that led to it, the oldest first.
-        keep: its facts that stay; their evidence is taken.
+        steps: the versions that led to the memory, the oldest first.
     """
-    kept = {_identity(fact): fact for fact in keep}
     schema = Facts.seen_in(fact for step in steps for fact in step.after)
     facts: list[Fact] = []
     for step in steps:
-        if step.is_gone:
-            continue
         before = {_identity(fact): fact for fact in step.before}
         after = {_identity(fact): fact for fact in step.after}
-        gone = before.keys() - after.keys()
-        facts = [fact for fact in facts if _identity(fact) not in gone]
+        if not step.is_gone:
+            gone = before.keys() - after.keys()
+            facts = [fact for fact in facts if _identity(fact) not in gone]
         known = {_identity(fact) for fact in facts}
-        new = [
-            fact if fact.status == "ended" or not fact.until else replace(fact, until=None)
-            for key, fact in after.items()
-            if (key not in before or (before[key].status, fact.status) == ("holds", "ended"))
-            and (key in kept or key in known)
-        ]
-        opened = [replace(f, status="holds") if f.status == "replaced" else f for f in new]
-        facts = overwrite(facts, opened, schema)
-    return [_restore(fact, kept.get(_identity(fact), fact)) for fact in facts]
+        for key, fact in after.items():
+            is_ended = fact.status == "ended" and not step.is_gone
+            is_new = key not in before or (is_ended and before[key].status != "ended")
+            if fact.evidence and (is_new or key not in known):
+                facts = overwrite(facts, [fact if is_ended else _open(fact)], schema)
+    last = {_identity(fact): fact for step in steps[-1:] for fact in step.after}
+    return [replace(fact, evidence=last.get(_identity(fact), fact).evidence) for fact in facts]
+
+
+def _open(fact: Fact) -> Fact:
+    """A fact as it was before it was closed, or disputed."""
+    if fact.status != "replaced":
+        return replace(fact, disputed=False)
+    return replace(fact, status="holds", until=None, disputed=False)
 
 
 def _identity(fact: Fact) -> tuple[str, str, str, str]:
     return fact.subject, fact.relation, fact.object, fact.since or ""
-
-
-def _restore(fact: Fact, kept: Fact) -> Fact:
-    """A fact with the evidence that stays of it."""
-    return replace(fact, evidence=kept.evidence, unsupported=kept.unsupported, missing=kept.missing)

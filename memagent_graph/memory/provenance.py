@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memagent_graph.evidence.places import Evidence, Memory
+    from memagent_graph.facts.record import Fact
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
 
@@ -279,7 +281,7 @@ class Inventory:
         lineage = VersionSources(self.values)
         try:
             before = MemoryVersion.from_record(self.values[key], key, self.values)
-            left = self._split(lineage, before)
+            left = self._split_facts(lineage, before) or self._split(lineage, before)
         except BadRecordError:  # the origin of its statements is unknown
             return None
         if not left.text:
@@ -338,6 +340,45 @@ class Inventory:
     def _split(self, lineage: VersionSources, version: MemoryVersion) -> Split:
         gone = {item for item in version.evidence if self._is_theirs(lineage, version.id, item)}
         return split(version.memory, gone)
+
+    def _split_facts(self, lineage: VersionSources, version: MemoryVersion) -> Split | None:
+        """The rest of a memory of facts, in which what the documents closed is open again.
+
+        None if it is not one of facts.
+        """
+        if " | " not in version.text:  # else the package of facts is not imported
+            return None
+        from memagent_graph.facts.record import facts_of, is_facts, memory_of_facts
+        from memagent_graph.facts.rules import ReplayStep, replay
+
+        if not is_facts(version.text):
+            return None
+        known: dict[str, list[Fact]] = {}
+        for key in lineage.above([version.id])[::-1]:
+            with suppress(BadRecordError):
+                stored = MemoryVersion.from_record(self.values[key], key, self.values)
+                known[key] = facts_of(stored)
+        origins: dict[tuple[object, ...], str] = {}
+        steps = []
+        for key, facts in known.items():
+            before = [fact for one in lineage.before(key) for fact in known.get(one, ())]
+            left = []
+            for fact in facts:
+                own = (fact.subject, fact.relation, fact.object)
+                stays = [
+                    item
+                    for item in fact.evidence
+                    if not self._brought(
+                        lineage, origins.setdefault((*own, *places_of(item)[0]), key), item
+                    )
+                ]
+                left.append(replace(fact, evidence=tuple(stays)))
+            is_gone = any(digest in self.digests for digest, _ in rows_of(self.values[key]))
+            steps.append(ReplayStep(before, left, is_gone))
+        memory = memory_of_facts(replay(steps))
+        lines = {*memory.text.splitlines()}
+        removed = sum(line not in lines for line in version.text.splitlines())
+        return Split(memory.text, memory.evidence, removed)
 
     def _is_theirs(self, lineage: VersionSources, key: str, item: Evidence) -> bool:
         """Whether evidence of a version stands in one of the documents, as far as is known."""

@@ -223,20 +223,53 @@ def test_same_as_makes_one_of_two_names_and_undoes_itself():
     assert Entities(facts).same("Anna Bell", "A. Bell")
 
 
-def test_without_a_version_what_it_closed_is_open_again():
-    first = overwrite([], [fact("A | rent | 900 | since 2020")], ANY)
-    second = overwrite(first, [fact("A | rent | 950 | since 2022")], ANY)
-    third = overwrite(second, [fact("A | rent | 990 | since 2024"), fact("A | tenant | B")], ANY)
-    steps = [
-        ReplayStep([], first, is_gone=False),
-        ReplayStep(first, second, is_gone=True),
-        ReplayStep(second, third, is_gone=False),
-    ]
-    kept = [one for one in third if one.object != "950"]
+def steps(*sayings, gone):
+    """The versions of a memory that reads these facts, of which some sources are forgotten."""
+    found, facts = [], []
+    for source, lines in sayings:
+        before, facts = facts, overwrite(facts, [fact(line, source) for line in lines], ANY)
+        left = [
+            replace(one, evidence=tuple(item for item in one.evidence if item.source not in gone))
+            for one in facts
+        ]
+        found.append(ReplayStep(before, left, source in gone))
+    return found
 
-    assert [one.line for one in replay(steps, kept)] == [
-        "A | rent | 900 | since 2020; until 2024; replaced",
-        "A | rent | 990 | since 2024",
-        "A | tenant | B",
-    ]
-    assert [one.line for one in replay(steps[:2], [first[0]])] == ["A | rent | 900 | since 2020"]
+
+@pytest.mark.parametrize(
+    ("sayings", "left"),
+    [
+        (
+            [("a", ["A | rent | 900 | since 2020"]), ("x", ["A | rent | 950 | since 2022"])],
+            ["A | rent | 900 | since 2020"],
+        ),
+        (
+            [
+                ("a", ["A | rent | 900 | since 2020"]),
+                ("x", ["A | rent | 950 | since 2022"]),
+                ("b", ["A | rent | 990 | since 2024", "A | tenant | B"]),
+            ],
+            [
+                "A | rent | 900 | since 2020; until 2024; replaced",
+                "A | rent | 990 | since 2024",
+                "A | tenant | B",
+            ],
+        ),
+        (
+            [("a", ["A | born in | Rome"]), ("x", ["A | born in | Bern | not Rome"])],
+            ["A | born in | Rome"],
+        ),
+        ([("a", ["A | likes | tea"]), ("x", ["A | likes | tea | ended"])], ["A | likes | tea"]),
+        (
+            [("a", ["A | likes | tea"]), ("b", ["A | likes | tea | ended"])],
+            ["A | likes | tea | ended"],
+        ),
+        ([("a", ["A | rent | 900"]), ("x", ["A | rent | 950"])], ["A | rent | 900"]),
+        ([("a", ["A | rent | 900"]), ("x", ["A | rent | 900"])], ["A | rent | 900"]),
+        ([("x", ["A | rent | 900"]), ("b", ["A | rent | 900"])], ["A | rent | 900"]),
+        ([("x", ["A | rent | 900"])], []),
+        ([("a", ["A | b | B"]), ("x", ["A | same as | C"])], ["A | b | B"]),
+    ],
+)
+def test_without_a_source_what_it_closed_is_open_again(sayings, left):
+    assert [one.line for one in replay(steps(*sayings, gone={"x"}))] == left

@@ -1,0 +1,111 @@
+"""Forgetting a document removes its facts from a named memory, and opens what they had closed."""
+
+from __future__ import annotations
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from servers.redis_server import RedisServer
+
+from memagent_graph import Facts, MemoryBank, ReadingConfig, RedisStore, create_memagent, facts_of
+from memagent_graph.text.source import TextSource
+
+ASKED = {"question": "What is known of Lease 7?", "memory_name": "lease"}
+LEASE = TextSource(
+    "The rent of Lease 7 is 900 euros since 2020. The tenant of Lease 7 is Ann.", "l"
+)
+AMENDMENT = TextSource("The rent of Lease 7 is 950 euros since 2022.", "l")
+LATER = TextSource("The rent of Lease 7 is 990 euros since 2024.", "later.txt")
+
+
+@pytest.fixture(params=["in memory", "sqlite", "redis"])
+def store(request, tmp_path):
+    if request.param == "in memory":
+        yield InMemoryStore()
+    elif request.param == "sqlite":
+        with SqliteStore.from_conn_string(str(tmp_path / "facts.sqlite")) as found:
+            found.setup()
+            yield found
+    else:
+        server = RedisServer(tmp_path)
+        with RedisStore.from_url(server.url) as found:
+            yield found
+        server.kill()
+
+
+def read(store, *documents, config=None):
+    agent = create_memagent(store=store, schema=Facts, config=config)
+    for document in documents:
+        agent.invoke({**ASKED, "document": document})
+    return MemoryBank(store)
+
+
+def test_what_a_forgotten_amendment_had_closed_is_open_again(store):
+    bank = read(store, LEASE, AMENDMENT)
+
+    done = bank.forget_source(AMENDMENT)
+
+    assert bank.get("lease").text.splitlines() == [
+        "Lease 7 | rent | 900 euros | since 2020",
+        "Lease 7 | tenant | Ann",
+    ]
+    assert all(fact.evidence for fact in facts_of(bank.get("lease")))
+    assert done.rewritten == ("lease",)
+
+
+def test_an_amendment_in_the_middle_is_taken_out_of_the_chain():
+    bank = read(InMemoryStore(), LEASE, AMENDMENT, LATER)
+
+    bank.forget_source(AMENDMENT)
+
+    assert bank.get("lease").text.splitlines() == [
+        "Lease 7 | rent | 900 euros | since 2020; until 2024; replaced",
+        "Lease 7 | tenant | Ann",
+        "Lease 7 | rent | 990 euros | since 2024",
+    ]
+
+
+def test_without_the_first_document_what_the_later_ones_say_stays():
+    bank = read(InMemoryStore(), LEASE, AMENDMENT, LATER)
+
+    bank.forget_source(LEASE)
+
+    assert bank.get("lease").text.splitlines() == [
+        "Lease 7 | rent | 950 euros | since 2022; until 2024; replaced",
+        "Lease 7 | rent | 990 euros | since 2024",
+    ]
+
+
+def test_history_that_had_no_room_comes_back_when_it_holds_again():
+    store = InMemoryStore()
+    bank = read(store, LEASE, config=ReadingConfig(memory_tokens=60))
+    read(store, AMENDMENT, LATER, config=ReadingConfig(memory_tokens=30))
+    assert "900" not in bank.get("lease").text
+
+    bank.forget_source(AMENDMENT, LATER)
+
+    assert "Lease 7 | rent | 900 euros | since 2020" in bank.get("lease").text.splitlines()
+
+
+def test_one_file_of_a_folder_is_forgotten_from_a_memory_of_several(tmp_path):
+    (tmp_path / "a.txt").write_text(LEASE.read(0, LEASE.length))
+    (tmp_path / "b.txt").write_text(AMENDMENT.read(0, AMENDMENT.length))
+    bank = read(InMemoryStore(), tmp_path, LATER)
+
+    bank.forget_source(*bank.digests_of(str(tmp_path.name) + "/b.txt"))
+
+    assert bank.get("lease").text.splitlines() == [
+        "Lease 7 | rent | 900 euros | since 2020; until 2024; replaced",
+        "Lease 7 | tenant | Ann",
+        "Lease 7 | rent | 990 euros | since 2024",
+    ]
+
+
+def test_a_preview_changes_nothing_and_counts_the_lines():
+    bank = read(InMemoryStore(), LEASE, AMENDMENT)
+    before = bank.get("lease").text
+
+    done = bank.forget_source(AMENDMENT, preview=True)
+
+    assert bank.get("lease").text == before
+    assert done.statements == 2  # the new line, and the one that is open again
