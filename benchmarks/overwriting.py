@@ -59,6 +59,25 @@ Write down what this section says that helps to answer the question or leads tow
 three sentences, with names, dates and numbers. If it says nothing of the kind, reply "none".
 """
 )
+QUOTE = (
+    _HEAD
+    + """
+Copy, word for word, the sentences of this section that help to answer the question or lead \
+towards it, at most three, each in a line of its own. If there is none, reply "none".
+"""
+)
+GUIDED = (
+    _HEAD
+    + """
+<notes>
+{memory}
+</notes>
+
+The notes say what earlier sections said. Write down what this section says that helps to answer \
+the question, or tells more of a name in the notes: one to three sentences, with names, dates and \
+numbers. If it says nothing of the kind, reply "none".
+"""
+)
 EDIT = (
     _HEAD
     + """
@@ -162,13 +181,14 @@ class Insisting(Adding):
 
 
 class Extracting(Adding):
-    """Asks for what a chunk says, and then for both sets of notes as one."""
+    """Asks for what a chunk says, and then for both sets of notes as one, always or when needed."""
 
     template = EXTRACT
+    always = True
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        if step.shorter:
-            return await ChatReader.update(self, step, config=config)
+        if not (self.always or step.shorter):
+            return await super().update(step, config=config)
         reply, text = await self._ask(self.prompt(step), config, self._update_options)
         usage, text = usage_of(reply), self.checked(step, text)
         if not text:
@@ -240,6 +260,30 @@ class Choosing(Adding):
         return "\n".join([*old, *added]) if added else ""
 
 
+class Noting(Extracting):
+    """Asks for what a chunk says without the notes; joins notes when they are over the budget."""
+
+    always = False
+
+
+class Quoting(Noting):
+    """Likewise, for the sentences as they stand."""
+
+    template = QUOTE
+
+
+class Guided(Noting):
+    """Likewise, with the notes shown behind the question."""
+
+    template = GUIDED
+
+
+class GuidedMerging(Extracting):
+    """Always joins, and shows the notes."""
+
+    template = GUIDED
+
+
 READERS = {
     "rewrite": ChatReader,
     "add": Adding,
@@ -247,4 +291,8 @@ READERS = {
     "extract and merge": Extracting,
     "edit": Editing,
     "choose": Choosing,
+    "extract": Noting,
+    "quote": Quoting,
+    "guided": Guided,
+    "guided and merge": GuidedMerging,
 }
