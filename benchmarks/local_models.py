@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
-from overwriting import READERS, ordered
+from overwriting import PROMPTS, READERS, ordered
 
 from memagent_graph import Prompts, ReadingConfig, create_memagent
 from memagent_graph.errors import MemAgentError
@@ -73,6 +73,18 @@ WAYS: dict[str, dict[str, Any]] = {
     "reading": {},
     **{way: {} for way in READERS},
     **{f"order {order}": {} for order in ORDERS},
+    "reading drop": {"unsupported": "drop"},
+    "say": {},
+    "say drop": {"unsupported": "drop"},
+    "say gate": {"update_gate": True},
+    "say gate drop": {"update_gate": True, "unsupported": "drop"},
+    "copy": {},
+    "copy gate": {"update_gate": True},
+    "copy gate drop": {"update_gate": True, "unsupported": "drop"},
+    "say skim": {"skim": "lexical"},
+    "say segments": {"segments": 3},
+    "say rounds": {"segments": 2, "rounds": 2},
+    "say skim segments": {"skim": "lexical", "segments": 3},
     "gate": {"update_gate": True},
     "exit": {"exit": "model"},
     "look-back": {"recalls": 2},
@@ -262,6 +274,7 @@ async def read(
     model = model.model_copy(update={"callbacks": [trace]})
     if way.startswith("order "):
         prompts = ordered(way.removeprefix("order "))
+    prompts = PROMPTS.get(way.split(maxsplit=1)[0], prompts)
     reader = READERS.get(way, ChatReader)(
         model, config=config, prompts=prompts, tokenizer=tokenizer
     )

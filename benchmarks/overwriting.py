@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memagent_graph import Prompts
 from memagent_graph.evidence.align import align
 from memagent_graph.evidence.statements import statements
-from memagent_graph.prompts import UPDATE_PROMPT
+from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT
 from memagent_graph.readers.base import Update
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import usage_of
@@ -284,6 +284,11 @@ class GuidedMerging(Extracting):
     template = GUIDED
 
 
+PROMPTS = {
+    "say": Prompts(update=ADD_PROMPT),
+    "copy": Prompts(update=QUOTE.partition(" If there is none")[0] + "\n"),
+}
+"""Prompts of the library's own ways, by the first word of the way."""
 READERS = {
     "rewrite": ChatReader,
     "add": Adding,

@@ -6,6 +6,7 @@ import json
 import re
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,7 @@ from memagent_graph.evidence.places import Memory, Unsupported, cite
 from memagent_graph.evidence.statements import notes
 from memagent_graph.evidence.verify import decide, resolve_verifier
 from memagent_graph.models.structured import call_constrained, constraint, fill, shape_of
-from memagent_graph.prompts import LookBack, Prompts, join_query
+from memagent_graph.prompts import SHORTER, LookBack, Prompts, join_query
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.completion import (
     Telling,
@@ -43,7 +44,7 @@ from memagent_graph.readers.replies import (
     take_verdict,
 )
 from memagent_graph.seams import identifying_params
-from memagent_graph.text.tokens import control_tokens
+from memagent_graph.text.tokens import control_tokens, load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -127,6 +128,7 @@ class ChatReader(Reader):
         )
         most = getattr(model, "max_concurrency", None) or getattr(model, "max_batch", None)
         self.concurrency = most or Reader.concurrency
+        self._counter = load_tokenizer(own_tokenizer or tokenizer)
         self._leads = config.rounds > 1
         self._exact = config.exact_cuts
         self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
@@ -217,6 +219,37 @@ class ChatReader(Reader):
             align(text, step.memory, step.chunk, step.question, step.recalled)
         )
         return replace(update, memory=memory)
+
+    async def _add(
+        self, step: Step, text: str, update: Update, config: RunnableConfig | None
+    ) -> Update:
+        """The update with what the chunk says added to the memory, merged if that is too long."""
+        read = "\n".join([step.chunk.text, *(item.text for item in step.recalled)])
+        check = partial(
+            check_overwrite, question=step.question, tags=self._tags, prompt=self._instructions
+        )
+        found = check(text, "", read)
+        if not step.exact:
+            text = found.text
+            update = replace(update, fault=found.fault)
+            if found.fault or not text:
+                return update
+        before = step.memory.text
+        lines = {line.strip() for line in before.splitlines()}
+        added = [line for line in text.splitlines() if line.strip() not in lines]
+        whole = "\n".join([before, *added] if before else added)
+        if before and self._counter.count(whole) > self._memory_tokens:
+            budget = int((SHORTER if step.shorter else 1) * self._memory_tokens)
+            prompt = self.prompts.for_merge(step.question, [before, text], budget)
+            reply, merged = await self._ask(prompt, _unheard(config), self._update_options)
+            update = replace(update, usage=update.usage + usage_of(reply))
+            merged = whole_sentences(reply, merged)
+            found = check(merged, whole, read, unfinished=is_cut_off(reply))
+            whole = (
+                merged if step.exact else found.text if found.text and not found.fault else whole
+            )
+        aligned = align(whole, step.memory, step.chunk, step.question, step.recalled)
+        return replace(update, memory=await self._mark(aligned))
 
     async def merge(
         self,
