@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -7,9 +8,12 @@ from pathlib import Path
 
 import pytest
 from doubles import ChainReader, LookingReader, numbered
+from integration.approving_child import SAID, approve
 from servers.warm_python import WarmProcess
 
-from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create_memagent
+from memagent_graph.conversation.users import Users
+from memagent_graph.memory.stores import open_store
 
 CHUNKS = {0.0: 400, 0.01: 120, 0.5: 8}
 KILLS = {0.0: 8, 0.01: 8, 0.5: 4}
@@ -131,3 +135,38 @@ def test_a_killed_run_of_16_folds_repeats_at_most_a_chunk_of_each_and_ends_with_
         assert json.loads(printed) == expected
         assert total <= len(spans(folder)) <= total + 16
         assert {*spans(folder)} == {f"{begin} {end}" for begin, end in reader.spans}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_an_approval_killed_at_any_step_loses_nothing_and_applies_nothing_twice(
+    kind, redis, start, tmp_path
+):
+    states = set()
+
+    for fatal in itertools.count(1):
+        with redis.client() as client:
+            client.flushall()
+        where = redis.url if kind == "redis" else str(tmp_path / f"{fatal}.sqlite")
+        printed, _ = start("approving_child.py", where, fatal).communicate(timeout=120)
+        if printed:  # it took fewer steps
+            break
+        with open_store(where) as store:
+            memory = ConversationMemory("extractive", store=store, approve=True)
+            known = memory.load("ann")
+            waiting = "".join(map(str, memory.proposals("ann")))
+            assert not any(text in known and text in waiting for text in SAID.values()), fatal
+            states.add((*(text in known for text in SAID.values()), waiting.count("+")))
+
+            approve(store)  # what was said before is sent again
+
+            text = memory.load("ann")
+            assert [text.count(said) for said in SAID.values()] == [1, 1], fatal
+            assert memory.proposals("ann") == [], fatal
+            changes = [change.what for change in Users(store).history("ann")[1]]
+            assert sorted(changes) == [*["accepted"] * 2, *["proposed"] * 2], fatal
+            told = "".join(message.text for message in memory.prompt("ann", about="Husum goats"))
+            assert all(said in told for said in SAID.values()), fatal
+            assert MemoryBank(store).check() == [], fatal
+    assert {(False, False, 0), (False, False, 1), (False, False, 2), (True, True, 0)} <= states
+    assert (True, False, 1) in states
