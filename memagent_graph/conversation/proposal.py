@@ -17,6 +17,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -206,6 +207,23 @@ class Proposal:
             return self
         return self.restrict(changes, [one for one in said if one.text]) if changes else None
 
+    def rebase(self, accepted: Sequence[ProposedChange]) -> Proposal:
+        """Return the proposal for a memory in which other changes were accepted.
+
+        It removes the statements that took the place of those that it would have removed.
+        """
+        instead = {
+            fact: max(one.added, key=partial(_count_shared, fact))
+            for one in accepted
+            for fact in one.removed
+            if one.added
+        }
+        changes = [
+            replace(one, removed=tuple(instead.get(fact, fact) for fact in one.removed))
+            for one in self.changes
+        ]
+        return self if changes == [*self.changes] else replace(self, changes=tuple(changes))
+
     def restrict(self, changes: Sequence[ProposedChange], said: Sequence[KeptMessage]) -> Proposal:
         """Return the proposal with fewer changes and messages, and no text of the others."""
         texts = [fact.text for one in changes for fact in one.added]
@@ -228,6 +246,11 @@ class Proposal:
             told=tuple(one for one in self.version.told if one.line in texts),
         )
         return replace(self, changes=tuple(changes), said=tuple(said), version=version, base=None)
+
+
+def _count_shared(one: Remark, other: Remark) -> int:
+    """Return how many words two statements share."""
+    return len({*telling_terms(one.text)} & {*telling_terms(other.text)})
 
 
 def _without(text: str, subjects: Sequence[frozenset[str]]) -> str:
@@ -439,11 +462,14 @@ async def revise(
     return EpisodePuts([*step.puts, *more.puts], {**step.given, **more.given})
 
 
-async def _revise(memory: UserMemory, change: Callable[[Proposal], Proposal | None]) -> EpisodePuts:
+async def _revise(
+    memory: UserMemory, change: Callable[[Proposal], Proposal | None], besides: str = ""
+) -> EpisodePuts:
+    """Return the step that changes all waiting proposals but the one with the id `besides`."""
     records, puts = memory.bank.records, list[PutOp]()
     given: dict[Place, Value | None] = {}
     for proposal in await list_proposals(memory):
-        now = change(proposal)
+        now = proposal if proposal.id == besides else change(proposal)
         if now is not proposal:
             place = (records.proposals, proposal.id)
             puts.append(records.put(*place, None if now is None else now.to_record()))
@@ -556,10 +582,13 @@ async def _settle(memory: UserMemory, key: str, yes: set[str], no: set[str], by:
         refused = [one for one in proposal.changes if one.id in no]
         kept, left = _part(proposal, accepted, refused)
         step = await _keep(memory, kept)
-        puts = [records.put(*place, None if left is None else left.to_record()), *step.puts]
+        others = await _revise(memory, partial(Proposal.rebase, accepted=accepted), besides=key)
+        puts = [records.put(*place, None if left is None else left.to_record())]
+        puts += [*step.puts, *others.puts]
         if refused:
             puts.append(put_change(records, _entry(proposal, "refused", by)))
-        step = EpisodePuts(puts, {**step.given, place: stored, **memory.expect(head)})
+        given = {**step.given, **others.given, place: stored}
+        step = EpisodePuts(puts, {**given, **memory.expect(head)})
         version = _merge(proposal, head, accepted) if accepted else head
         if version is None or version is head:
             done = await records.commit(step.puts, step.given)

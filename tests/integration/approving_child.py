@@ -28,7 +28,7 @@ def approve(store):
 
 
 def main(where: str, fatal: int) -> None:
-    """Kill this process after that many calls of Redis, or before that statement of SQLite."""
+    """Kill this process after a call of Redis, or before a statement of SQLite that writes."""
     if sqlite_file(where) is None:
         FatalStore.fatal = fatal
         with FatalStore.from_url(where) as store:
@@ -37,8 +37,8 @@ def main(where: str, fatal: int) -> None:
         with open_store(where) as store:
             statements = iter(range(1, fatal))
 
-            def count(_statement: str) -> None:
-                if next(statements, None) is None:
+            def count(statement: str) -> None:
+                if not statement.startswith("SELECT") and next(statements, None) is None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
             store.conn.set_trace_callback(count)

@@ -176,6 +176,28 @@ def test_a_replaced_statement_stays_when_its_replacement_is_refused(store):
     assert memory.accept("ann", sail.id) == "Lives in Husum.\nHas a dog.\nSails."
 
 
+@pytest.mark.parametrize("first", [0, 1, None])
+def test_of_two_that_replace_the_same_statement_the_one_accepted_last_holds(store, first):
+    memory = approving(store, "Lives in Husum.", "Lives in Kiel.", "Sails.\nLives in Bonn.")
+    say(memory, "One.")
+    memory.accept("ann", memory.proposals("ann")[0].id)
+    say(memory, "Two.", thread="tuesday")
+    say(memory, "Three.", thread="wednesday")
+    kiel, bonn = memory.proposals("ann")
+    both = [kiel, bonn] if first is None else [[kiel, bonn][first], [kiel, bonn][1 - first]]
+
+    if first is not None:
+        memory.accept("ann", both[0].id)
+        (left,) = memory.proposals("ann")
+        gone = [fact.text for change in left.changes for fact in change.removed]
+        assert gone == [["Lives in Kiel.", "Lives in Bonn."][first]]
+    text = memory.accept("ann", *both[first is not None :])
+
+    homes = [home for home in ("Husum", "Kiel", "Bonn") if home in text]
+    assert homes == ["Kiel" if first == 1 else "Bonn"]
+    assert "Sails." in text
+
+
 @pytest.mark.parametrize("before", ["A.\nB.\nC.\nD.", "A. B. C. D."])
 @pytest.mark.parametrize("after", ["A.", "D.", "X.", "A.\nX.", "X.\nY.\nD.", "B.\nA."])
 def test_all_changes_together_make_the_proposed_memory(before, after):
