@@ -357,9 +357,8 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
         ModelError: The reader failed.
     """
     update = await reading.reader.update(step, config=config)
-    update = replace(
-        update, done=update.done and step.exit_gate, usage=replace(update.usage, calls=1)
-    )
+    usage = replace(update.usage, calls=max(1, update.usage.calls))
+    update = replace(update, done=update.done and step.exit_gate, usage=usage)
     if update.memory is None:
         return update
     if not update.memory.text.strip():

@@ -196,6 +196,8 @@ class ChatReader(Reader):
             return update
         if not text and (step.memory.text or recall is not None):
             return update
+        if self.prompts.adds and not (step.exit_gate or step.look_back):
+            return await self._add(step, whole_sentences(reply, text), update, config)
         return await self._take(step, reply, text, update)
 
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
@@ -249,7 +251,8 @@ class ChatReader(Reader):
                 merged if step.exact else found.text if found.text and not found.fault else whole
             )
         aligned = align(whole, step.memory, step.chunk, step.question, step.recalled)
-        return replace(update, memory=await self._mark(aligned))
+        # The end of a long reply is missing, and nothing of what was noted.
+        return replace(update, memory=await self._mark(aligned), unfinished=False)
 
     async def merge(
         self,
