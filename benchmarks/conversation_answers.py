@@ -75,7 +75,7 @@ async def ask(given: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
             )
         said = find_boxed(reply.text)
         out = {key: row[key] for key in ("set", "conversation", "question", "answer")}
-        out |= {"way": way, "reply": said, "f1": token_f1(said, row["answer"])}
+        out |= {"way": way, "reply": said, "f1": token_f1(said, [row["answer"]])}
         with given.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(out, ensure_ascii=False) + "\n")
 
