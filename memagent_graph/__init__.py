@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memagent_graph.prompts import Prompts
     from memagent_graph.retriever import MemAgentRetriever
     from memagent_graph.text.corpus import corpus
-    from memagent_graph.tool import create_reading_tool
+    from memagent_graph.tool import create_facts_tool, create_reading_tool
 
 # All but MemAgentMiddleware: `import *` must work without the extra `langchain`.
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "RedisStore",
     "Result",
     "corpus",
+    "create_facts_tool",
     "create_memagent",
     "create_memory_tools",
     "create_reading_tool",
@@ -71,6 +72,7 @@ _HOMES = {
     "RedisStore": "memory.redis",
     "Result": "batch",
     "corpus": "text.corpus",
+    "create_facts_tool": "tool",
     "create_memagent": "graph.build",
     "create_memory_tools": "conversation.tools",
     "create_reading_tool": "tool",

@@ -1,4 +1,4 @@
-"""A tool with which an agent asks a document of any length."""
+"""Tools with which an agent asks a document of any length, and looks up the facts of a memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from memagent_graph.evidence.places import Evidence
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import with_runtime_only
+from memagent_graph.sync import wait_for
 from memagent_graph.templates import plural
 from memagent_graph.text.corpus import Corpus
 from memagent_graph.text.source import is_lost
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.verify import Verify
+    from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
@@ -238,3 +240,57 @@ def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
 
 
 _NO_SUPPORT = "Do not rely on this answer: it is not supported by what was noted."
+
+_LOOK_UP = (
+    "Look up facts that were read. Give a subject by its name, a relation, or both; `at` is a day, "
+    "month or year (2023-05-01, 2023-05 or 2023) at which they must hold, today by default. "
+    "Returns one fact a line, with the place that says so."
+)
+
+
+def create_facts_tool(
+    bank: MemoryBank, memory: str, *, name: str = "look_up_facts", description: str = _LOOK_UP
+) -> BaseTool:
+    """Create a tool that looks up the facts of a stored memory, without a model.
+
+    For the facts of a user, `create_memory_tools` has a tool.
+
+    Args:
+        bank: the memories.
+        memory: name of a memory that was read with `schema=Facts`, or the id of a version.
+        name: name of the tool.
+        description: description of the tool for the agent.
+
+    Returns:
+        A tool whose message has the facts; an error is returned as its message.
+
+    Examples:
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import Facts, MemoryBank, create_facts_tool, create_memagent
+        >>> store = InMemoryStore()
+        >>> asked = {"question": "What is the rent?", "memory_name": "lease"}
+        >>> agent = create_memagent(schema=Facts, store=store)
+        >>> out = agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros."})
+        >>> look_up = create_facts_tool(MemoryBank(store), "lease")  # create_agent(..., tools=...)
+        >>> print(look_up.invoke({"subject": "Lease 7"}))
+        Lease 7 | rent | 900 euros [text:1]
+    """
+
+    async def alook_up(subject: str = "", relation: str = "", at: str = "") -> str:
+        from memagent_graph.facts.graph import describe_facts, select_facts
+        from memagent_graph.facts.record import facts_of
+
+        try:
+            version = await bank.aget(memory)
+        except MemAgentError as error:
+            raise ToolException(str(error)) from error
+        facts = facts_of(version)
+        wanted = {"subject": subject or None, "relation": relation or None, "at": at or None}
+        return describe_facts(select_facts(facts, **wanted))
+
+    def look_up(subject: str = "", relation: str = "", at: str = "") -> str:
+        return wait_for(alook_up(subject, relation, at))
+
+    return StructuredTool.from_function(
+        look_up, alook_up, name=name, description=description, handle_tool_error=True
+    )

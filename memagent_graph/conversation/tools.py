@@ -33,6 +33,11 @@ _FORGET = (
     "Forget what is remembered about a subject, when the user asks for it. Name the subject in the "
     "words of what is remembered: statements that have all of them are deleted."
 )
+_FACTS = (
+    "Look up facts about the user and what they told of. Give a subject by its name, a relation, "
+    "or both; `at` is a day, month or year (2023-05-01, 2023-05 or 2023) at which they must hold, "
+    "today by default. Returns one fact a line, with the day on which it was told."
+)
 _CORRECT = (
     "Correct what is remembered about the user. `wrong` names the old statement in its words; "
     "`right` is the whole new statement."
@@ -56,8 +61,9 @@ def create_memory_tools(
         strict: whether a run without a user is an error; otherwise its thread has a memory.
 
     Returns:
-        The tools; of a memory with `read_only`, `recall` alone. An error of the model or the store
-        is returned as the tool's message.
+        The tools; of a memory with `read_only`, `recall` alone. A memory of facts has
+        `look_up_facts` as well. An error of the model or the store is returned as the tool's
+        message.
 
     Examples:
         >>> from langgraph.store.memory import InMemoryStore
@@ -107,15 +113,41 @@ def create_memory_tools(
         await keep(right, runtime)
         return "\n".join([f"Remembered{later} In place of:", *(gone or ["nothing that was found"])])
 
-    described = ((remember, _REMEMBER), (recall, _RECALL), (forget, _FORGET), (correct, _CORRECT))
+    async def look_up_facts(
+        runtime: ToolRuntime, subject: str = "", relation: str = "", at: str = ""
+    ) -> str:
+        from memagent_graph.facts.graph import describe_facts
+
+        wanted = {"subject": subject or None, "relation": relation or None, "at": at or None}
+        user = speaker_of(runtime).user
+        return describe_facts(await memory.afacts(user, **wanted, store=runtime.store))
+
+    described = (
+        (remember, _REMEMBER),
+        (recall, _RECALL),
+        (forget, _FORGET),
+        (correct, _CORRECT),
+        (look_up_facts, _FACTS),
+    )
     tools = [_tool(work, description) for work, description in described]
-    return [tool for tool in tools if tool.name == "recall" or not memory.read_only]
+    return [tool for tool in tools if _is_offered(tool.name, memory)]
+
+
+def _is_offered(name: str, memory: ConversationMemory[Any]) -> bool:
+    """Whether a tool has something to do with a memory."""
+    if name == "look_up_facts":
+        return memory.keeps_facts
+    return name in _READING or not memory.read_only
+
+
+_READING = {"recall", "look_up_facts"}
+"""Tools that change nothing."""
 
 
 def _check_access(runtime: ToolRuntime, name: str) -> None:
     access = access_of(runtime.config, runtime.context)
-    if not (access.reads if name == "recall" else access.writes):
-        what = "read" if name == "recall" else "changed"
+    if not (access.reads if name in _READING else access.writes):
+        what = "read" if name in _READING else "changed"
         message = f"In this run, the memory cannot be {what}."
         raise ConfigurationError(message)
 

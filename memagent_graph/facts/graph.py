@@ -145,6 +145,16 @@ def shown_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) ->
     return memory if shown == facts else memory_of_facts(shown, dropped=memory.dropped)
 
 
+def describe_facts(facts: Sequence[Fact]) -> str:
+    """Return facts for an agent: a line each, with its first place or its message's day."""
+    lines = []
+    for fact in facts:
+        place = fact.evidence[0].place if fact.evidence else fact.told_at[:10]
+        doubt = ", without support in what was read" if fact.unsupported else ""
+        lines.append(f"{fact.line}{f' [{place}]' if place else ''}{doubt}")
+    return "\n".join(lines) or "No such fact is known."
+
+
 # --- Exports
 
 

@@ -1,0 +1,166 @@
+"""Facts as a graph: what holds when, neighbourhoods, conflicts, exports and tools."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import ConversationMemory, Facts, MemoryBank, create_facts_tool, create_memagent
+from memagent_graph.evidence.places import Evidence, Memory
+from memagent_graph.facts.graph import (
+    list_conflicts,
+    neighbourhood,
+    select_facts,
+    shown_for,
+    to_graphml,
+    to_networkx,
+)
+from memagent_graph.facts.record import Fact, memory_of_facts, read_fact
+from memagent_graph.facts.rules import overwrite
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+LINES = [
+    "Lease 7 | rent | 900 euros | since 2020; until 2022; replaced",
+    "Lease 7 | rent | 950 euros | since 2022",
+    "Lease 7 | tenant | Nora Brand",
+    "Nora Brand | works at | Acme",
+    "Acme | seat | Bern",
+    "N. Brand | same as | Nora Brand",
+    "Moon | made of | cheese",
+]
+FACTS = [*map(read_fact, LINES)]
+
+
+def lines(facts):
+    return [fact.line for fact in facts]
+
+
+def test_facts_are_selected_by_subject_relation_and_time():
+    assert lines(select_facts(FACTS, subject="lease 7", relation="rent")) == [LINES[1]]
+    assert lines(select_facts(FACTS, relation="rent", at="2021-05-01")) == [LINES[0]]
+    assert lines(select_facts(FACTS, relation="rent", history=True)) == LINES[:2]
+    assert lines(select_facts(FACTS, subject="N. Brand", relation="works_at")) == [LINES[3]]
+    assert select_facts(FACTS, relation="rent", at="2019") == []
+
+
+def test_the_neighbourhood_of_a_question_has_two_hops():
+    assert (
+        lines(neighbourhood(FACTS, "Where does the tenant of Lease 7 work?"))
+        == LINES[:4] + LINES[5:6]
+    )
+    assert lines(neighbourhood(FACTS, "Lease 7", hops=1)) == LINES[:3]
+    assert neighbourhood(FACTS, "Who won?") == []
+
+
+def test_an_answer_is_written_from_what_held_then_and_from_what_is_near():
+    memory, counter = memory_of_facts(FACTS), EstimatingTokenizer()
+
+    def shown(question, tokens=1000):
+        return shown_for(question, memory, tokens, counter).text.splitlines()
+
+    assert shown("What is the rent?") == LINES
+    assert LINES[1] not in shown("What was the rent in 2021?")
+    assert LINES[1] in shown("How did the rent change since 2021?")
+    assert LINES[6] not in shown("Where does the tenant of Lease 7 work?", 30)
+    assert shown("Who won?", 30) == LINES
+
+
+def test_conflicts_are_listed_with_their_sources():
+    new = [
+        Fact("Lease 7", "rent", thing, evidence=(Evidence("", source, 1, 0, 1),))
+        for thing, source in [("900", "a.txt"), ("950", "b.txt")]
+    ]
+
+    (conflict,) = list_conflicts(overwrite([], new, Facts()))
+
+    assert (conflict.subject, conflict.relation) == ("Lease 7", "rent")
+    assert [fact.evidence[0].source for fact in conflict.facts] == ["a.txt", "b.txt"]
+
+
+def test_a_networkx_graph_has_one_node_for_all_names_of_a_thing():
+    pytest.importorskip("networkx")
+
+    graph = to_networkx(FACTS)
+
+    nodes = {values["label"]: values["names"] for _, values in graph.nodes(data=True)}
+    assert nodes["Nora Brand"] == "N. Brand"
+    assert "N. Brand" not in nodes
+    edges = [values for _, _, values in graph.edges(data=True)]
+    assert [edge["relation"] for edge in edges].count("rent") == 2
+    assert edges[0] | {"status": "replaced", "until": "2022"} == edges[0]
+
+
+def test_graphml_is_read_back_also_with_hostile_names():
+    networkx = pytest.importorskip("networkx")
+    hostile = [read_fact("<a href='x'>\"&\x07 | likes | ]]><!-- b")]
+
+    found = networkx.parse_graphml(to_graphml([*FACTS, *hostile]))
+
+    assert len(found.edges) == len(FACTS)
+    assert any("<a href" in values["label"] for _, values in found.nodes(data=True))
+
+
+def test_without_networkx_the_error_names_the_extra():
+    code = (
+        "import sys; sys.modules['networkx'] = None\n"
+        "from memagent_graph.facts.graph import to_graphml\n"
+        "try: to_graphml([])\nexcept ImportError as error: print(error)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "memagent-graph[graph]" in done.stdout
+
+
+def test_an_agent_looks_up_facts_of_a_memory():
+    store = InMemoryStore()
+    agent = create_memagent(schema=Facts, store=store)
+    asked = {"question": "What is the rent?", "memory_name": "lease"}
+    agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros since 2020."})
+
+    tool = create_facts_tool(MemoryBank(store), "lease")
+
+    assert tool.invoke({"relation": "rent"}) == "Lease 7 | rent | 900 euros | since 2020 [text:1]"
+    assert tool.invoke({"subject": "Lease 7", "at": "2019"}) == "No such fact is known."
+    assert "no memory" in create_facts_tool(MemoryBank(store), "other").invoke({}).lower()
+
+
+def test_an_agent_looks_up_facts_of_its_user():
+    create_agent = pytest.importorskip("langchain.agents").create_agent
+    from doubles import Hearing
+    from langchain_core.messages import AIMessage
+
+    from memagent_graph import create_memory_tools
+
+    store = InMemoryStore()
+    memory = ConversationMemory(store=store, schema=Facts)
+    memory.save([HumanMessage("I live in Husum.", id="1")], user="ann", thread="a")
+    tools = create_memory_tools(memory)
+    call = {"name": "look_up_facts", "args": {"relation": "lives in"}, "id": "c"}
+
+    class Calling(Hearing):
+        def bind_tools(self, tools, **_):
+            return self
+
+    model = Calling(
+        messages=iter([AIMessage("", tool_calls=[call]), AIMessage("Husum.")]), heard=[]
+    )
+    agent = create_agent(model, tools=tools)
+    out = agent.invoke(
+        {"messages": [HumanMessage("Where do I live?")]}, {"configurable": {"user_id": "ann"}}
+    )
+
+    assert [tool.name for tool in tools][-1] == "look_up_facts"
+    assert out["messages"][-2].text.startswith("user | lives in | Husum [20")
+    attached = create_memory_tools(ConversationMemory(schema=Facts, read_only=True))
+    assert [tool.name for tool in attached] == ["recall", "look_up_facts"]
+
+
+def test_a_memory_without_facts_is_shown_as_it_is():
+    memory = Memory("Nora Brand rents Lease 7.")
+
+    assert shown_for("Who rents Lease 7?", memory, 100, EstimatingTokenizer()) == memory
