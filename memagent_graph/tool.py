@@ -285,8 +285,10 @@ def create_facts_tool(
         except MemAgentError as error:
             raise ToolException(str(error)) from error
         facts = facts_of(version)
-        wanted = {"subject": subject or None, "relation": relation or None, "at": at or None}
-        return describe_facts(select_facts(facts, **wanted))
+        found = select_facts(
+            facts, subject=subject or None, relation=relation or None, at=at or None
+        )
+        return describe_facts(found)
 
     def look_up(subject: str = "", relation: str = "", at: str = "") -> str:
         return wait_for(alook_up(subject, relation, at))

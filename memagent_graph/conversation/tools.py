@@ -118,9 +118,14 @@ def create_memory_tools(
     ) -> str:
         from memagent_graph.facts.graph import describe_facts
 
-        wanted = {"subject": subject or None, "relation": relation or None, "at": at or None}
-        user = speaker_of(runtime).user
-        return describe_facts(await memory.afacts(user, **wanted, store=runtime.store))
+        found = await memory.afacts(
+            speaker_of(runtime).user,
+            subject=subject or None,
+            relation=relation or None,
+            at=at or None,
+            store=runtime.store,
+        )
+        return describe_facts(found)
 
     described = (
         (remember, _REMEMBER),

@@ -42,6 +42,7 @@ _ROUTES = (
     Route("/", looking.show_list),
     Route("/rows", looking.show_rows),
     Route("/memory", looking.show_memory),
+    Route("/facts", looking.show_facts),
     Route("/history", looking.show_history),
     Route("/passage", looking.show_passage),
     Route("/compare", looking.show_comparison),

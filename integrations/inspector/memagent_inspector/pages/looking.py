@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
+from memagent_graph.facts.record import is_facts
 from memagent_graph.memory.runs import answers_of
 from memagent_inspector.http.forms import fields_of
 from memagent_inspector.pages.asking import (
@@ -23,6 +24,7 @@ from memagent_inspector.pages.asking import (
 from memagent_inspector.rendering import page
 from memagent_inspector.views.costs import add_up
 from memagent_inspector.views.coverage import Coverage
+from memagent_inspector.views.facts import facts_page
 from memagent_inspector.views.history import describe, list_steps
 from memagent_inspector.views.listing import list_page
 from memagent_inspector.views.statements import lines_of
@@ -68,10 +70,21 @@ async def show_memory(request: Request) -> Response:
         "what": describe(shown),
         "answer": (await answers_of(bank.records, [shown])).get(shown.id),
         "lines": lines_of(shown),
+        "has_facts": is_facts(shown.text),
         "coverage": Coverage.of(shown),
         "lanes": await tracks_of(request).lanes(subject.reference),
     }
     return page("memory.html", values)
+
+
+async def show_facts(request: Request) -> Response:
+    """The facts of a memory: what is near a name, what is disputed, and all of them."""
+    fields, bank = fields_of(request), bank_of(request)
+    subject = await find(bank, needed(fields, "of"))
+    about, at = fields.get("about", "")[:400], fields.get("at", "")[:10]
+    found = facts_page(subject.version, about, at)
+    values = {"subject": subject, "shown": subject.version, "found": found, "at": at}
+    return page("facts.html", values)
 
 
 async def show_history(request: Request) -> Response:

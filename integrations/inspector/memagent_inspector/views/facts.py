@@ -1,0 +1,139 @@
+"""The facts of a memory: the neighbourhood of an entity as a tree, a table, and conflicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memagent_graph.facts.graph import Conflict, list_conflicts, select_facts
+from memagent_graph.facts.record import SAME_AS, facts_of
+from memagent_graph.facts.rules import Entities
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memagent_graph.facts.record import Fact
+    from memagent_graph.memory.version import MemoryVersion
+
+_MOST_ROWS = 60
+"""Rows of a drawing; the table has all facts."""
+_HOPS = 2
+_INDENT, _HEIGHT, _BASELINE = 26, 26, 17
+"""Steps of the drawing, in its units: of a hop, of a row, and of a row's text."""
+_LONGEST = 46
+"""Characters of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a drawing: a name, and the fact that connects it with the row above it.
+
+    Attributes:
+        name: the name.
+        label: the fact without that name: "works at →"; "" for the entity itself.
+        fact: the fact; None for the entity itself.
+        x: left end of the text.
+        y: baseline of the text.
+        line: path from the row that it belongs to; "" for the entity itself.
+    """
+
+    name: str
+    label: str
+    fact: Fact | None
+    x: int
+    y: int
+    line: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The name, cut to its room."""
+        room = max(_LONGEST - len(self.short_label) - self.x // 8, 8)
+        return self.name if len(self.name) <= room else f"{self.name[: room - 1]}…"
+
+    @property
+    def short_label(self) -> str:
+        """The label, cut to half of the row."""
+        half = _LONGEST // 2
+        return self.label if len(self.label) <= half else f"…{self.label[-half:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A fact with the numbers of its evidence in the version."""
+
+    fact: Fact
+    evidence: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FactsPage:
+    """The facts of a memory, as a page shows them.
+
+    Attributes:
+        about: name of the entity that is drawn; "" if there is none.
+        names: all names, those with most facts first.
+        rows: the drawing.
+        height: height of the drawing, in its units.
+        known: the facts that are listed.
+        conflicts: what is disputed.
+    """
+
+    about: str
+    names: Sequence[str]
+    rows: Sequence[Row]
+    height: int
+    known: Sequence[Known]
+    conflicts: Sequence[Conflict]
+
+
+def facts_page(version: MemoryVersion, about: str = "", at: str = "") -> FactsPage:
+    """Return what a page shows.
+
+    Args:
+        version: the memory.
+        about: name of the entity to draw; that with most facts by default.
+        at: date at which the facts hold; "" for all of them.
+    """
+    everything = facts_of(version)
+    shown = select_facts(everything, at=at or None, history=not at)
+    entities = Entities(everything)
+    counts: dict[str, int] = {}
+    for fact in everything:
+        for name in (fact.subject, fact.object):
+            counts[name] = counts.get(name, 0) + (2 if name == fact.subject else 1)
+    names = sorted(counts, key=lambda name: -counts[name])
+    about = about or next(iter(names), "")
+    rows = _draw(shown, about, entities)
+    numbers: dict[str, list[int]] = {}
+    for number, item in enumerate(version.evidence):
+        numbers.setdefault(item.text, []).append(number)
+    known = [Known(fact, tuple(numbers.get(fact.line, ()))) for fact in shown]
+    height = len(rows) * _HEIGHT + 6
+    return FactsPage(about, names, rows, height, known, list_conflicts(everything))
+
+
+def _draw(facts: Sequence[Fact], about: str, entities: Entities) -> list[Row]:
+    if not about:
+        return []
+    rows = [Row(about, "", None, 4, _BASELINE)]
+    drawn: set[int] = set()
+
+    def grow(name: str, parent: Row, hop: int) -> None:
+        key = entities.key(name)
+        for number, fact in enumerate(facts):
+            ends = entities.key(fact.subject), entities.key(fact.object)
+            if number in drawn or key not in ends or len(rows) >= _MOST_ROWS:
+                continue
+            drawn.add(number)
+            forward = ends[0] == key and fact.relation != SAME_AS
+            other = fact.object if ends[0] == key else fact.subject
+            label = f"{fact.relation} →" if forward else f"← {fact.relation}"
+            x, y = 4 + hop * _INDENT, _BASELINE + len(rows) * _HEIGHT
+            down = parent.x + 6
+            row = Row(other, label, fact, x, y, f"M{down} {parent.y + 6}V{y - 5}H{x - 4}")
+            rows.append(row)
+            if hop < _HOPS:
+                grow(other, row, hop + 1)
+
+    grow(about, rows[0], 1)
+    return rows

@@ -1,0 +1,107 @@
+"""The page of a memory's facts: what is near a name, when it holds, what is disputed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from inspecting import at, store_memory, text_of
+from test_hostile import HOSTILE, check
+
+from memagent_graph.evidence.places import Evidence, Unsupported
+
+LINES = [
+    "Lease 7 | rent | 900 euros | since 2020; until 2022; replaced",
+    "Lease 7 | rent | 950 euros | since 2022",
+    "Lease 7 | tenant | Nora Brand",
+    "Nora Brand | works at | Acme",
+    "Moon | seat | here | disputed",
+    "Moon | seat | there | disputed",
+    "Lease 7 | landlord | Bo Zorn | not Bo Lund",
+]
+
+
+def drawn(html):
+    (svg,) = re.findall(r"<svg class=\"graph\".*?</svg>", html, re.DOTALL)
+    return re.sub(r"<title>.*?</title>", "", svg)
+
+
+def names_in(svg):
+    return re.findall(r"<tspan class=\"(?:name|past|centre|disputed)\">(.*?)</tspan>", svg)
+
+
+@pytest.fixture
+def facts(bank):
+    evidence = (Evidence(LINES[1], "lease.txt", 3, 0, 5),)
+    marks = (Unsupported(LINES[3], ("Acme",)),)
+    store_memory(bank, "lease", "\n".join(LINES), evidence=evidence, unsupported=marks)
+
+
+def test_a_memory_of_facts_leads_to_their_page_and_others_do_not(page, bank, facts):
+    store_memory(bank, "notes", "Ann pays the rent.")
+
+    assert 'href="/facts?of=lease"' in page.get(at("/memory", of="lease")).text
+    assert "/facts" not in page.get(at("/memory", of="notes")).text
+
+
+def test_the_neighbourhood_of_a_name_is_drawn_with_two_hops(page, facts):
+    html = page.get(at("/facts", of="lease", about="Lease 7")).text
+
+    assert names_in(drawn(html)) == [
+        "Lease 7", "900 euros", "950 euros", "Nora Brand", "Acme", "Bo Zorn",
+    ]  # fmt: skip
+    check(html)
+
+
+def test_the_name_with_most_facts_is_drawn_first_and_each_name_is_a_link(page, facts):
+    html = page.get(at("/facts", of="lease")).text
+
+    assert names_in(drawn(html))[0] == "Lease 7"
+    assert "/facts?of=lease&amp;about=Nora+Brand" in drawn(html)
+
+
+def test_facts_are_shown_as_they_were_at_a_date(page, facts):
+    html = page.get(at("/facts", of="lease", about="Lease 7", at="2021")).text
+
+    assert "900 euros" in drawn(html)
+    assert "950 euros" not in drawn(html)
+
+
+def test_times_evidence_corrections_marks_and_conflicts_are_listed(page, facts):
+    html = text_of(page.get(at("/facts", of="lease")))
+
+    assert "since 2020 until 2022" in html
+    assert re.search(r'href="/passage\?version=\w+&evidence=0#marked">lease.txt:3</a>', html)
+    assert "not <del>Bo Lund</del>" in html
+    assert "not in the document: Acme" in html
+    conflicts = html.partition('id="conflicts"')[2].partition("</section>")[0]
+    assert "<bdi>here</bdi>, or <bdi>there</bdi>" in conflicts
+
+
+def test_an_unknown_name_and_a_memory_without_facts_are_said(page, bank, facts):
+    store_memory(bank, "notes", "Ann pays the rent.")
+
+    for path in (at("/facts", of="lease", about="Mars"), at("/facts", of="notes")):
+        found = page.get(path)
+        assert found.status_code == 200
+        assert "No fact connects this name" in found.text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_are_shown_and_do_nothing(page, bank, text):
+    name = text.replace("|", "").replace("\n", " ")[:290]
+    store_memory(bank, "lease", f"{name} | likes | {name} tea\n{name} | likes | coffee")
+
+    html = page.get(at("/facts", of="lease", about=text, at=text)).text
+
+    check(html)
+    check(page.get(at("/facts", of="lease")).text)
+
+
+def test_a_drawing_of_many_facts_has_an_end(page, bank):
+    store_memory(bank, "lease", "\n".join(f"A | likes | B{number}" for number in range(500)))
+
+    html = page.get(at("/facts", of="lease", about="A")).text
+
+    assert len(names_in(drawn(html))) == 60
+    assert html.count("<tr>") == 501
