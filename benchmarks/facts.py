@@ -1,0 +1,291 @@
+"""python benchmarks/facts.py [--model MODEL] [--dossiers N]: facts against notes, on contracts.
+
+A dossier is a contract and its amendments, each a document of its own, read in order. A question
+asks what holds on a date: a clause as it was at first (`past`), as it is now (`now`), one that a
+later document says was written wrongly (`corrected`), or one that was ended (`ended`). Everything
+is made from a seed. Without a model, a script reads: it takes down each sentence of its own form,
+as notes word for word, or as facts. It answers in two ways: `careful` works out what held on the
+date, `last` quotes the last line on the clause, as a small model tends to.
+
+Ways: `notes` and `facts` read with a memory of BUDGET tokens; `add-only` keeps facts and closes
+none; `whole` has all documents in its prompt. An answer is right if it has the clause's value, and
+no other value that the clause ever had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import defaultdict
+from math import sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
+
+from memagent_graph import Facts, Prompts, ReadingConfig, create_memagent
+from memagent_graph.facts.reader import state_fact
+from memagent_graph.facts.record import read_fact
+from memagent_graph.facts.rules import overwrite
+from memagent_graph.models.resolve import resolve_model
+from memagent_graph.readers.replies import find_boxed
+from memagent_graph.text.source import TextSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SEED = 41
+STANDING = "What does the contract say of each clause, and from when until when does it hold?"
+CLAUSES = {
+    "monthly rent": "{} euros",
+    "deposit": "{} dollars",
+    "notice period": "{} weeks",
+    "interest rate": "{} percent",
+    "parking fee": "{} francs",
+    "insurance sum": "{} pounds",
+    "cleaning allowance": "{} crowns",
+    "heating advance": "{} kroner",
+}
+FILLER = (
+    "Headings are for convenience and do not affect interpretation.",
+    "Each party bears its own costs of negotiation.",
+    "Notices are given in writing to the last known address.",
+    "If a provision is void, the others remain in force.",
+    "This document may be signed in counterparts.",
+)
+
+
+class Contract(BaseModel):
+    """The clauses of a contract."""
+
+    monthly_rent: str
+    deposit: str
+    notice_period: str
+    interest_rate: str
+    parking_fee: str
+    insurance_sum: str
+    cleaning_allowance: str
+    heating_advance: str
+
+
+class AddOnly(BaseModel):
+    """The same, of which no fact closes another."""
+
+    monthly_rent: list[str]
+    deposit: list[str]
+    notice_period: list[str]
+    interest_rate: list[str]
+    parking_fee: list[str]
+    insurance_sum: list[str]
+    cleaning_allowance: list[str]
+    heating_advance: list[str]
+
+
+WAYS: dict[str, Facts | None] = {
+    "notes": None,
+    "add-only": Facts(AddOnly),
+    "facts": Facts(Contract),
+}
+
+
+class Question(NamedTuple):
+    """A question: its kind, the right value, and all other values of the clause."""
+
+    kind: str
+    text: str
+    right: str
+    wrong: tuple[str, ...]
+
+
+class Dossier(NamedTuple):
+    """A contract with its amendments."""
+
+    documents: tuple[str, ...]
+    questions: tuple[Question, ...]
+
+
+def make_dossier(number: int) -> Dossier:
+    """Make a dossier of eight clauses and three amendments, and eight questions about it."""
+    pick = random.Random(f"{SEED} {number}")
+    name = f"Lease {100 + number}"
+    history: dict[str, list[tuple[int, str]]] = {}
+    corrected: dict[str, str] = {}
+    texts = []
+    for clause, form in CLAUSES.items():
+        value = form.format(pick.randrange(200, 900))
+        history[clause] = [(2015, value)]
+        texts.append(f"The {clause} of {name} is {value} since 1 January 2015.")
+    clauses = [*CLAUSES]
+    pick.shuffle(clauses)
+    wrong, gone, *others = clauses
+    documents = [texts]
+    for at in range(3):
+        year = 2017 + 2 * at
+        texts = []
+        for clause in pick.sample(others, 4):
+            value = CLAUSES[clause].format(pick.randrange(900, 9000))
+            history[clause].append((year, value))
+            texts.append(
+                f"With effect from 1 January {year}, the {clause} of {name} is amended to {value}."
+            )
+        if at == 0:
+            right = CLAUSES[wrong].format(pick.randrange(900, 9000))
+            corrected[wrong] = history[wrong][0][1]
+            history[wrong] = [(2015, right)]
+            texts.append(f"The {wrong} of {name} is not {corrected[wrong]} but {right}.")
+        if at == 1:
+            value = history[gone][0][1]
+            texts.append(f"The {gone} of {name} is {value} until 31 December 2018.")
+        documents.append(texts)
+    questions = [
+        Question("corrected", *_ask(wrong, name, 2016, history[wrong], [corrected[wrong]])),
+        Question(
+            "ended", f"What is the {gone} of {name} on 1 June 2020?", "", (history[gone][0][1],)
+        ),
+    ]
+    changed = [clause for clause in others if len(history[clause]) > 1]
+    for clause in changed[:3]:
+        questions.append(Question("now", *_ask(clause, name, 2023, history[clause])))
+        questions.append(Question("past", *_ask(clause, name, 2016, history[clause])))
+    filled = [
+        " ".join(part for text in texts for part in (text, pick.choice(FILLER)))
+        for texts in documents
+    ]
+    return Dossier(tuple(filled), tuple(questions))
+
+
+def _ask(
+    clause: str, name: str, year: int, history: Sequence[tuple[int, str]], more: Sequence[str] = ()
+) -> tuple[str, str, tuple[str, ...]]:
+    right = [value for since, value in history if since <= year][-1]
+    wrong = (*(value for _, value in history if value != right), *more)
+    return f"What is the {clause} of {name} on 1 June {year}?", right, wrong
+
+
+class Script(BaseChatModel):
+    """Reads and answers by rule; see the module.
+
+    Attributes:
+        careful: whether it works out what held on a date.
+    """
+
+    careful: bool
+
+    @property
+    def _llm_type(self) -> str:
+        return "script"
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        prompt = messages[-1].text
+        reply = self._answer(prompt) if "<section>" not in prompt else self._update(prompt)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(reply))])
+
+    def _update(self, prompt: str) -> str:
+        said = [one for one in _sentences(_inside(prompt, "section")) if state_fact(one)]
+        if "<facts>" in prompt:
+            return "\n".join(state_fact(one).line for one in said) or "unchanged"
+        notes = [line for line in _inside(prompt, "notes").splitlines() if "(empty" not in line]
+        room = int(prompt.partition("room for about ")[2].split()[0])
+        notes += [one for one in said if one not in notes]
+        while len(" ".join(notes).split()) > room:
+            notes.pop(0)
+        return "\n".join(notes)
+
+    def _answer(self, prompt: str) -> str:
+        question = _inside(prompt, "question")
+        if question == STANDING:
+            return r"\boxed{See the notes.}"
+        clause, _, rest = question.removeprefix("What is the ").partition(" of ")
+        name, _, date = rest.rstrip("?").partition(" on ")
+        found = []
+        for line in _sentences(_inside(prompt, "notes")):
+            fact = read_fact(line) or state_fact(line)
+            if fact and (fact.subject, fact.relation) == (name, clause):
+                found.append(fact)
+        if self.careful:
+            day = f"{date.split()[-1]}-06-01"
+            found = [one for one in overwrite([], found, Facts(Contract)) if one.holds(day)]
+        return rf"\boxed{{{found[-1].object if found else 'The notes do not say.'}}}"
+
+
+def _inside(prompt: str, tag: str) -> str:
+    return prompt.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0].strip()
+
+
+def _sentences(text: str) -> list[str]:
+    return [
+        one.strip() for line in text.splitlines() for one in line.replace(". ", ".\n").split("\n")
+    ]
+
+
+def answers(
+    way: str, dossier: Dossier, model: BaseChatModel, config: ReadingConfig
+) -> Iterator[tuple[Question, str]]:
+    """Read a dossier in one way, and answer its questions."""
+    if way == "whole":
+        for question in dossier.questions:
+            prompt = Prompts().for_answer(question.text, "\n\n".join(dossier.documents))
+            yield question, find_boxed(model.invoke([HumanMessage(prompt)]).text)
+        return
+    agent = create_memagent(model, config=config, store=InMemoryStore(), schema=WAYS[way])
+    for at, text in enumerate(dossier.documents):
+        document = TextSource(text, f"document {at}.txt")
+        agent.invoke({"question": STANDING, "document": document, "memory_name": "dossier"})
+    for question in dossier.questions:
+        out = agent.invoke({"question": question.text, "version": "dossier"})
+        yield question, "" if out["found"] is False else out["answer"]
+
+
+def is_right(question: Question, answer: str) -> bool:
+    """Whether an answer has the right value and no other."""
+    return question.right in answer and not any(one in answer for one in question.wrong)
+
+
+def interval(right: int, count: int) -> str:
+    """Return a share with its Wilson interval of 95%, in percent."""
+    z, share = 1.96, right / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * sqrt(share * (1 - share) / count + z * z / (4 * count**2)) / (1 + z * z / count)
+    return f"{100 * share:.0f} ({100 * (middle - half):.0f} to {100 * (middle + half):.0f})"
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", help="a model string; by default, the script reads")
+    parser.add_argument("--dossiers", type=int, default=25)
+    parser.add_argument("--budgets", type=int, nargs="+", default=[1024, 320, 160])
+    parser.add_argument("--ways", nargs="+", default=["whole", *WAYS])
+    given = parser.parse_args()
+    dossiers = [make_dossier(number) for number in range(given.dossiers)]
+    models: dict[str, BaseChatModel] = {
+        name: Script(careful=name == "careful") for name in ("careful", "last")
+    }
+    if given.model:
+        models = {given.model: resolve_model(given.model)}
+    kinds = ("now", "past", "corrected", "ended")
+    print("| answers | budget | way | all | " + " | ".join(kinds) + " |")
+    print("|---|---|---|---|" + "---|" * len(kinds))
+    for name, model in models.items():
+        for budget in given.budgets:
+            config = ReadingConfig(
+                chunk_tokens=600, memory_tokens=budget, answer_tokens=64, template_tokens=600
+            )
+            for way in given.ways:
+                if way == "whole" and budget != given.budgets[0]:
+                    continue  # it has no memory
+                counts: defaultdict[str, list[bool]] = defaultdict(list)
+                for dossier in dossiers:
+                    for question, answer in answers(way, dossier, model, config):
+                        counts[question.kind].append(is_right(question, answer))
+                every = [one for kind in kinds for one in counts[kind]]
+                shares = [f"{100 * sum(counts[k]) / max(len(counts[k]), 1):.0f}" for k in kinds]
+                cells = [name, str(budget), way, interval(sum(every), len(every)), *shares]
+                print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
